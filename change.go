@@ -9,7 +9,7 @@ import (
 	"github.com/txoutbox/outbox/internal/txcheck"
 )
 
-// CancelResult is what a [Cancel] found.
+// CancelResult is the result of [Cancel].
 type CancelResult int
 
 // The results of Cancel.
@@ -35,8 +35,8 @@ func (r CancelResult) String() string { return cancelResults[r] }
 // of its relay (3 s) after the commit, its handler's context ends with the cause ErrCanceled. When
 // the handler then returns an error the task is gone: it is not retried, counts no attempt and
 // leaves no dead letter, and a Tx handler's writes are rolled back. A handler that returns nil all
-// the same has done the task. If the run ends before it hears of the request, its relay removes
-// what it would have retried.
+// the same has done the task. If the run ends before it hears of the request, its relay removes the
+// task instead of a retry.
 //
 // A batch that a canceled task is in ends as a whole; its other tasks run again, without an attempt
 // counted.

@@ -35,8 +35,8 @@ func (t NewTask) Encode() (json.RawMessage, error) {
 }
 
 // Enqueue inserts a task with one statement on tx and waits for no handler. Payload is encoded by
-// encoding/json, which replaces what is not UTF-8 in Go strings; a json.RawMessage is taken as it
-// is. Arrays and objects nest at most 1000 deep. Bad input is refused before any SQL is sent, with
+// encoding/json, which replaces invalid UTF-8 in Go strings; a json.RawMessage is taken as it is.
+// Arrays and objects nest at most 1000 deep. Bad input is refused before any SQL is sent, with
 // ErrNoTransaction, ErrInvalidType, ErrInvalidPayload, ErrPayloadTooLarge or ErrInvalidOption; any
 // other error is tx's own, wrapped.
 //
@@ -98,7 +98,7 @@ func insert(ctx context.Context, tx Querier, tasks []NewTask) ([]Enqueued, error
 	return out, nil
 }
 
-// row is a checked task, ready to be bound.
+// row is a checked task.
 type row struct {
 	options           *settings
 	taskType, payload string
@@ -151,7 +151,7 @@ func newRow(t NewTask, payloads *lines) (row, error) {
 	return row{options: s, taskType: t.Type, payload: payload}, err
 }
 
-// copyRow is the row of a copy, which has the limits of no option.
+// copyRow is the row of a copy. No limit of an option holds for it.
 func copyRow(taskType string, c copied.Task, s settings, payloads *lines) row {
 	s.priority, s.headers, s.orderingKey, s.ordered = c.Priority, c.Headers, c.OrderingKey, c.OrderingKey != ""
 	s.encodeHeaders()
@@ -235,8 +235,8 @@ func insertMany(ctx context.Context, tx Querier, tasks []row, payloads *lines) (
 	return out, nil
 }
 
-// The keys are locked in one order, whatever the order of the tasks. Equal payloads are neighbours
-// as jsonb, so their keys need not be known. Of one key's tasks the first comes first.
+// The keys are locked in one order, independent of the order of the tasks. Equal payloads are
+// neighbours as jsonb, so their keys need not be known. Tasks of one key keep their order.
 const insertKeyedSQL = `/* outbox: enqueue with unique keys */
 INSERT INTO "%s".keyed_task (position, task_type, payload, unique_key, unique_until_done, on_conflict%s)
 SELECT position, task_type, payload::jsonb, unique_key, unique_until_done::boolean, on_conflict%s

@@ -34,8 +34,8 @@ var ErrCommitUnknown = errors.New("outbox: the outcome of the commit is unknown"
 // Errors of a running task.
 var (
 	// ErrLeaseLost: the lease ended before the task was completed; another relay may run the
-	// task already. It is what [Task.Complete] returns then, and the cause of the handler's
-	// cancelled context (see context.Cause).
+	// task already. [Task.Complete] returns it, and it is the cause of the handler's cancelled
+	// context (see context.Cause).
 	ErrLeaseLost = errors.New("outbox: the lease was lost")
 	// ErrNotLeased: Complete or Extend was called on a task that no Leased handler holds.
 	ErrNotLeased = errors.New("outbox: the task is not leased")

@@ -48,12 +48,12 @@ type settings struct {
 	ordered     bool
 }
 
-// RunAt makes the task due at t. The zero time and times past mean at once. PostgreSQL's clock
-// decides when t has come; the last year is 9999.
+// RunAt makes the task due at t. If t is zero or past the task is due immediately. PostgreSQL's
+// clock decides when t has come; the last year is 9999.
 func RunAt(t time.Time) Option { return func(s *settings) { s.runAt, s.after = t, 0 } }
 
-// After makes the task due d after it is inserted, by PostgreSQL's clock. Zero and less mean at
-// once.
+// After makes the task due d after it is inserted, by PostgreSQL's clock. If d <= 0 the task is due
+// immediately.
 func After(d time.Duration) Option { return func(s *settings) { s.after, s.runAt = d, time.Time{} } }
 
 // Priority orders the tasks of one type, and the types by their most urgent task: lower runs
@@ -111,10 +111,10 @@ func SkipFailed() Option { return func(s *settings) { s.skipFailed = true } }
 // Schema names the PostgreSQL schema of the outbox if it is not "outbox".
 func Schema(name string) Option { return func(s *settings) { s.schema = name } }
 
-// plain is what a task without options has.
+// plain are the settings of a task without options.
 var plain = &settings{schema: DefaultSchema, maxPayload: defaultMaxPayload}
 
-// newSettings returns what nobody changes any more.
+// newSettings returns the validated, immutable settings.
 func newSettings(opts []Option) (*settings, error) {
 	if len(opts) == 0 {
 		return plain, nil
@@ -180,8 +180,8 @@ func (s *settings) encodeHeaders() {
 // storable reports whether PostgreSQL can store s as text.
 func storable(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
 
-// optionalColumn is a column that most tasks leave at its default. A statement names it only for a
-// task that does not, as each column and each argument costs.
+// optionalColumn is a column that most tasks leave at its default. A statement names it only if a
+// task sets it, as each column and each argument costs time.
 type optionalColumn struct {
 	name   string
 	value  string                            // its SQL, of the values as texts
@@ -244,7 +244,7 @@ func optionalOf(tasks []*settings) (needed []optionalColumn) {
 	return needed
 }
 
-// optionalSQL is what optional columns add to a statement. Each text follows what it belongs to.
+// optionalSQL are the parts of a statement for optional columns, each behind the required part.
 type optionalSQL struct {
 	names, values, arrays string // arrays are for many tasks; the values are of their elements then
 }

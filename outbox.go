@@ -16,8 +16,8 @@
 // exact (a signature, a ciphertext) go as base64 in a string.
 //
 // [InTx] begins, commits and wakes the relays of this process. Package schema makes the tables.
-// Package pgdb opens a pool that notices when its server is gone. Package admin
-// reads what became of tasks, [Stats] counts them, and package outboxtest is for the tests of apps.
+// Package pgdb opens a pool that notices when its server is gone. Package admin reads tasks and
+// dead letters, [Stats] counts them, and package outboxtest is for the tests of apps.
 // docs/guide/getting-started.md goes from nothing to the first task, docs/features.md names each
 // capability with an example.
 package outbox
@@ -29,11 +29,11 @@ import (
 	"strings"
 )
 
-// Querier is what Enqueue needs: *sql.Tx and *sqlx.Tx have it, and a *sql.Conn on which the caller
-// sent BEGIN. A *sql.DB and a *sqlx.DB have it too and are refused with ErrNoTransaction, as each
-// of their statements may run on another connection, outside the caller's transaction. Of what
-// wraps a transaction pass the *sql.Tx in it, as tx.Tx of a bun.Tx: its own methods may take the
-// parameters of a statement for something else.
+// Querier is a transaction for Enqueue: a *sql.Tx, a *sqlx.Tx, or a *sql.Conn on which the caller
+// sent BEGIN. A *sql.DB and a *sqlx.DB implement it too and are refused with ErrNoTransaction, as
+// each of their statements may run on another connection, outside the caller's transaction. Pass
+// the *sql.Tx inside a wrapper, as tx.Tx of a bun.Tx: the wrapper's methods may interpret
+// parameters differently.
 type Querier interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
@@ -55,7 +55,7 @@ type Enqueued struct {
 	Outcome Outcome
 }
 
-// Outcome is what came of an Enqueue with a unique key. The zero value is Created.
+// Outcome is the result of an Enqueue with a unique key. The zero value is Created.
 type Outcome int
 
 // The outcomes.

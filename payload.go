@@ -11,8 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// What jsonb takes beyond the grammar of JSON. Nesting is capped at a tenth of what the default
-// max_stack_depth of 2 MB allows, and of what encoding/json can decode.
+// Limits of jsonb beyond the grammar of JSON. The nesting is a tenth of the limit of encoding/json
+// and of the default max_stack_depth of 2 MB.
 const (
 	maxDepth    = 1000
 	maxBefore   = 131072    // digits of a numeric before the decimal point
@@ -48,7 +48,7 @@ func (e *marshalError) Error() string {
 }
 
 // check returns the size of s, which is JSON, with each number at the length in which jsonb writes
-// it. Or it returns what PostgreSQL refuses, and at which byte.
+// it. If PostgreSQL refuses s, it returns the fault and its byte.
 func check(s string) (size int64, at int, fault string) {
 	size = int64(len(s))
 	depth, inString := 0, false

@@ -12,8 +12,8 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// StatsQuerier is what [Stats] needs: pools, connections and transactions of database/sql and sqlx
-// have it.
+// StatsQuerier runs the query of [Stats]: a pool, a connection or a transaction of database/sql or
+// sqlx.
 type StatsQuerier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
@@ -22,9 +22,9 @@ type StatsQuerier interface {
 type TypeStats struct {
 	Type string
 
-	// Tasks that are still to do. What a Tx or Batch handler works on counts as ready until its
-	// claim commits, as the rollback of the claim would leave it so; in a group of GroupCommit also
-	// for its handlers.
+	// Tasks that are still to do. The task of a running Tx or Batch handler counts as ready until its
+	// claim commits, as a rollback of the claim would leave it so. In a group of GroupCommit its
+	// handlers count it as ready too.
 	Ready     int64
 	Scheduled int64 // until their run_at, a retry's included
 	Leased    int64 // held by Leased handlers
@@ -46,7 +46,7 @@ type TypeStats struct {
 	Failed int64
 
 	// OldestReady is for how long the ready task that has waited longest has been due, by
-	// PostgreSQL's clock, whatever its priority and attempts. 0 without a ready task.
+	// PostgreSQL's clock, with any priority and attempts. 0 without a ready task.
 	OldestReady time.Duration
 
 	// NextRunAt is when the first scheduled task is due; zero without one. It is past while no

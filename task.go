@@ -9,7 +9,7 @@ import (
 	"github.com/txoutbox/outbox/internal/key"
 )
 
-// Task is what a handler gets. P is the type that the payload was decoded into.
+// Task is a task for its handler. P is the type of the decoded payload.
 type Task[P any] struct {
 	// ID stays the same through retries, lost runs and a redrive. Other databases have tasks with
 	// the same ID; see Key.
@@ -50,8 +50,9 @@ type Task[P any] struct {
 }
 
 // Key is the idempotency key to send with calls that leave the database: a UUID that no other task
-// has, in any database. It is the same in every attempt and after a redrive. In a copy of the database
-// it is another one once `outbox adopt` has run there. Iterations share it (handlers.RunAgain).
+// has, in any database. It is the same in every attempt and after a redrive. In a copy of the
+// database it is another one once `outbox adopt` has run there. Iterations share it
+// (handlers.RunAgain).
 //
 // It is of version 8 (RFC 9562): the first half of DatabaseID, then the ID in hexadecimal digits.
 // Task 42 of 0b5a3c1e-77d2-4f60-… has the key 0b5a3c1e-77d2-8f60-8000-00000000002a.
@@ -80,24 +81,25 @@ type Lease interface {
 }
 
 // Complete finishes a leased task together with fn's writes: one transaction deletes the task's row
-// by its lease token, runs fn and commits. So what fn writes is committed exactly once, even if the
-// handler ran twice.
+// by its lease token, runs fn and commits. So the writes of fn are committed exactly once, even if
+// the handler ran twice.
 //
 // The rules for fn are those of a Tx handler: it must not commit or roll back tx. In it a lock is
 // waited for 10 s at most, a statement may take 30 s, and 60 s may pass between two. Complete
 // returns:
 //   - nil: fn's writes are committed and the task is gone. The handler's own result no longer
 //     matters, and further calls return ErrLeaseLost.
-//   - fn's error, or an error that says what fn hid when it returned nil: a failed statement, rows
+//   - fn's error, or an error for a fault that fn hid by returning nil: a failed statement, rows
 //     left open, a deferred constraint that is violated, a transaction that fn rolled back. Nothing
 //     is written and the lease is held, so the handler's result decides: an error is a failed
 //     attempt, nil removes the task without fn's writes. Complete can be called again.
 //   - ErrLeaseLost, with nothing written: another run of the task decides.
 //   - ErrCommitUnknown: return an error; the relay then looks whether the task is still there.
 //
-// What fn commits itself stands, with the removal of the task. Complete returns nil if fn did, and
-// the relay logs it. If fn then failed or panicked, the task is a dead letter with the reason
-// committed, and the handler's own result no longer matters. A panic of fn goes on in the handler.
+// If fn commits tx itself, its writes and the removal of the task stand. Complete returns nil if fn
+// did, and the relay logs it. If fn then failed or panicked, the task is a dead letter with the
+// reason committed, and the handler's own result no longer matters. A panic of fn goes on in the
+// handler.
 //
 // If fn returns handlers.RunAgain or handlers.RunAgainWith, its writes are committed and the task,
 // instead of being deleted, runs again: each iteration's writes are committed exactly once.

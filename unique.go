@@ -8,7 +8,7 @@ import (
 // payloadKey stands for the key that the database makes of the payload, and begins those keys.
 const payloadKey = "$payload"
 
-// uniqueKey is what Unique and UniquePayload ask for.
+// uniqueKey is the request of Unique or UniquePayload.
 type uniqueKey struct {
 	key       string // "" if it is made of the payload
 	ofPayload bool
@@ -42,8 +42,8 @@ type UniqueOption func(*uniqueKey)
 // whether an Enqueue created a task or found one, a run will start after its transaction has
 // committed.
 //
-// If the key is taken no task is created; [OnConflict] says what happens to the one that has it,
-// and [Enqueued] what happened. A run that fails is retried, and has its key again unless a newer
+// If the key is taken no task is created. [OnConflict] chooses the change of the task that has it,
+// and [Enqueued] has the outcome. A run that fails is retried, and has its key again unless a newer
 // task took it meanwhile; then both will run, and the newer one has the key.
 //
 // The key is 1 to 256 bytes of valid UTF-8 without NUL and must not begin with "$payload". Keys of
@@ -92,7 +92,7 @@ func UniquePayload(opts ...UniqueOption) Option {
 // created one is dropped with the commit.
 func UntilDone() UniqueOption { return func(u *uniqueKey) { u.untilDone = true } }
 
-// Conflict is what becomes of a waiting task whose unique key another Enqueue names.
+// Conflict is the change of a waiting task whose unique key another Enqueue names.
 type Conflict int
 
 const (
@@ -110,8 +110,8 @@ const (
 // conflicts are their names in SQL.
 var conflicts = [...]string{Skip: "skip", Replace: "replace", Reschedule: "reschedule"}
 
-// OnConflict says what becomes of the waiting task that has the key of [Unique] or [UniquePayload]
-// already.
+// OnConflict chooses the change of the waiting task that already has the key of [Unique] or
+// [UniquePayload].
 func OnConflict(c Conflict) Option { return func(s *settings) { s.onConflict = c } }
 
 func (u *uniqueKey) check() error {

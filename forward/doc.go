@@ -1,5 +1,5 @@
 // Package forward publishes tasks as events: to Kafka, NATS JetStream, RabbitMQ, webhooks, or
-// whatever else has a [Publisher]. An app enqueues an event in the transaction of its business
+// another [Publisher]. An app enqueues an event in the transaction of its business
 // rows; relays publish it after the commit, at least once.
 //
 //	var OrderPlaced = outbox.NewTaskType[Order]("order.placed")
@@ -10,16 +10,17 @@
 // and publish/watermill.
 //
 // An event follows CloudEvents 1.0 in binary mode: the task's payload is the body, the attributes
-// are headers. Its id is the task's key, a UUID that is the same in every attempt and no other event's,
-// so a consumer can tell a repetition: package inbox does.
+// are headers. Its id is the task's key, a UUID that is the same in every attempt and no other
+// event's, so a consumer can tell a repetition: package inbox does.
 //
-// What becomes of an event depends on the publisher's error:
+// The error of the publisher decides on the event:
 //
 //   - nil: the broker has it. The task is done.
-//   - [Permanent]: it can never change, as with an event too large. The task is a dead letter at once.
-//   - [TargetUnavailable]: the event's target takes nothing now, as a full queue. The attempt counts,
-//     unless the target says for how long to wait. Other events for this target wait; those for other
-//     targets are sent.
+//   - [Permanent]: it can never change, as with an event too large. The task is a dead letter at
+//     once.
+//   - [TargetUnavailable]: the event's target takes nothing now, as a full queue. The attempt
+//     counts, unless the target says for how long to wait. Other events for this target wait; those
+//     for other targets are sent.
 //   - handlers.RetryAfter: the event is sent again after that time. No attempt is counted for three
 //     days.
 //   - [Unavailable], or the end of the time limit: the broker cannot be reached. No attempt is
@@ -32,8 +33,8 @@
 // target. The time limit ends a trial that hangs. A process has its own circuits, of 1,000 targets
 // at most. It forgets a circuit that no event has tried for ten minutes.
 //
-// Events that wait come back at most 1,000 a second, and at most five minutes after the pause. Such an
-// event has the reason in its last error. After three days each wait counts as an attempt.
+// Events that wait come back at most 1,000 a second, and at most five minutes after the pause. Such
+// an event has the reason in its last error. After three days each wait counts as an attempt.
 //
 // The relay logs a warning when a circuit opens, and a record when it closes, for the first 20 that
 // are open at once. [Forwarder.Health] names the open ones.

@@ -16,11 +16,11 @@ import (
 // Event is a task as a broker gets it. Its names are those of CloudEvents 1.0.
 type Event struct {
 	// ID is the key of the task that was enqueued ([outbox.Task.Key]), a UUID: the same in every
-	// attempt and for every target, and no other event's, whatever the Source.
+	// attempt and for every target. No other event has it, from any Source.
 	ID     string
 	Source string
 	Type   string
-	// Subject is what the event is about; "" for none.
+	// Subject is the subject of the event; "" for none.
 	Subject string
 	// Key is the task's ordering key: brokers partition by it. "" for none.
 	Key string
@@ -69,7 +69,7 @@ func (e *Event) CloudEvents(prefix string) []Header {
 	return all
 }
 
-// newEvent is the event of a task, but for where it goes.
+// newEvent is the event of a task.
 func (c *config) newEvent(t *outbox.Task[json.RawMessage]) (*Event, error) {
 	e := &Event{
 		ID: t.Key(), Source: c.source, Type: c.eventType, Key: t.OrderingKey, Time: t.CreatedAt,
@@ -93,8 +93,8 @@ func (c *config) newEvent(t *outbox.Task[json.RawMessage]) (*Event, error) {
 	return e, err
 }
 
-// setOrigin gives the event of a copy the key and the time of the task that [Fanout] has copied. Its
-// headers are as Fanout writes them, or the copy is a task of its own.
+// setOrigin gives the event of a copy the key and the time of the task that [Fanout] has copied.
+// Its headers are as Fanout writes them, or the copy is a task of its own.
 func (e *Event) setOrigin(task outbox.Task[json.RawMessage]) {
 	id, err := strconv.ParseInt(task.Headers[copied.EventID], 10, 64)
 	at, badTime := time.Parse(time.RFC3339Nano, task.Headers[copied.EventTime])
@@ -104,7 +104,7 @@ func (e *Event) setOrigin(task outbox.Task[json.RawMessage]) {
 	}
 }
 
-// withoutControl are the headers that an app gave. SQL may have stored others.
+// withoutControl are the headers without those of the library, which SQL may have stored.
 func withoutControl(headers map[string]string) map[string]string {
 	isControl := func(name, _ string) bool {
 		return strings.EqualFold(name, copied.EventID) || strings.EqualFold(name, copied.EventTime)

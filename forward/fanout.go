@@ -23,11 +23,11 @@ type Target struct {
 // Fanout publishes the tasks of one type to several targets, each with progress, retries and dead
 // letters of its own. A handler of the type replaces each task by one for each target, in one
 // transaction. Their types are the type's name, a slash, and the target's name, as in
-// order.placed/billing. All have the event's id and time, its key, priority and headers. No limit of
-// a task's payload or headers is in the way of a copy. Enqueue no tasks of these types.
+// order.placed/billing. All have the event's id and time, its key, priority and headers. No limit
+// of a task's payload or headers is in the way of a copy. Enqueue no tasks of these types.
 //
-// A target that is added is sent what is handled from then on. One that is taken away leaves tasks
-// without a handler: the relay warns of them. It panics as [Register] does, and without targets.
+// A new target gets the events that are handled from then on. A removed target leaves tasks without
+// a handler: the relay warns of them. It panics as [Register] does, and without targets.
 func Fanout(reg *handlers.Registry, t TaskType, targets map[string]Target, opts ...Option) map[string]*Forwarder {
 	if len(targets) == 0 {
 		panic(fmt.Sprintf("forward: Fanout of %s has no targets", t.Name()))
@@ -49,7 +49,7 @@ func Fanout(reg *handlers.Registry, t TaskType, targets map[string]Target, opts 
 	return forwarders
 }
 
-// copyBytes is from what size on copies are sent in another statement.
+// copyBytes is the size from which copies are sent in another statement.
 const copyBytes = 16 << 20
 
 // copy enqueues a copy of each task for each of the types.

@@ -38,8 +38,8 @@ type Stats struct {
 }
 
 // Register makes to the handler of a task type: a Batch handler, whose payload is not decoded. It
-// panics if the type is registered already, to is nil, or an option is out of range. See the package
-// for what becomes of errors.
+// panics if the type is registered already, to is nil, or an option is out of range. See the
+// package for the meaning of errors.
 func Register(reg *handlers.Registry, t TaskType, to Publisher, opts ...Option) *Forwarder {
 	return register(reg, t.Name(), newConfig(t.Name(), opts), to)
 }
@@ -58,7 +58,7 @@ func register(reg *handlers.Registry, taskType string, c *config, to Publisher) 
 // TaskType is the name of the type whose tasks it publishes.
 func (f *Forwarder) TaskType() string { return f.taskType }
 
-// Stats returns what the Forwarder has done.
+// Stats returns the counts of the Forwarder.
 func (f *Forwarder) Stats() Stats {
 	s := Stats{f.published.Load(), f.permanent.Load(), f.temporary.Load(), f.unavailable.Load(), 0}
 	for _, c := range f.circuits.all() {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// ErrUnavailable is what Health returns while a circuit is open.
+// ErrUnavailable is the error of Health while a circuit is open.
 var ErrUnavailable = errors.New("forward: events are not published")
 
 // mostShown is how many open circuits Health names.

@@ -39,9 +39,9 @@ func newConfig(taskType string, opts []Option) *config {
 	return c
 }
 
-// Source is the event's source, a URI reference that names the producer to its consumers. The default
-// is "urn:uuid:" and the id of the database ([outbox.Task.DatabaseID]), which no other producer has.
-// It panics if uri is empty.
+// Source is the event's source, a URI reference that names the producer to its consumers. The
+// default is "urn:uuid:" and the id of the database ([outbox.Task.DatabaseID]), which no other
+// producer has. It panics if uri is empty.
 func Source(uri string) Option {
 	if uri == "" {
 		panic("forward: Source: it is empty, and CloudEvents asks for one")
@@ -57,7 +57,7 @@ func Type(name string) Option {
 	return func(c *config) { c.eventType = name }
 }
 
-// Subject says what an event is about, from its other fields.
+// Subject sets the subject of an event, from its other fields.
 func Subject(of func(*Event) string) Option { return func(c *config) { c.subject = of } }
 
 var placeholder = regexp.MustCompile(`\{[^{}]*\}`)

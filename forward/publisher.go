@@ -11,7 +11,7 @@ type Publisher interface {
 	// Publish sends events and waits until the broker has acknowledged or refused each. It returns
 	// nil if all are acknowledged; else an error or nil for each, in their order. It keeps the order
 	// of the events of one key, ends soon after ctx, and keeps no event after it returned. An error
-	// may be what handlers.Snooze or handlers.RetryAfter made.
+	// may be of handlers.Snooze or handlers.RetryAfter.
 	Publish(ctx context.Context, events []*Event) []error
 }
 
@@ -28,7 +28,7 @@ func Permanent(err error) error {
 	return permanent{err}
 }
 
-// IsPermanent reports whether err, or what it wraps, is marked by [Permanent].
+// IsPermanent reports whether err, or an error in its chain, is marked by [Permanent].
 func IsPermanent(err error) bool {
 	var p permanent
 	return errors.As(err, &p)
@@ -41,9 +41,9 @@ type unavailable struct {
 
 func (e unavailable) Unwrap() error { return e.error }
 
-// Unavailable marks an error of a Publisher as the broker's: there is no connection to it at all. No
-// attempt is counted, and the Forwarder sends nothing for a while if nothing passed. Only a list of
-// connection errors qualifies: an unknown error is the message's. after is when to try again, at
+// Unavailable marks an error of a Publisher as the broker's: there is no connection to it at all.
+// No attempt is counted, and the Forwarder sends nothing for a while if nothing passed. Only a list
+// of connection errors qualifies: an unknown error is the message's. after is when to try again, at
 // most an hour; 0 leaves that to the circuit, which waits a second, then two, at most a minute. A
 // nil err gives nil.
 func Unavailable(err error, after time.Duration) error {
@@ -53,8 +53,8 @@ func Unavailable(err error, after time.Duration) error {
 	return unavailable{err, max(after, 0)}
 }
 
-// IsUnavailable reports whether err, or what it wraps, is marked by [Unavailable], and after what
-// time to try again.
+// IsUnavailable reports whether err, or an error in its chain, is marked by [Unavailable], and the
+// time after which to try again.
 func IsUnavailable(err error) (after time.Duration, yes bool) {
 	var u unavailable
 	yes = errors.As(err, &u)
@@ -70,9 +70,10 @@ func (e targetUnavailable) Unwrap() error { return e.error }
 
 // TargetUnavailable marks an error of a Publisher as that of the event's target ([Event.To]): it
 // takes nothing now, as a full queue, a subject at its limit, or a topic without a leader. It is an
-// answer, so the attempt of the event counts; but if after is positive, the target asks to wait, as by
-// [handlers.RetryAfter]. If nothing passed to the target, its other events are put off without an
-// attempt, and those of other targets are sent. after is as of [Unavailable]. A nil err gives nil.
+// answer, so the attempt of the event counts; but if after is positive, the target asks to wait, as
+// by [handlers.RetryAfter]. If nothing passed to the target, its other events are postponed without
+// an attempt, and those of other targets are sent. after is as of [Unavailable]. A nil err gives
+// nil.
 func TargetUnavailable(err error, after time.Duration) error {
 	if err == nil {
 		return nil
@@ -80,8 +81,8 @@ func TargetUnavailable(err error, after time.Duration) error {
 	return targetUnavailable{err, max(after, 0)}
 }
 
-// IsTargetUnavailable reports whether err, or what it wraps, is marked by [TargetUnavailable], and
-// after what time to try again.
+// IsTargetUnavailable reports whether err, or an error in its chain, is marked by
+// [TargetUnavailable], and the time after which to try again.
 func IsTargetUnavailable(err error) (after time.Duration, yes bool) {
 	var u targetUnavailable
 	yes = errors.As(err, &u)

@@ -28,7 +28,8 @@ func (s silent) Publish(ctx context.Context, events []*forward.Event) []error {
 	return errs
 }
 
-// A call that ends as an event of it is canceled, or as the relay stops, says nothing about the broker.
+// A call that ends as an event of it is canceled, or as the relay stops, says nothing about the
+// broker.
 func TestACallThatIsStoppedIsNoOutage(t *testing.T) {
 	t.Parallel()
 	for name, stop := range map[string]func(t *testing.T, db *relaytest.Database, r *relaytest.Running){

@@ -154,7 +154,8 @@ func TestPuttingOffHasABound(t *testing.T) {
 	}
 }
 
-// A publisher that has an event wait, as that of webhooks does, says why, and for three days at most.
+// A publisher that has an event wait, as that of webhooks does, says why, and for three days at
+// most.
 func TestAPublishersSnoozeHasABound(t *testing.T) {
 	t.Parallel()
 	db, to, reg := relaytest.NewDatabase(t), &broker{}, handlers.New()
@@ -172,7 +173,8 @@ func TestAPublishersSnoozeHasABound(t *testing.T) {
 	}
 }
 
-// hangingOnce says that it is unavailable, hangs in the next call beyond its context, and works then.
+// hangingOnce says that it is unavailable, hangs in the next call beyond its context, and works
+// then.
 type hangingOnce struct {
 	*broker
 	calls   atomic.Int64

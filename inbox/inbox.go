@@ -78,8 +78,8 @@ ON CONFLICT DO NOTHING`
 // the answer is false, after its rollback true. Above READ COMMITTED the answer may be a
 // serialization failure (40001) in place of false: begin again.
 //
-// source and id are those of CloudEvents: 1 to 1,024 bytes of UTF-8 each. What is out of range is
-// refused with outbox.ErrInvalidOption, and a tx that is no open transaction with
+// source and id are those of CloudEvents: 1 to 1,024 bytes of UTF-8 each. Others are refused with
+// outbox.ErrInvalidOption, and a tx that is no open transaction with
 // outbox.ErrNoTransaction, before anything is written. Any other error is tx's own, wrapped.
 func Once(ctx context.Context, tx outbox.Querier, source, id string, opts ...Option) (first bool, err error) {
 	if err := txcheck.Given(tx); err != nil {
@@ -114,8 +114,9 @@ DELETE FROM "%[1]s".inbox i USING d WHERE i.source = d.source AND i.event_id = d
 const purgeRows = 1000
 
 // Purge forgets the events whose time is over, 1,000 in a statement, each committed by itself, and
-// returns how many. Relays of the same schema do the same every two minutes; only a consumer without
-// a relay needs it, say once a day. It takes no other option than [Schema], and ends early with ctx.
+// returns how many. Relays of the same schema do the same every two minutes; only a consumer
+// without a relay needs it, say once a day. It takes no other option than [Schema], and ends early
+// with ctx.
 func Purge(ctx context.Context, db *sql.DB, opts ...Option) (forgotten int64, err error) {
 	c, err := newConfig(opts)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// pqConn is what a connection of lib/pq implements.
+// pqConn has the interfaces of a connection of lib/pq.
 type pqConn interface {
 	driver.Conn
 	driver.ConnBeginTx

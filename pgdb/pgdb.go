@@ -6,7 +6,7 @@
 // of [Open] breaks, and the call on it fails, when
 //   - the other side has acknowledged nothing for 25 s. TCP keepalive starts after 10 s and repeats
 //     each 5 s. On Linux TCP_USER_TIMEOUT also ends a connection whose other side takes nothing
-//     more. Elsewhere the system decides when to give up what was sent. Unix sockets have neither.
+//     more. Elsewhere the system decides when to give up. Unix sockets have neither.
 //   - a call's context ended, and there is no answer 5 s after the cancel request. A connection
 //     whose call was cancelled does not go back to the pool.
 //   - it is not ready within 15 s, or when the context of the call that needs it ends. A host that
@@ -58,7 +58,7 @@ func OpenFunc(dsn func(ctx context.Context) (string, error)) *sql.DB {
 	return sql.OpenDB(&connector{dsn})
 }
 
-// check returns what is wrong with a connection string, without it.
+// check returns the mistake in a connection string. The error does not repeat the string.
 func check(dsn string) error {
 	if _, err := pq.NewConnector(dsn); err != nil {
 		if pgerr.RepeatsDSN(err.Error()) {

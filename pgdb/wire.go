@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// dialTimeout and hostTimeout bound what one host may take, of several: until it accepts, and
+	// dialTimeout and hostTimeout are the longest times of one host, of several: until it accepts, and
 	// until it is ready.
 	dialTimeout = 3 * time.Second
 	hostTimeout = 8 * time.Second
@@ -24,7 +24,7 @@ const (
 	answerTimeout = 5 * time.Second
 )
 
-// wire is what the connections of lib/pq travel on.
+// wire is the network connection of a connection of lib/pq.
 type wire struct {
 	mu     sync.Mutex
 	conn   net.Conn // the one that was dialled last, until ready
@@ -116,7 +116,7 @@ func (w *wire) within(d time.Duration, do func() error) error {
 	return w.lost(err)
 }
 
-// lost makes a deadline that has passed what it is for database/sql: a connection that is lost.
+// lost returns driver.ErrBadConn for a deadline that has passed.
 func (*wire) lost(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.Canceled) {
 		return driver.ErrBadConn

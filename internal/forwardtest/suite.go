@@ -43,8 +43,8 @@ type Suite struct {
 	// Refused changes an event into one that can never be published, Unready into one whose target is
 	// at fault.
 	Refused, Unready map[string]func(*forward.Event)
-	// Mended are faults that cost attempts until they are mended: before the relay runs. says is a part
-	// of the reason in Health.
+	// Mended are faults that cost attempts until they are mended: before the relay runs. says is a
+	// part of the reason in Health.
 	Mended map[string]Mended
 	// Kills runs relays in processes that are killed, for which TestMain calls Main.
 	Kills bool
@@ -303,8 +303,8 @@ func (s *Suite) outage(t *testing.T, b *Broker) {
 	}
 }
 
-// What an operator mends costs attempts and makes no dead letter: each event arrives, those of a key
-// in order.
+// What an operator mends costs attempts and makes no dead letter: each event arrives, those of a
+// key in order.
 func (s *Suite) mends(t *testing.T, b *Broker, fault Mended) {
 	const events, keys = 50, 5
 	mend := fault.Break(t, b.Of)

@@ -9,7 +9,8 @@ import (
 	"github.com/txoutbox/outbox/forward"
 )
 
-// Calls are the running calls of a publisher. The zero value is open. It is safe for concurrent use.
+// Calls are the running calls of a publisher. The zero value is open. It is safe for concurrent
+// use.
 type Calls struct {
 	mu      sync.Mutex
 	closed  bool

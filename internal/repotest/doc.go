@@ -1,3 +1,4 @@
-// Package repotest tests the repository itself: the direction of imports, circles of files, forms of
-// SQL that are known to break, the links and names of the documentation, and rules of all packages.
+// Package repotest tests the repository itself: the direction of imports, circles of files, forms
+// of SQL that are known to break, the links and names of the documentation, and rules of all
+// packages.
 package repotest

@@ -14,7 +14,7 @@ const window = 256
 
 var errUnsettled = errors.New("outboxamqp: not settled")
 
-// batch is the events of one call of Publish, and what became of each.
+// batch has the events of one call of Publish, and the result of each.
 type batch struct {
 	events  []*forward.Event
 	errs    []error          // errUnsettled at first
@@ -47,8 +47,8 @@ func (b *batch) group() (group []int) {
 	return group
 }
 
-// settle notes what became of an event; nil means that it is published. Later events of its key wait
-// for a retry of it.
+// settle notes the result of an event; nil means that it is published. Later events of its key wait
+// for its retry.
 func (b *batch) settle(i int, err error) {
 	b.errs[i] = err
 	if key := b.events[i].Key; err != nil && key != "" && !forward.IsPermanent(err) {

@@ -27,7 +27,7 @@ type Config struct {
 	// Channels is how many calls of Publish run at once; others wait. Each has an AMQP channel of
 	// its own. 1 to 1000, and no more than the broker's channel_max. Default 4.
 	Channels int
-	// DialConfig has what the URL cannot say, such as TLS. Its Recovery must be nil, since the
+	// DialConfig has settings that no URL has, such as TLS. Its Recovery must be nil, since the
 	// Publisher connects again by itself. Default nil.
 	DialConfig *amqp.Config
 	// Logger gets connections that are made, lost or blocked. Errors that Publish returns are not
@@ -35,7 +35,7 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// dialing is what a connection needs.
+// dialing has the parameters of a connection.
 type dialing struct {
 	url     string
 	name    string // the URL without its password, for messages

@@ -35,7 +35,8 @@ func TestMistakesInTheConfigurationAreNamed(t *testing.T) {
 	}
 }
 
-// Nothing listens, nothing answers, or the password is wrong: the error says so, without a password.
+// Nothing listens, nothing answers, or the password is wrong: the error says so, without a
+// password.
 func TestABrokerThatCannotBeReachedIsUnavailable(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")

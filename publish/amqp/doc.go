@@ -1,5 +1,5 @@
-// Package outboxamqp publishes events to RabbitMQ, or another broker that speaks AMQP 0.9.1 and
-// confirms what it publishes.
+// Package outboxamqp publishes events to RabbitMQ, or another broker of AMQP 0.9.1 with publisher
+// confirms.
 //
 //	import outboxamqp "github.com/txoutbox/outbox/publish/amqp"
 //

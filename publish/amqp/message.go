@@ -17,8 +17,8 @@ const (
 	overhead = 2048
 )
 
-// newMessage is the message of an event. The error means that AMQP has no such message: frame is the
-// largest frame, 0 for no limit.
+// newMessage is the message of an event. The error means that AMQP has no such message: frame is
+// the largest frame, 0 for no limit.
 func newMessage(e *forward.Event, frame int) (amqp.Publishing, error) {
 	m := amqp.Publishing{
 		MessageId: e.ID, Type: e.Type, Timestamp: e.Time, ContentType: forward.ContentType,

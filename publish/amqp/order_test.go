@@ -54,8 +54,8 @@ func TestManyEventsArriveOnceAndInTheOrderOfTheirKeys(t *testing.T) {
 	}
 }
 
-// An event that is to be retried holds up its key, so that the order is kept. One that is refused for
-// good does not.
+// An event that is to be retried holds up its key, so that the order is kept. One that is refused
+// for good does not.
 func TestAFailedEventHoldsUpItsKey(t *testing.T) {
 	t.Parallel()
 	r := broker(t)

@@ -16,8 +16,9 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// The broker is down when the app starts, and is killed twice while events are in flight. Each event
-// arrives, those of a key in order, and no attempt is counted. It runs before the parallel tests.
+// The broker is down when the app starts, and is killed twice while events are in flight. Each
+// event arrives, those of a key in order, and no attempt is counted. It runs before the parallel
+// tests.
 func TestEventsOutliveTheBrokersRestarts(t *testing.T) {
 	r := broker(t)
 	q := queue(t, channel(t, r), nil)

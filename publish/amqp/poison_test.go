@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// poisoned is a connection that the broker closes with a code over each event whose data has the word
-// poison.
+// poisoned is a connection that the broker closes with a code over each event whose data has the
+// word poison.
 type poisoned struct {
 	net.Conn
 	code   uint16

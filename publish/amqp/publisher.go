@@ -41,7 +41,7 @@ var _ forward.Publisher = (*Publisher)(nil)
 
 // Connect returns a Publisher for the broker of an AMQP URL. It does not connect: Publish and Ready
 // do, and again after the connection was lost. The broker may thus start later than the app. The
-// error says what is wrong with the URL or the Config.
+// error names the mistake in the URL or the Config.
 func Connect(url string, c Config) (*Publisher, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func Connect(url string, c Config) (*Publisher, error) {
 }
 
 // Publish sends events and waits for the broker's confirms. It implements forward.Publisher; the
-// package says what the errors are. When ctx ends, events without a confirm are
+// package has the meaning of the errors. When ctx ends, events without a confirm are
 // forward.Unavailable, and wrap its error. If the broker does not even read then, the connection is
 // closed. Of several events of one key each is sent after the confirm of the one before, or not at
 // all if that failed and is to be retried.

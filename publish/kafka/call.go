@@ -22,8 +22,8 @@ type call struct {
 	unreachable error // why none does
 }
 
-// noAnswer is the time for results after which a broker is asked whether it answers, if the call has
-// no end of its own.
+// noAnswer is the time for results after which a broker is asked whether it answers, if the call
+// has no end of its own.
 const noAnswer = 5 * time.Second
 
 // publish sends the events, and waits until each is acknowledged or refused.
@@ -49,7 +49,7 @@ func (c *call) publish(ctx context.Context) []error {
 	return publisher.Result(out)
 }
 
-// unanswered says what the lack of an answer means for the event.
+// unanswered marks an error without an answer of a broker by its fault.
 func (c *call) unanswered(ctx context.Context, e *forward.Event, err error) error {
 	if isConnectionError(err) {
 		return forward.Unavailable(of(e, err), 0)

@@ -52,8 +52,7 @@ func isConnectionError(err error) bool {
 		kgo.IsRetryableBrokerErr(err) || publisher.IsAny(err, connectionErrors) || publisher.IsAny(err, refusedLogins))
 }
 
-// byAnswer says what a broker's answer means for the event. An answer that no list has is about the
-// message.
+// byAnswer marks a broker's answer by its fault. An answer in no list is the event's.
 func byAnswer(e *forward.Event, err error) error {
 	err = of(e, err)
 	switch {

@@ -87,8 +87,8 @@ func TestTheMapOfKafka(t *testing.T) {
 	})
 }
 
-// The client fails all that waits for a partition with the first record's context. An event of a call
-// that has ended is no reason for a later one's.
+// The client fails all that waits for a partition with the first record's context. An event of a
+// call that has ended is no reason for a later one's.
 func TestAnEventThatCameTooLateLeavesLaterOnesAlone(t *testing.T) {
 	t.Parallel()
 	b := newBroker(t)

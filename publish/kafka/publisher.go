@@ -33,8 +33,8 @@ type Publisher struct {
 	client *kgo.Client
 }
 
-// recordRetries is how often the client sends a record again after an answer that the protocol calls
-// retriable: for about three seconds, within which most leaders are elected.
+// recordRetries is how often the client sends a record again after an answer that the protocol
+// calls retriable: for about three seconds, within which most leaders are elected.
 const recordRetries = 12
 
 // Connect makes a client for the brokers: "host:port", or several with commas between them, with or
@@ -63,13 +63,13 @@ func Connect(url string, c Config) (*Publisher, error) {
 
 // New publishes by the app's own client, which Close leaves open. It should be idempotent, as kgo's
 // clients are by default, and have kgo.RecordRetries: else an answer that the protocol calls
-// retriable shows only as the end of the time limit. A client whose producer ID was refused, for lack
-// of rights, produces nothing any more: the app has to make another one.
+// retriable shows only as the end of the time limit. A client whose producer ID was refused, for
+// lack of rights, produces nothing any more: the app has to make another one.
 func New(client *kgo.Client) *Publisher { return &Publisher{client: client} }
 
-// Publish is that of forward.Publisher. What becomes of each error is in docs/faults.md.
+// Publish implements forward.Publisher. docs/faults.md has the meaning of each error.
 //
-// If ctx ends first, what the client has sent may still arrive: it is published again then.
+// If ctx ends first, events that the client has sent may still arrive, and are published again.
 func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []error {
 	if !p.calls.Begin() {
 		return publisher.All(events, forward.Unavailable(errClosed, 0))

@@ -88,8 +88,8 @@ func (c *call) closedBy(e *forward.Event) error {
 	return nats.ErrConnectionClosed
 }
 
-// known looks at what the stream had already. The event was published before, or another one has its
-// message ID, as from a copy of the database: that one would be lost.
+// known looks at the message that the stream had already. It is the same event, or another event
+// with its message ID, as from a copy of the database. The other event would be lost.
 func (c *call) known(ctx context.Context, e *forward.Event, ack *jetstream.PubAck) error {
 	if !ack.Duplicate {
 		return nil
@@ -106,8 +106,9 @@ func (c *call) known(ctx context.Context, e *forward.Event, ack *jetstream.PubAc
 	return nil
 }
 
-// isAnother reports whether the stream's message is another event than e. It is not where the message
-// is gone, or where the login may not read it: then there is no answer, and it asks no more.
+// isAnother reports whether the stream's message is another event than e. It is not where the
+// message is gone, or where the login may not read it: then there is no answer, and it asks no
+// more.
 func (c *call) isAnother(ctx context.Context, e *forward.Event, ack *jetstream.PubAck) bool {
 	if c.l.mayNotRead.Load() {
 		return false

@@ -17,8 +17,8 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// A consumer holds each event for so long that it is delivered again, to another one that is at work
-// beside it. The inbox lets one of them have the effect.
+// A consumer holds each event for so long that it is delivered again, to another one that is at
+// work beside it. The inbox lets one of them have the effect.
 func TestASlowConsumerHasEachEffectOnce(t *testing.T) {
 	t.Parallel()
 	const events = 20
@@ -113,8 +113,8 @@ func TestTargetsShareAStream(t *testing.T) {
 	}
 }
 
-// Two services say nothing of a source, and their events have the same task ids. A stream they share
-// keeps both events, and a consumer handles both.
+// Two services say nothing of a source, and their events have the same task ids. A stream they
+// share keeps both events, and a consumer handles both.
 func TestServicesWithDefaultsShareAStream(t *testing.T) {
 	t.Parallel()
 	b, billing := newBroker(t, nil), relaytest.NewDatabase(t)

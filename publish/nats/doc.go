@@ -13,8 +13,8 @@
 // JetStream stores a message once whose Nats-Msg-Id it has seen within the stream's duplicate
 // window, by default two minutes. Choose a window that is longer than relays or the network may be
 // away. If the stream has the Nats-Msg-Id already, the publisher reads the stored message. Its
-// login needs STREAM.INFO and STREAM.MSG.GET for that. If the message is another event, the
-// attempt fails: a copy of the database publishes, or the database was restored. See `outbox adopt`.
+// login needs STREAM.INFO and STREAM.MSG.GET for that. If the message is another event, the attempt
+// fails: a copy of the database publishes, or the database was restored. See `outbox adopt`.
 //
 // JetStream delivers an event again that a consumer did not acknowledge: use package inbox.
 package outboxnats

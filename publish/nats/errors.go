@@ -15,8 +15,8 @@ import (
 	"github.com/txoutbox/outbox/internal/publisher"
 )
 
-// connectionErrors are all that is forward.Unavailable, beside errors of the network and a JetStream
-// that is not there.
+// connectionErrors are all that is forward.Unavailable, beside errors of the network and a
+// JetStream that is not there.
 var connectionErrors = []error{
 	nats.ErrConnectionClosed, nats.ErrConnectionDraining, nats.ErrConnectionReconnecting, nats.ErrDisconnected,
 	nats.ErrInvalidConnection, nats.ErrNoServers, nats.ErrStaleConnection, nats.ErrReconnectBufExceeded,
@@ -35,8 +35,8 @@ const (
 	tooManyInQueue = 10167
 )
 
-// classify says what an error of the client means for the event; nil is nil. An error that no list
-// has is the message's.
+// classify marks an error of the client by its fault; nil is nil. An error in no list is the
+// event's.
 func (c *call) classify(ctx context.Context, e *forward.Event, err error) error {
 	if err == nil {
 		return nil
@@ -65,7 +65,7 @@ func isConnectionError(err error) bool {
 	return errors.As(err, &network) || publisher.IsAny(err, connectionErrors)
 }
 
-// byCode says what JetStream's answer about a message means.
+// byCode marks an answer of JetStream by its fault.
 func byCode(refused *jetstream.APIError, err error) error {
 	switch refused.ErrorCode {
 	case jetstream.JSErrCodeStreamMessageExceedsMaximum, headersTooLong:
@@ -89,8 +89,8 @@ func byCode(refused *jetstream.APIError, err error) error {
 // lookup is for how long noResponders asks.
 const lookup = 2 * time.Second
 
-// noResponders tells a subject that no stream takes from a JetStream that is not there. It asks once
-// for each subject, and no more after a question without an answer.
+// noResponders tells a subject that no stream takes from a JetStream that is not there. It asks
+// once for each subject, and no more after a question without an answer.
 func (c *call) noResponders(ctx context.Context, e *forward.Event, err error) error {
 	found, asked := c.withoutStream[e.To]
 	if !asked && c.noLookup == nil {

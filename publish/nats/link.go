@@ -13,8 +13,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// link is a connection, with what the server says of it beside acknowledgements. Of an app's
-// connection that is nothing.
+// link is a connection, with the server's reports beside acknowledgements. The link of an app's
+// connection gets no reports.
 type link struct {
 	js     jetstream.JetStream
 	closed chan struct{} // by the connection's end for good

@@ -48,8 +48,8 @@ type Publisher struct {
 	link *link
 }
 
-// Connect connects to a server or a cluster: the URL may be several, separated by commas. It does not
-// wait for a server. It connects again for as long as the Publisher is open, also after refused
+// Connect connects to a server or a cluster: the URL may be several, separated by commas. It does
+// not wait for a server. It connects again for as long as the Publisher is open, also after refused
 // logins, and makes a new connection in place of one that the server or the client closed for good.
 // While there is no connection nothing is buffered: Publish returns forward.Unavailable.
 func Connect(url string, c Config) (*Publisher, error) {
@@ -85,7 +85,7 @@ func (p *Publisher) current() (*link, error) {
 	return p.link, p.link.connected()
 }
 
-// Publish is that of forward.Publisher. What becomes of each error is in docs/faults.md.
+// Publish implements forward.Publisher. docs/faults.md has the meaning of each error.
 func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []error {
 	if !p.calls.Begin() {
 		return publisher.All(events, forward.Unavailable(errClosed, 0))

@@ -90,8 +90,8 @@ func TestAConnectionThatIsClosedForGoodIsReplaced(t *testing.T) {
 	}
 }
 
-// The server's limit of a line is lower than usual, so it closes the connection of a long subject. The
-// attempt of that event counts, and the others are published.
+// The server's limit of a line is lower than usual, so it closes the connection of a long subject.
+// The attempt of that event counts, and the others are published.
 func TestASubjectThatClosesTheConnectionIsTheMessages(t *testing.T) {
 	t.Parallel()
 	b := newBroker(t, func(o *server.Options) { o.MaxControlLine = 512 })

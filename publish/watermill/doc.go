@@ -7,14 +7,14 @@
 //	defer publisher.Close()
 //	forward.Register(reg, OrderPlaced, publisher, forward.To("orders"))
 //
-// Each event is one message. Its topic is the event's destination, its payload the event's data. Its
-// UUID is the event's id, the same in every attempt. Its metadata are the CloudEvents attributes
-// with the prefix "ce_", the headers of the task, content_type, and the ordering key as
+// Each event is one message. Its topic is the event's destination, its payload the event's data.
+// Its UUID is the event's id, the same in every attempt. Its metadata are the CloudEvents
+// attributes with the prefix "ce_", the headers of the task, content_type, and the ordering key as
 // partition_key.
 //
-// An event counts as published when Watermill's Publish returns nil. With an asynchronous publisher,
-// or a Go channel without subscribers, that is before anybody has it: choose one that waits for the
-// broker.
+// An event counts as published when Watermill's Publish returns nil. With an asynchronous
+// publisher, or a Go channel without subscribers, that is before anybody has it: choose one that
+// waits for the broker.
 //
 // Watermill gives one error for all messages of a call, and does not say which were published. So
 // the events of one topic fail together and are published again: some arrive twice. Consumers tell
@@ -22,7 +22,7 @@
 //
 // The topics of a call are published at once, so one that hangs holds up no other.
 //
-// Watermill's errors do not say what they mean, so each counts as an attempt. An outage that
+// Watermill does not classify its errors, so each counts as an attempt. An outage that
 // outlasts the attempts makes dead letters, unless Config.Classify marks its errors
 // [forward.Unavailable].
 package outboxwatermill

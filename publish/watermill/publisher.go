@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// mostCalls is how many calls of Watermill's Publish run at once. It bounds those that hang, as they
-	// have no context.
+	// mostCalls is how many calls of Watermill's Publish run at once. It bounds those that hang, as
+	// they have no context.
 	mostCalls = 64
 	// mostHanging is how many of them may hang for one topic.
 	mostHanging = 4
@@ -45,20 +45,20 @@ func New(p message.Publisher, c Config) *Publisher {
 	return &Publisher{to: p, config: c, slots: make(chan struct{}, mostCalls), hanging: map[string]int{}}
 }
 
-// result is what became of the events of one topic.
+// result is the result of the events of one topic.
 type result struct {
 	of  *group
 	err error
 }
 
 // Publish publishes the events topic by topic at once, one call of Watermill's Publish for each. It
-// implements forward.Publisher; the package says what errors mean. Events of one topic keep their
-// order.
+// implements forward.Publisher; the package has the meaning of errors. Events of one topic keep
+// their order.
 //
-// When ctx ends it returns. Topics without a result are forward.Unavailable, and the error wraps that
-// of ctx. A call of Watermill's Publish that runs goes on, unless it heeds the context of its messages;
-// its events may thus be published after their retry. 64 calls run at once, and 4 that go on for one
-// topic.
+// When ctx ends it returns. Topics without a result are forward.Unavailable, and the error wraps
+// that of ctx. A call of Watermill's Publish that runs goes on, unless it heeds the context of its
+// messages; its events may thus be published after their retry. 64 calls run at once, and 4 that go
+// on for one topic.
 func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []error {
 	if !p.calls.Begin() {
 		return publisher.All(events, forward.Unavailable(errClosed, 0))
@@ -121,7 +121,7 @@ func (p *Publisher) call(ctx context.Context, g *group) error {
 	return p.publish(g)
 }
 
-// abandon notes that a call goes on for which nobody waits any more.
+// abandon notes that a call outlives its Publish.
 func (p *Publisher) abandon(g *group) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -144,7 +144,8 @@ func (p *Publisher) returned(g *group) {
 	}
 }
 
-// publish calls Watermill. A panic is an error, as the relay would make it one in its own goroutine.
+// publish calls Watermill. A panic is an error, as the relay would make it one in its own
+// goroutine.
 func (p *Publisher) publish(g *group) error {
 	call := handlers.Recover()(func(context.Context, *handlers.Call) error {
 		err := p.to.Publish(g.topic, g.messages...)
@@ -181,6 +182,6 @@ func (p *Publisher) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Close waits for the calls of Watermill's Publish that run, for as long as they take. Later calls of
-// Publish are forward.Unavailable. It may be called several times.
+// Close waits for the calls of Watermill's Publish that run, for as long as they take. Later calls
+// of Publish are forward.Unavailable. It may be called several times.
 func (p *Publisher) Close() { p.calls.Close() }

@@ -8,8 +8,8 @@ import (
 	"github.com/txoutbox/outbox/handlers"
 )
 
-// await calls a function of the Config, and waits for it until ctx ends. One that hangs goes on, and
-// costs its event an attempt: it does not hold up the endpoint.
+// await calls a function of the Config, and waits for it until ctx ends. One that hangs goes on,
+// and costs its event an attempt: it does not hold up the endpoint.
 func await[T any](ctx context.Context, name string, f func() (T, error)) (T, error) {
 	type result struct {
 		value T

@@ -13,13 +13,13 @@ const (
 	mostPause  = time.Minute
 )
 
-// endpoint is what is known of a URL.
+// endpoint is the state of a URL.
 //
 //	healthy --a request is late--> hanging --it is answered--> slow --one is answered in time--> healthy
 //	slow    --a request is not answered--> hanging
 //
-// Nobody waits for the requests of an endpoint that is slow or hangs. One that hangs gets one request
-// at a time, after a pause that grows.
+// No call waits for the requests of an endpoint that is slow or hangs. An endpoint that hangs gets
+// one request at a time, after a pause that grows.
 type endpoint struct {
 	slots   chan struct{}
 	limiter *rate.Limiter // nil: no limit
@@ -42,8 +42,8 @@ func (c *Config) newEndpoint() *endpoint {
 	return e
 }
 
-// enter asks for a request. If there is to be none yet, wait is for how long; gone says why. alone:
-// the endpoint is slow, and nobody waits for the request.
+// enter asks for a request. wait is the time until the next request is allowed; gone is its reason.
+// If alone, the endpoint is slow and no call waits for the request.
 func (e *endpoint) enter(now time.Time) (wait time.Duration, gone, alone bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -92,7 +92,7 @@ func TestTheMapOfWebhooks(t *testing.T) {
 			s := receiver(t, func(http.ResponseWriter, *http.Request) { <-hang })
 			p := newPublisher(t, s, func(c *Config) { c.Timeout = time.Minute })
 			t.Cleanup(func() { close(hang) }) // before Close
-			p.patience = time.Millisecond
+			p.wait = time.Millisecond
 			_ = one(t, p, event("1", s.URL))
 			return one(t, p, event("2", s.URL))
 		},
@@ -118,7 +118,8 @@ func TestTheMapOfWebhooks(t *testing.T) {
 	})
 }
 
-// A function of the app that hangs costs its event an attempt. The endpoint goes on, and so does Close.
+// A function of the app that hangs costs its event an attempt. The endpoint goes on, and so does
+// Close.
 func TestAFunctionOfTheAppThatHangsHoldsUpNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})

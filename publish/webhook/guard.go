@@ -101,7 +101,7 @@ func isAddress(text string) bool {
 	return err == nil
 }
 
-// place is what errors say of a URL, whose path and query may be secret.
+// place is the part of a URL for errors. Its path and query may be secret.
 func place(text string) string {
 	u, err := neturl.Parse(text)
 	if err != nil {

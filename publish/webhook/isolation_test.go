@@ -74,8 +74,8 @@ func (d *deliveries) healthy() (n int) {
 	return n
 }
 
-// deliver publishes so many events for each of 100 endpoints, and returns when the healthy ones have
-// all of theirs.
+// deliver publishes so many events for each of 100 endpoints, and returns when the healthy ones
+// have all of theirs.
 func deliver(t *testing.T, db *relaytest.Database, d *deliveries, each int) (took time.Duration) {
 	t.Helper()
 	const endpoints = 100
@@ -83,7 +83,7 @@ func deliver(t *testing.T, db *relaytest.Database, d *deliveries, each int) (too
 	release := sync.OnceFunc(func() { close(d.released) })
 	t.Cleanup(release) // before the server is closed, which waits for its handlers
 	p := newPublisher(t, s, func(c *Config) { c.Timeout = 30 * time.Second })
-	p.patience = defaultPatience
+	p.wait = defaultWait
 	reg := handlers.New()
 	forward.Register(reg, placed, p, forward.Route(func(e *forward.Event) (string, error) {
 		var n, to int
@@ -174,7 +174,7 @@ func TestTheLimitsOfAnEndpoint(t *testing.T) {
 		t.Errorf("%d requests at once, want 2 at most", m)
 	}
 	slow := newPublisher(t, s, func(c *Config) { c.Rate = rate.Limit(1) })
-	slow.patience = defaultPatience
+	slow.wait = defaultWait
 	for sent := 0; sent == 0; { // a busy machine may take longer than Publish waits
 		for _, err := range slow.Publish(t.Context(), events) {
 			if err == nil {
@@ -197,7 +197,7 @@ func TestASlowEndpointWithARateIsServedAgain(t *testing.T) {
 	release := sync.OnceFunc(func() { close(answer) })
 	t.Cleanup(release)
 	p := newPublisher(t, s, func(c *Config) { c.Rate, c.Timeout = 1000, time.Minute })
-	p.patience = time.Millisecond
+	p.wait = time.Millisecond
 	publish := func() error { return p.Publish(t.Context(), []*forward.Event{event("1", s.URL)})[0] }
 	if err := publish(); handlers.ActionOf(err) != "snooze" {
 		t.Fatalf("a request that hangs: %v", err)
@@ -249,7 +249,7 @@ func TestAnAttemptHasItsOwnAnswer(t *testing.T) {
 		w.WriteHeader(int(status.Load()))
 	})
 	p := newPublisher(t, s, nil)
-	p.patience = time.Millisecond
+	p.wait = time.Millisecond
 	late := event("1", s.URL)
 	relaytest.Eventually(t, time.Minute, "a request", func() bool {
 		if err := one(t, p, late); handlers.ActionOf(err) != "snooze" {
@@ -263,7 +263,7 @@ func TestAnAttemptHasItsOwnAnswer(t *testing.T) {
 		defer p.mu.Unlock()
 		return p.late[lateKey(late)].done
 	})
-	p.patience = 20 * time.Second
+	p.wait = 20 * time.Second
 	status.Store(200)
 	next := *late
 	next.Attempt = 2

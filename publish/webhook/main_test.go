@@ -41,7 +41,7 @@ func newPublisher(t testing.TB, s *httptest.Server, change func(*Config)) *Publi
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.patience = 20 * time.Second // a busy machine answers late
+	p.wait = 20 * time.Second // a busy machine answers late
 	t.Cleanup(p.Close)
 	return p
 }

@@ -15,27 +15,27 @@ import (
 	"github.com/txoutbox/outbox/internal/publisher"
 )
 
-// defaultPatience is how long Publish waits for a request; it goes on in the background then.
-const defaultPatience = time.Second
+// defaultWait is the time for which Publish waits for a request. It goes on in the background then.
+const defaultWait = time.Second
 
 // errClosed is that of a Publisher after Close.
 var errClosed = errors.New("outboxwebhook: the publisher is closed")
 
 // Publisher is a forward.Publisher. It is safe for concurrent use.
 type Publisher struct {
-	config   Config
-	client   *http.Client
-	patience time.Duration
+	config Config
+	client *http.Client
+	wait   time.Duration // of Publish for a request
 
 	calls publisher.Calls
 
 	mu        sync.Mutex
 	endpoints map[string]*endpoint
 	late      map[string]*answer // of events whose requests went on in the background
-	swept     time.Time          // when it was last forgotten what nobody asks for
+	swept     time.Time          // when forget last ran
 }
 
-// answer is what came of a request in the background.
+// answer is the answer to a request in the background.
 type answer struct {
 	done  bool
 	err   error
@@ -50,20 +50,20 @@ func New(c Config) (*Publisher, error) {
 	c.fill()
 	c.Allow, c.Headers = slices.Clone(c.Allow), slices.Clone(c.Headers)
 	return &Publisher{
-		config: c, client: c.client(nil), patience: defaultPatience,
+		config: c, client: c.client(nil), wait: defaultWait,
 		endpoints: map[string]*endpoint{}, late: map[string]*answer{},
 	}, nil
 }
 
-// Publish is that of forward.Publisher. See the package for what an answer means. It waits about a
-// second for each request at most.
+// Publish implements forward.Publisher. The package has the meaning of each answer. It waits about
+// a second for each request at most.
 func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []error {
 	if !p.calls.Begin() {
 		return publisher.All(events, forward.Unavailable(errClosed, 0))
 	}
 	defer p.calls.End()
 	errs := make([]error, len(events))
-	deadline := time.Now().Add(p.patience)
+	deadline := time.Now().Add(p.wait)
 	var group sync.WaitGroup
 	for i, e := range events {
 		group.Go(func() { errs[i] = p.publish(ctx, e, deadline) })
@@ -88,7 +88,7 @@ func (p *Publisher) publish(ctx context.Context, e *forward.Event, deadline time
 		return waits(e, wait+rand.N(wait/10+1), "does not answer in time, or asked for a pause")
 	}
 	if alone {
-		deadline = time.Now() // nobody waits for a slow endpoint
+		deadline = time.Now() // no call waits for a slow endpoint
 	}
 	if alone && !at.admits() || !alone && !at.waits(ctx, deadline) {
 		at.left()
@@ -113,11 +113,11 @@ func (p *Publisher) send(ctx context.Context, at *endpoint, e *forward.Event, en
 	defer cancel()
 	began := time.Now()
 	answered, err := p.post(limit, at, e)
-	p.finish(at, e, answered, time.Since(began) < p.patience, err, ended)
+	p.finish(at, e, answered, time.Since(began) < p.wait, err, ended)
 	<-at.slots
 }
 
-// lateKey is that of what came of one attempt.
+// lateKey is the key of the answer to one attempt.
 func lateKey(e *forward.Event) string {
 	return fmt.Sprint(webhookID(e), " ", e.Target, " ", e.Attempt, " ", e.To)
 }
@@ -142,7 +142,7 @@ func (p *Publisher) find(e *forward.Event) (at *endpoint, known *answer) {
 	return at, nil
 }
 
-// forget drops what nobody has asked for in a long time, once in a minute.
+// forget drops unused answers and endpoints, once in a minute.
 func (p *Publisher) forget(now time.Time) {
 	const unused = 10 * time.Minute
 	if now.Sub(p.swept) < time.Minute {
@@ -184,19 +184,20 @@ func waits(e *forward.Event, d time.Duration, why string) error {
 	return handlers.SnoozeWith(d, fmt.Errorf("outboxwebhook: event %s: %s %s", e.ID, place(e.To), why))
 }
 
-// finish tells what came of a request, or keeps it if its event is to come back for it.
+// finish hands on the answer to a request, and stores it if its event comes back for it.
 func (p *Publisher) finish(at *endpoint, e *forward.Event, answered, inTime bool, err error, ended chan<- error) {
-	const keep = 10 * time.Minute
+	const kept = 10 * time.Minute
 	p.mu.Lock() // so that leave sees all of it or nothing
 	defer p.mu.Unlock()
 	at.ended(answered, inTime)
 	ended <- err
 	if a := p.late[lateKey(e)]; a != nil {
-		a.done, a.err, a.until = true, err, time.Now().Add(keep)
+		a.done, a.err, a.until = true, err, time.Now().Add(kept)
 	}
 }
 
-// Resume sends requests again to an endpoint that has answered 410, or that rests after Retry-After.
+// Resume sends requests again to an endpoint that has answered 410, or that rests after
+// Retry-After.
 func (p *Publisher) Resume(url string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -214,9 +215,9 @@ func (p *Publisher) Ready(context.Context) error {
 	return nil
 }
 
-// Close waits for all requests, also those in the background, but for no function of the Config that
-// hangs, and closes the connections. Later
-// calls of Publish return forward.Unavailable.
+// Close waits for all requests, also those in the background, and closes the connections. It does
+// not wait for a function of the Config that hangs. Later calls of Publish return
+// forward.Unavailable.
 func (p *Publisher) Close() {
 	p.calls.Close()
 	p.client.CloseIdleConnections()

@@ -22,7 +22,7 @@ const (
 	mostAnswer     = 64 << 10 // of an answer that is read, so that its connection can be used again
 )
 
-// post sends an event, and returns what its answer means. answered: there was one.
+// post sends an event, and returns the meaning of the answer. answered reports whether it came.
 func (p *Publisher) post(ctx context.Context, at *endpoint, e *forward.Event) (answered bool, err error) {
 	request, err := p.request(ctx, e)
 	if err != nil {
@@ -74,7 +74,8 @@ func (p *Publisher) judge(ctx context.Context, at *endpoint, e *forward.Event, r
 	return err
 }
 
-// retryAfter is the time of the header, which has seconds or a date: at most an hour; 0 without one.
+// retryAfter is the time of the header, which has seconds or a date: at most an hour; 0 without
+// one.
 func retryAfter(text string, now time.Time) time.Duration {
 	seconds, err := strconv.ParseUint(text, 10, 64)
 	d := time.Duration(min(seconds, uint64(mostRetryAfter/time.Second))) * time.Second
@@ -111,8 +112,8 @@ func (p *Publisher) request(ctx context.Context, e *forward.Event) (*http.Reques
 	return request, p.sign(ctx, request, e)
 }
 
-// headerText escapes what a header cannot have, as CloudEvents' binding for HTTP asks: what is not
-// printable ASCII, quotes and percent signs.
+// headerText escapes the characters that CloudEvents' binding for HTTP does not allow: all but
+// printable ASCII without spaces, quotes and percent signs.
 func headerText(s string) string {
 	var b strings.Builder
 	for i := range len(s) {
@@ -133,7 +134,8 @@ func plainText(s string) string {
 	return headerText(s)
 }
 
-// webhookID is the same for each attempt, and has no dot, which separates the parts that are signed.
+// webhookID is the same for each attempt, and has no dot, which separates the parts that are
+// signed.
 func webhookID(e *forward.Event) string {
 	return strings.ReplaceAll(headerText(e.ID), ".", "%2E")
 }

@@ -90,7 +90,7 @@ func (t *Telemetry) observeStats(m metric.Meter) error {
 	return err
 }
 
-// Observer measures what relays do; for relay.Config.Observers of any number of them.
+// Observer measures relays. Any number of them may have it in relay.Config.Observers.
 func (t *Telemetry) Observer() relay.Observer {
 	ctx := context.Background()
 	return relay.Observer{

@@ -15,7 +15,7 @@ import (
 	"github.com/txoutbox/outbox/forward"
 )
 
-// Config says what is collected. It is copied by New; the zero value of a field is its default.
+// Config has the sources of the metrics. New copies it; the zero value of a field is its default.
 type Config struct {
 	// DB, if set, is read at a scrape, with four statements on one connection or more. Its role is
 	// a viewer's (docs/security.md).
@@ -113,8 +113,8 @@ func (c *Collector) Describe(to chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. A database that cannot be read is outbox_scrape_success
-// 0, and no error: what the relays tell is wanted just then.
+// Collect implements prometheus.Collector. If the database cannot be read, outbox_scrape_success is
+// 0 and there is no error: the metrics of the relays matter then.
 func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	for _, of := range c.relays.all() {
 		of.Collect(to)

@@ -30,10 +30,10 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, labels, nil)
 }
 
-// other is the type of what is summed up.
+// other is the type of the sum of further types.
 const other = "(other)"
 
-// reading is what one read of the database gave, once done is closed.
+// reading is the result of one read of the database, once done is closed.
 type reading struct {
 	done  chan struct{}
 	at    time.Time // when it ended, under the Collector's mu; zero: it goes on

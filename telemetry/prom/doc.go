@@ -8,7 +8,7 @@
 //	r, err := relay.New(db, reg, relay.Config{Observers: []relay.Observer{metrics.Observer()}})
 //	mux.Handle("GET /metrics", promhttp.Handler())
 //
-// Of the database, read at a scrape, in whatever process:
+// Of the database, read at a scrape, in any process:
 //
 //   - outbox_tasks{type,state}: tasks; state is ready, scheduled, leased, waiting or dead
 //   - outbox_oldest_ready_seconds{type}: for how long the ready task that has waited longest has
@@ -38,8 +38,8 @@
 //
 //   - outbox_events_total{type,outcome}: events; outcome is published, permanent, temporary or
 //     unavailable, as in forward.Stats
-//   - outbox_publisher_pause_seconds{type}: for how long no event is sent yet to the broker or one of
-//     its targets
+//   - outbox_publisher_pause_seconds{type}: for how long no event is sent yet to the broker or one
+//     of its targets
 //
 // grafana.json is a dashboard of these, alerts.yml has rules; in both, what several processes read
 // of one database counts once. It is a module of its own, so that apps without it do not have

@@ -45,8 +45,8 @@ func (m *relayMetrics) all() []prometheus.Collector {
 	return []prometheus.Collector{m.claim, m.wait, m.handler, m.claimed, m.runs, m.deadLetters, m.running, m.outage}
 }
 
-// Observer tells the collector what a relay does; for relay.Config.Observers of any number of
-// relays in this process.
+// Observer counts the work of relays. Any number of relays of this process may have it in
+// relay.Config.Observers.
 func (c *Collector) Observer() relay.Observer {
 	m := &c.relays
 	return relay.Observer{

@@ -2,12 +2,10 @@ package relay_test
 
 import (
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 	"github.com/txoutbox/outbox/schema"
@@ -50,37 +48,4 @@ func TestSchedulesWorkInASchemaOfAnotherNameAndWithTheirOptions(t *testing.T) {
 	db.Do(t, `UPDATE other.schedule SET next_at = now()`)
 	once(t, db, idle(), config)
 	db.wantText(t, `4 5 {"k": "v"} {"N": 3} t ready`, `SELECT concat_ws(' ', priority, max_attempts, headers, payload, run_at <= now(), state) FROM other.task`)
-}
-
-// A schedule whose Next misbehaves ends after the firing that was due. One whose task PostgreSQL
-// refuses stays due. Others fire meanwhile, and both go on when a relay starts with what works.
-func TestAScheduleThatMisbehavesStopsAlone(t *testing.T) {
-	needs.CI(t)
-	t.Parallel()
-	db := newDatabase(t)
-	var wild atomic.Bool
-	config := scheduled(
-		relay.Schedule{Name: "good", Timing: relay.Every(yearly)},
-		relay.Schedule{Name: "refused", Timing: relay.Every(yearly)},
-		relay.Schedule{Name: "wild", Timing: nextFunc(func(at time.Time) time.Time {
-			if wild.Load() {
-				return at
-			}
-			return relay.Every(yearly).Next(at)
-		})})
-	once(t, db, idle(), config)
-	db.Do(t, `ALTER TABLE outbox.task ADD CONSTRAINT good CHECK (payload <> '{"N": 2}'); UPDATE outbox.schedule SET next_at = now()`)
-	wild.Store(true)
-	r := run(t, db, idle(), config)
-	db.becomes(t, 30*time.Second, "1 3", "the others fire", `SELECT string_agg(payload->>'N', ' ' ORDER BY payload) FROM outbox.task`)
-	eventually(t, 30*time.Second, "both are logged", func() bool {
-		return r.Log.Count("cannot be enqueued") == 1 && r.Log.Count("as its Next misbehaves") > 0
-	})
-	r.Stop()
-	db.wantText(t, "wild", `SELECT string_agg(name, ' ') FROM outbox.schedule WHERE next_at IS NULL`)
-	wild.Store(false)
-	db.Do(t, `ALTER TABLE outbox.task DROP CONSTRAINT good`)
-	once(t, db, idle(), config)
-	db.want(t, 3, "tasks", `SELECT count(*) FROM outbox.task`)
-	db.want(t, 0, "schedules are still ended", `SELECT count(*) FROM outbox.schedule WHERE next_at IS NULL`)
 }

@@ -36,6 +36,13 @@ func idle() *handlers.Registry {
 	return reg
 }
 
+// yearly and weekly, which is on Mondays at midnight UTC, do not fire by themselves while a test
+// runs.
+const (
+	weekly = 168 * time.Hour
+	yearly = 8760 * time.Hour
+)
+
 func TestAnIdleRelayFiresWithoutAPoll(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
@@ -79,5 +86,15 @@ func TestTheTimesOfFiringsAreTheDatabases(t *testing.T) {
 	db.want(t, 0, "firings do not have the database's time", `SELECT count(*) FROM outbox.task WHERE task_type = 'FIRED' AND NOT run_at BETWEEN now() - interval '3 h 1 min' AND now() - interval '3 h'`)
 	if behind := time.Since(time.UnixMicro(asked.Load())); behind < 179*time.Minute || behind > 182*time.Minute {
 		t.Errorf("Next was asked for the time %v ago", behind)
+	}
+}
+
+func TestEveryFiresAtMultiplesOfItsPeriod(t *testing.T) {
+	t.Parallel()
+	monday := time.Date(2026, 3, 30, 0, 0, 0, 0, time.UTC)
+	for after, want := range map[time.Duration]time.Duration{-weekly: 0, -100 * time.Hour: 0, -time.Microsecond: 0, 0: weekly} {
+		if got := relay.Every(weekly).Next(monday.Add(after)); !got.Equal(monday.Add(want)) {
+			t.Errorf("after %v: %v", monday.Add(after), got)
+		}
 	}
 }

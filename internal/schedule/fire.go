@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/lib/pq"
@@ -71,11 +70,6 @@ func (s *Scheduler) fireOne(ctx context.Context, fired map[string]bool) (name st
 		s.ended(name, f.why)
 	}
 	return name, nil
-}
-
-// of is the schedule of that name.
-func (s *Scheduler) of(name string) *Schedule {
-	return &s.Schedules[slices.IndexFunc(s.Schedules, func(one Schedule) bool { return one.Name == name })]
 }
 
 // tasks are what firings enqueue.

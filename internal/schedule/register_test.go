@@ -26,13 +26,22 @@ type process struct {
 
 func newProcess(t *testing.T, db *relaytest.Database, payload int) *process {
 	t.Helper()
-	s := schedule.Schedule{Name: "hourly", Spec: "1", Timing: each(time.Hour), Task: outbox.NewTask{Type: "A", Payload: payload}}
-	if wrong := s.Prepare(); wrong != nil {
-		t.Fatal(wrong)
+	return start(t, db, schedule.Schedule{Name: "hourly", Spec: "1", Timing: each(time.Hour), Task: outbox.NewTask{Type: "A", Payload: payload}})
+}
+
+func start(t *testing.T, db *relaytest.Database, schedules ...schedule.Schedule) *process {
+	t.Helper()
+	for i := range schedules {
+		if schedules[i].Spec == "" {
+			schedules[i].Spec = "of a test"
+		}
+		if wrong := schedules[i].Prepare(); wrong != nil {
+			t.Fatal(wrong)
+		}
 	}
 	p, pool := &process{}, pg.NewPool(db.DB)
 	t.Cleanup(pool.Close)
-	p.Scheduler = schedule.New(schedule.Params{Schedules: []schedule.Schedule{s}, Schema: "outbox", Pool: pool,
+	p.Scheduler = schedule.New(schedule.Params{Schedules: schedules, Schema: "outbox", Pool: pool,
 		Log: slog.New(slog.NewTextHandler(&p.log, nil))})
 	return p
 }

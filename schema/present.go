@@ -42,47 +42,46 @@ func (p present) hashes() applied {
 // applied are the hashes that a schema has; "" is not known.
 type applied struct{ functions, relations string }
 
-// presentSQL is one statement, so it is applied whole or not at all. The rows of the catalog that the
-// files have written have the same transaction id as the row of the migration, which is that of a
-// savepoint if there is one. Each such object gets a comment; an object with that comment and another
-// id is of an older state, and goes. Triggers go before their functions.
+// presentSQL follows the files, in their transaction. The rows of the catalog that the files have
+// written have this transaction's id, or that of a savepoint in it, which is newer. Each such object
+// gets a comment; an object with that comment and an older id is of an older state, and goes. Triggers
+// go before their functions.
 const presentSQL = `-- schema: the present functions, views and triggers
-DO $outbox$
+{functions}{relations}
+DO $$
 DECLARE
   o    record;
-  mark CONSTANT text := 'made by outbox';
-  mine xid;
+  mark CONSTANT text    := 'made by outbox';
+  mine CONSTANT integer := age(pg_current_xact_id()::xid);
 BEGIN
-  UPDATE outbox.migration SET functions = '{functions hash}', relations = '{relations hash}'
-   WHERE version = (SELECT max(version) FROM outbox.migration) RETURNING xmin INTO mine;
-  EXECUTE $functions$
-{functions}$functions$;
-  EXECUTE $relations$
-{relations}$relations$;
   FOR o IN
-    SELECT format('TRIGGER %I ON %s', g.tgname, c.oid::regclass) AS name, g.xmin = mine AS present
+    SELECT format('TRIGGER %I ON %s', g.tgname, c.oid::regclass) AS name, age(g.xmin) <= mine AS present
       FROM pg_trigger g JOIN pg_class c ON c.oid = g.tgrelid
      WHERE {replaced} AND c.relnamespace = 'outbox'::regnamespace
-       AND (g.xmin = mine OR obj_description(g.oid, 'pg_trigger') = mark)
+       AND (age(g.xmin) <= mine OR obj_description(g.oid, 'pg_trigger') = mark)
     UNION ALL
-    SELECT format('VIEW %s', c.oid::regclass), r.xmin = mine
+    SELECT format('VIEW %s', c.oid::regclass), age(r.xmin) <= mine
       FROM pg_class c JOIN pg_rewrite r ON r.ev_class = c.oid
      WHERE {replaced} AND c.relkind = 'v' AND c.relnamespace = 'outbox'::regnamespace
-       AND (r.xmin = mine OR obj_description(c.oid, 'pg_class') = mark)
+       AND (age(r.xmin) <= mine OR obj_description(c.oid, 'pg_class') = mark)
     UNION ALL
-    SELECT format('FUNCTION %s', p.oid::regprocedure), p.xmin = mine
+    SELECT format('FUNCTION %s', p.oid::regprocedure), age(p.xmin) <= mine
       FROM pg_proc p
      WHERE p.pronamespace = 'outbox'::regnamespace
-       AND (p.xmin = mine OR obj_description(p.oid, 'pg_proc') = mark)
+       AND (age(p.xmin) <= mine OR obj_description(p.oid, 'pg_proc') = mark)
   LOOP
     IF o.present THEN
       EXECUTE format('COMMENT ON %s IS %L', o.name, mark);
-    ELSE
+    ELSIF EXISTS (SELECT FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace AND age(xmin) <= mine) THEN
       EXECUTE format('DROP %s', o.name);
+    ELSE
+      RAISE EXCEPTION 'apply the script in one transaction, as psql -1 does';
     END IF;
   END LOOP;
+  UPDATE outbox.migration SET functions = '{functions hash}', relations = '{relations hash}'
+   WHERE version = (SELECT max(version) FROM outbox.migration);
 END
-$outbox$;
+$$;
 `
 
 // script makes the present state where there was another: without relations if those are there.

@@ -49,25 +49,20 @@ runs AS (
 asked AS (
   DELETE FROM outbox.cancel WHERE task_id = ANY (ARRAY(SELECT task_id FROM chosen))),
 gone AS (
-  DELETE FROM outbox.dead_task WHERE task_id = ANY (ARRAY(SELECT task_id FROM chosen))
-  RETURNING task_id, created_at, priority, task_max_attempts,
-            task_type, payload, headers, last_error, unique_key, ` + optionalColumns + `, timeline),
+  DELETE FROM outbox.dead_task d WHERE task_id = ANY (ARRAY(SELECT task_id FROM chosen))
+  RETURNING task_id, task_type, ordering_key, timeline, to_jsonb(d) AS task),
 back AS (
-  INSERT INTO outbox.task (task_id, run_at, created_at, attempted_at, priority, attempt, max_attempts, state,
-         task_type, payload, headers, last_error, unique_key, ` + optionalColumns + `, timeline)
-  OVERRIDING SYSTEM VALUE
-  SELECT task_id, now(), created_at, NULL, priority, 0, task_max_attempts, CASE WHEN ordering_key IS NULL THEN 'scheduled' ELSE 'waiting' END,
-         task_type, payload, headers, last_error, CASE WHEN task_id IN (SELECT task_id FROM keys) THEN unique_key END, ` + optionalColumns + `,
-         outbox.add_events(timeline, jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('event', 'redriven', 'by', NULLIF(%s, '')))))
-    FROM gone
+  INSERT INTO outbox.task OVERRIDING SYSTEM VALUE
+  SELECT t.* FROM gone CROSS JOIN LATERAL jsonb_populate_record(NULL::outbox.task, gone.task || jsonb_build_object(
+         'run_at', now(), 'attempted_at', NULL, 'attempt', 0, 'max_attempts', gone.task -> 'task_max_attempts',
+         'state', CASE WHEN gone.ordering_key IS NULL THEN 'scheduled' ELSE 'waiting' END,
+         'unique_key', CASE WHEN gone.task_id IN (SELECT task_id FROM keys) THEN gone.task -> 'unique_key' END,
+         'timeline', outbox.add_events(gone.timeline, jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('event', 'redriven', 'by', NULLIF(%s, ''))))))) AS t
   RETURNING task_id),
 headless AS (
   INSERT INTO outbox.headless_key (task_type, ordering_key) SELECT DISTINCT task_type, ordering_key FROM gone WHERE ordering_key IS NOT NULL)
 SELECT d.task_id, (extract(epoch FROM d.died_at) * 1000000)::bigint, gone.task_id IS NOT NULL, back.task_id IS NOT NULL
   FROM d LEFT JOIN gone USING (task_id) LEFT JOIN back USING (task_id) ORDER BY d.died_at, d.task_id`
-
-// optionalColumns are columns that a dead letter has as its task had them; a unique key may be gone.
-const optionalColumns = `unique_until_done, timeout_ms, iterations, ordering_key, skip_failed`
 
 const purgeSQL = `/* outbox: purge dead letters */
 WITH d AS MATERIALIZED (

@@ -81,8 +81,10 @@ func (v *visit) unknownOf(check string, version int) bool {
 	return true
 }
 
-// In the migrations a column's line of CREATE TABLE begins with two blanks and its name.
+// In the migrations a column's line of CREATE TABLE begins with two blanks and its name. dead_task and
+// done_task have the columns that task has there.
 var (
+	columnsOf  = regexp.MustCompile(`LIKE outbox\.(\w+)`)
 	columnLine = regexp.MustCompile(`(?m)^  ([a-z]\w*) +[a-z]`)
 	addsTo     = regexp.MustCompile(`ALTER TABLE outbox\.(\w+)([^;]*)`)
 	addsColumn = regexp.MustCompile(`ADD COLUMN (?:IF NOT EXISTS )?(\w+)`)
@@ -96,6 +98,9 @@ func expectedColumns(version int) map[string][]string {
 		for _, m := range makes.FindAllStringSubmatch(text, -1) {
 			if m[1] == "TABLE" {
 				body, _, _ := strings.Cut(m[3], "\n)")
+				if like := columnsOf.FindStringSubmatch(body); like != nil {
+					out[m[2]] = slices.Clone(out[like[1]])
+				}
 				for _, c := range columnLine.FindAllStringSubmatch(body, -1) {
 					out[m[2]] = append(out[m[2]], c[1])
 				}

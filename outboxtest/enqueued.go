@@ -143,7 +143,7 @@ func read(ctx context.Context, q Querier, schema pg.Schema, taskType string) (ou
 			&r.LastError, &r.OrderingKey, &r.Iterations, &r.DatabaseID); err != nil {
 			return nil, err
 		}
-		r.Headers = store.Headers(headers.String)
+		r.Headers = store.Headers(json.RawMessage(headers.String))
 		out = append(out, r)
 	}
 	return out, rows.Err()

@@ -214,8 +214,8 @@ func TestAnOldTaskThatCannotBeReadIsSetAside(t *testing.T) {
 func TestMissingRightsSetNoTaskAside(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	definition := db.Text(t, `SELECT pg_get_functiondef('outbox.optional_columns(outbox.task)'::regprocedure)`)
-	db.Do(t, `CREATE OR REPLACE FUNCTION outbox.optional_columns(t outbox.task) RETURNS text LANGUAGE plpgsql STABLE AS $$
+	definition := db.Text(t, `SELECT pg_get_functiondef('outbox.rest(outbox.task)'::regprocedure)`)
+	db.Do(t, `CREATE OR REPLACE FUNCTION outbox.rest(t outbox.task) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
 		BEGIN
 		  RAISE 'permission denied for a column' USING ERRCODE = 'insufficient_privilege';
 		END $$`)

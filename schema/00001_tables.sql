@@ -127,33 +127,19 @@ CREATE INDEX IF NOT EXISTS task_waiting ON outbox.task (task_type, ordering_key,
 CREATE INDEX IF NOT EXISTS task_waiting_id ON outbox.task (task_type, task_id)
   WHERE state || '' = 'waiting';
 
--- Dead letters: tasks that no relay will run again by itself.
+-- Dead letters: tasks that no relay will run again by itself. A column of a task is one of these, too.
 CREATE TABLE IF NOT EXISTS outbox.dead_task (
-  task_id           bigint      PRIMARY KEY,
-  run_at            timestamptz NOT NULL,
-  created_at        timestamptz NOT NULL,
-  attempted_at      timestamptz,
+  LIKE outbox.task INCLUDING DEFAULTS,
   died_at           timestamptz NOT NULL DEFAULT now(),
-  priority          smallint    NOT NULL,
-  attempt           smallint    NOT NULL,
-  max_attempts      smallint    NOT NULL,
   reason            text COLLATE "C" NOT NULL,
-  task_type         text COLLATE "C" NOT NULL,
-  payload           jsonb       NOT NULL,
-  headers           jsonb,
-  last_error        text,
-  timeout_ms        integer,
-  iterations        integer     NOT NULL DEFAULT 0,
-  ordering_key      text COLLATE "C",
-  skip_failed       boolean     NOT NULL DEFAULT false,
-  unique_key        text COLLATE "C",
-  unique_until_done boolean     NOT NULL DEFAULT false,
   task_max_attempts smallint,
-  timeline          jsonb,
+  PRIMARY KEY (task_id),
   CONSTRAINT dead_task_reason_check
     CHECK (reason IN ('attempts', 'handler', 'lost_connections', 'committed')),
   CONSTRAINT dead_task_attempts_check CHECK (reason <> 'attempts' OR attempt >= max_attempts)
 );
+ALTER TABLE outbox.dead_task ALTER COLUMN state SET DEFAULT 'dead',
+  ALTER COLUMN max_attempts SET NOT NULL;
 COMMENT ON COLUMN outbox.dead_task.reason
   IS 'attempts: all were used; handler: it returned Dead, or its backoff said stop; '
      'lost_connections: ten runs lost their connection; '
@@ -168,22 +154,14 @@ CREATE INDEX IF NOT EXISTS dead_task_type ON outbox.dead_task (task_type, died_a
 -- History: finished tasks of the types that keep them. Nothing else reads it: a task in it is
 -- finished.
 CREATE TABLE IF NOT EXISTS outbox.done_task (
-  task_id      bigint      PRIMARY KEY,
-  run_at       timestamptz NOT NULL,
-  created_at   timestamptz NOT NULL,
-  attempted_at timestamptz,
-  finished_at  timestamptz NOT NULL,
-  keep_until   timestamptz NOT NULL,
-  priority     smallint    NOT NULL,
-  attempt      smallint    NOT NULL,
-  task_type    text COLLATE "C" NOT NULL,
-  payload      jsonb       NOT NULL,
-  headers      jsonb,
-  last_error   text,
-  timeline     jsonb
+  LIKE outbox.task INCLUDING DEFAULTS,
+  finished_at timestamptz NOT NULL,
+  keep_until  timestamptz NOT NULL,
+  PRIMARY KEY (task_id)
 ) WITH (
   autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0
 );
+ALTER TABLE outbox.done_task ALTER COLUMN state SET DEFAULT 'finished';
 COMMENT ON COLUMN outbox.done_task.keep_until IS 'relays delete the row after this time';
 COMMENT ON COLUMN outbox.done_task.last_error
   IS 'what its handler discarded it for; NULL: the handler succeeded';

@@ -71,7 +71,7 @@ func TestWhatIsInTheSchemaIsUsedByWhoIsMeantTo(t *testing.T) {
 		"a worker may not call": {`SELECT proname::text FROM pg_proc WHERE pronamespace = <ns> AND NOT prosecdef AND NOT has_function_privilege('<schema>_worker', oid, 'EXECUTE')`,
 			"check_task lock_waiting mark_headless resolve_key"}, // which triggers call
 		"an enqueuer or a viewer reads":    {columns + `role <> 'operator'`, ""},
-		"an operator reads":                {columns + `role = 'operator'`, "dead_task.headers dead_task.ordering_key dead_task.payload dead_task.unique_key unique_key.key"},
+		"an operator reads":                {columns + `role = 'operator'`, "dead_task.headers dead_task.lease_token dead_task.ordering_key dead_task.payload dead_task.unique_key unique_key.key"},
 		"groups may truncate or reference": {tables + `has_table_privilege('<schema>_' || role, oid, 'TRUNCATE, TRIGGER, REFERENCES')`, ""},
 		"an enqueuer writes to":            {tables + `role = 'enqueuer' AND ` + mayWrite, "inbox keyed_task task"},
 		"a viewer writes to":               {tables + `role = 'viewer' AND ` + mayWrite, ""},

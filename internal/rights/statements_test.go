@@ -13,7 +13,7 @@ func statements() (out []right) {
 		{`INSERT INTO outbox.task (task_type, attempt) VALUES ('A', 5)`, operators},
 		{`INSERT INTO outbox.task (task_id, task_type) OVERRIDING SYSTEM VALUE VALUES (5000, 'A')`, operators},
 		{`INSERT INTO outbox.task (task_type, state, relay_id, lease_token)
-			VALUES ('A', 'leased', gen_random_uuid(), gen_random_uuid())`, workers},
+			VALUES ('A', 'leased', gen_random_uuid(), gen_random_uuid())`, operators},
 		{`INSERT INTO outbox.task (task_type, payload) VALUES ('A', '{}') RETURNING payload`, workers},
 		{`INSERT INTO outbox.task (task_id, task_type) OVERRIDING SYSTEM VALUE VALUES (1001, 'A')
 			ON CONFLICT (task_id) DO UPDATE SET payload = '{}'`, workers},
@@ -98,7 +98,7 @@ func statements() (out []right) {
 		{`SELECT outbox.finish_tasks('{}', '{}', '{}', '{}')`, workers},
 		{`SELECT outbox.complete_task(1001, NULL)`, workers},
 		{`SELECT outbox.end_run(1, 1001)`, workers},
-		{`SELECT outbox.optional_columns(NULL)`, workers},
+		{`SELECT outbox.rest(NULL), outbox.claimed(NULL), outbox.whole(NULL)`, workers},
 		{`SELECT outbox.note_origin('staging')`, workers},
 		{`SELECT outbox.this_database()`, workers},
 		{`SELECT outbox.origin_state('staging')`, viewers},

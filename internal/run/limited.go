@@ -145,8 +145,8 @@ func (c *limited) extend(end time.Time, cause error) {
 func timeoutOf(h *handler.Handler, rows ...*store.Row) (longest time.Duration) {
 	for _, r := range rows {
 		d := h.Timeout + h.Lease // one of them
-		if r.TimeoutMS != nil {
-			d = time.Duration(*r.TimeoutMS) * time.Millisecond
+		if own, set := r.Timeout(); set {
+			d = own
 		}
 		if h.Kind != handler.KindLeased {
 			d = min(d, handlers.MaxTxTimeout)

@@ -62,7 +62,7 @@ func (s *Store) Delay(ctx context.Context, t *Row, wait time.Duration) error {
 
 func (s *Store) locked(ctx context.Context, tx *sql.Tx, t *Row) (bool, error) {
 	var found int
-	err := tx.QueryRowContext(ctx, s.SQL(LockBackSQL), t.ID, t.Attempt, t.iterations, t.Payload).Scan(&found)
+	err := tx.QueryRowContext(ctx, s.SQL(LockBackSQL), t.ID, t.Attempt, t.uses().Iterations, t.Payload).Scan(&found)
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, nil
 	}

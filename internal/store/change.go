@@ -44,18 +44,8 @@ type Execer interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
-// attempted_at is never NULL: the trigger that counts takes a row without it for a new task.
-const writeBackSQL = `/* outbox: write back */
-WITH gone AS (DELETE FROM outbox.running WHERE task_id = $1 AND NOT token = ANY ($13::uuid[])),
-failed AS (INSERT INTO outbox.counter_log (tasks, task_type, kind) SELECT 1, $9, 'failed' WHERE $14::boolean)
-INSERT INTO outbox.task (task_id, run_at, created_at, attempted_at, priority, attempt, max_attempts, state,
-       task_type, payload, headers, last_error, ` + OptionalColumns + `, timeline)
-OVERRIDING SYSTEM VALUE
-VALUES ($1, clock_timestamp() + $2::bigint * interval '1 microsecond',
-        timestamptz 'epoch' + $3::bigint * interval '1 microsecond', 
-        COALESCE(timestamptz 'epoch' + $4::bigint * interval '1 microsecond', now()),
-        $5, $6, $7, $8, $9, $10::jsonb, $11::jsonb, $12, $15, $16, $17, $18, $19, $20,
-        outbox.add_events($21::jsonb, COALESCE(outbox.lost_runs($1, $24, $13::uuid[], $22::uuid), '[]') || COALESCE($23::jsonb, '[]')))`
+const putBackSQL = `/* outbox: write back */
+SELECT outbox.put_back($1::jsonb, $2, $3, $4, $5::uuid[], $6::uuid, $7::jsonb)`
 
 // In the transaction that removes a task its key is free, also one that is to be kept until it is
 // done: a task that the handler enqueued there under that key follows it. If the task goes on after
@@ -75,56 +65,50 @@ UPDATE outbox.unique_key SET task_id = $3
 
 // WriteBack inserts a deleted task again, as scheduled, so that no trigger takes it for a new one.
 func (s *Store) WriteBack(ctx context.Context, tx Execer, t *Row, c Change) error {
-	lastError, payload, timeline, optional := t.lastError, t.Payload, t.timeline, t.optional
+	uses, key := t.uses(), t.KeyAfter(c)
+	changes := map[string]any{"attempt": c.Attempt, "state": "scheduled", "ordering_key": key}
 	if c.Err != nil {
-		text := pgerr.Text(c.Err)
-		lastError = &text
+		changes["last_error"] = pgerr.Text(c.Err)
 	}
 	if c.Again {
-		lastError, timeline, optional.iterations = nil, nil, min(optional.iterations+1, math.MaxInt32)
+		changes["last_error"], changes["timeline"] = nil, nil
+		changes["iterations"] = min(uses.Iterations+1, math.MaxInt32)
 		if c.Payload != "" {
-			payload = c.Payload
+			changes["payload"] = json.RawMessage(c.Payload)
 		}
 	}
-	optional.orderingKey = t.KeyAfter(c)
-	if t.uniqueUntilDone && t.uniqueKey != nil && !c.ClaimCommitted {
-		if _, err := tx.ExecContext(ctx, s.SQL(keepKeySQL), t.TaskType, t.uniqueKey, t.ID); err != nil {
+	if uses.UniqueUntilDone && uses.UniqueKey != nil && !c.ClaimCommitted {
+		if _, err := tx.ExecContext(ctx, s.SQL(keepKeySQL), t.TaskType, uses.UniqueKey, t.ID); err != nil {
 			return err
 		}
 	}
-	attemptedAt := t.Began
-	if c.Untried {
-		attemptedAt = t.attemptedAt
-	}
-	state := "scheduled"
-	if c.ClaimCommitted && optional.orderingKey != nil {
-		state = "waiting"
-		if _, err := tx.ExecContext(ctx, s.SQL(markHeadlessSQL), t.TaskType, optional.orderingKey); err != nil {
+	if c.ClaimCommitted && key != nil {
+		changes["state"] = "waiting"
+		if _, err := tx.ExecContext(ctx, s.SQL(markHeadlessSQL), t.TaskType, key); err != nil {
 			return err
 		}
 	}
-	args := []any{t.ID, c.Wait.Microseconds(), t.createdAt, attemptedAt, t.Priority, c.Attempt, t.rowMax, state,
-		t.TaskType, payload, t.headers, lastError, pq.Array(nonNil(c.Keep)), c.Failed}
-	args = append(append(args, optional.args()...), timeline, s.lostTo(t), s.Noted(c), t.Attempt)
-	result, err := tx.ExecContext(ctx, s.SQL(writeBackSQL), args...)
-	return pg.One(result, err)
+	if changes["untried"] = c.Untried; !c.Untried {
+		changes["began_us"] = t.Began
+	}
+	return s.handBack(ctx, tx, putBackSQL, t, changes, c.Wait.Microseconds(), c, c.Keep)
 }
 
-const writeDeadSQL = `/* outbox: dead letter */
-WITH gone AS (DELETE FROM outbox.running WHERE task_id = $1),
-failed AS (INSERT INTO outbox.counter_log (tasks, task_type, kind) SELECT 1, $8, 'failed' WHERE $12::boolean)
-INSERT INTO outbox.dead_task (task_id, run_at, created_at, attempted_at, died_at, priority, attempt, max_attempts, reason,
-       task_type, payload, headers, last_error, ` + OptionalColumns + `, task_max_attempts, timeline)
-VALUES ($1, timestamptz 'epoch' + $2::bigint * interval '1 microsecond', timestamptz 'epoch' + $3::bigint * interval '1 microsecond',
-        now(), clock_timestamp(), $4, $5, $6, $7, $8, $9::jsonb, $10::jsonb, $11, $13, $14, $15, $16, $17, $18, $19,
-        outbox.add_events($20::jsonb, COALESCE(outbox.lost_runs($1, $23, $24::uuid[], $21::uuid), '[]') || COALESCE($22::jsonb, '[]')))`
+const burySQL = `/* outbox: dead letter */
+SELECT outbox.bury($1::jsonb, $2, $3, $4, $5::uuid[], $6::uuid, $7::jsonb)`
 
 // WriteDead inserts a deleted task into the dead letters.
 func (s *Store) WriteDead(ctx context.Context, tx Execer, t *Row, c Change) error {
-	args := []any{t.ID, t.RunAt, t.createdAt, t.Priority, c.Attempt, t.Max, c.Reason, t.TaskType, t.Payload, t.headers, pgerr.Text(c.Err), c.Failed}
-	args = append(append(args, t.optional.args()...), t.rowMax, t.timeline, s.lostTo(t), s.Noted(c), t.Attempt, pq.Array(nonNil(t.Undecided)))
-	result, err := tx.ExecContext(ctx, s.SQL(writeDeadSQL), args...)
-	return pg.One(result, err)
+	changes := map[string]any{"attempt": c.Attempt, "reason": c.Reason, "last_error": pgerr.Text(c.Err)}
+	return s.handBack(ctx, tx, burySQL, t, changes, int64(t.Max), c, t.Undecided)
+}
+
+func (s *Store) handBack(ctx context.Context, tx Execer, query string, t *Row, changes map[string]any, number int64, c Change, living []string) error {
+	task, err := json.Marshal(t.handedBack(changes))
+	if err != nil {
+		return err
+	}
+	return pg.One(tx.ExecContext(ctx, s.SQL(query), string(task), number, c.Failed, t.Attempt, pq.Array(nonNil(living)), s.lostTo(t), s.Noted(c)))
 }
 
 // ForgetTasks deletes all that the journal has of tasks that are done.

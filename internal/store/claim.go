@@ -148,7 +148,7 @@ WITH c AS MATERIALIZED (
      AND NOT EXISTS (SELECT FROM outbox.task_type WHERE task_type = $1 AND paused)
      FOR UPDATE SKIP LOCKED)
 DELETE FROM outbox.task t WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM c))
-RETURNING ` + RowText
+RETURNING outbox.claimed(t)`
 
 // ClaimOne takes one task by its id, if it is ready and its row is not locked.
 func (s *Store) ClaimOne(ctx context.Context, conn pg.Exclusive, t ClaimTx, taskID int64) (c Claimed, err error) {
@@ -157,7 +157,7 @@ func (s *Store) ClaimOne(ctx context.Context, conn pg.Exclusive, t ClaimTx, task
 	return c, err
 }
 
-// claimMessage is a statement that takes up to limit tasks, and returns a RowText of each.
+// claimMessage is a statement that takes up to limit tasks, and returns each as outbox.claimed does.
 type claimMessage struct {
 	before, query, after string
 	args                 []any

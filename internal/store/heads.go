@@ -82,7 +82,7 @@ func (s *Store) PromoteHeads(ctx context.Context, conn *sql.Conn) (promoted int,
 	return int(n), errors.Join(err, tx.Commit())
 }
 
-func (r *Row) Ordered() bool { return r.orderingKey != nil }
+func (r *Row) Ordered() bool { return r.uses().OrderingKey != nil }
 
 const markHeadlessSQL = `/* outbox: mark a key that may have no head */
 INSERT INTO outbox.headless_key (task_type, ordering_key) VALUES ($1, $2)`
@@ -90,8 +90,8 @@ INSERT INTO outbox.headless_key (task_type, ordering_key) VALUES ($1, $2)`
 // KeyAfter is the ordering key that a task keeps after a change. A task that its claim writes back
 // with it is the head again before anybody sees it gone. Without it the key goes on.
 func (r *Row) KeyAfter(c Change) *string {
-	if r.skipFailed && c.Failed {
+	if r.uses().SkipFailed && c.Failed {
 		return nil
 	}
-	return r.orderingKey
+	return r.uses().OrderingKey
 }

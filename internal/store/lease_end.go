@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"encoding/json"
 	"errors"
 	"slices"
 	"strings"
@@ -129,17 +130,19 @@ UPDATE outbox.task SET state = 'scheduled', run_at = clock_timestamp() + $3::big
 
 const DeadLeaseSQL = `/* outbox: end a lease in the dead letters */
 WITH gone AS (
-  DELETE FROM outbox.task WHERE task_id = $1 AND lease_token = $2::uuid RETURNING *)
-INSERT INTO outbox.dead_task (task_id, run_at, created_at, attempted_at, died_at, priority, attempt, max_attempts, reason,
-       task_type, payload, headers, last_error, ` + OptionalColumns + `, task_max_attempts, timeline)
-SELECT task_id, run_at, created_at, attempted_at, clock_timestamp(), priority, $3::smallint, $4::smallint, $5,
-       task_type, payload, headers, $6, ` + OptionalColumns + `, max_attempts, outbox.add_events(timeline, $7::jsonb) FROM gone`
+  DELETE FROM outbox.task t WHERE task_id = $1 AND lease_token = $2::uuid
+  RETURNING to_jsonb(t) - '{leased_until,relay_id,lease_token}'::text[] || $3::jsonb AS task)
+SELECT outbox.bury(task, $4, false, 0, '{}', NULL, $5::jsonb) FROM gone`
 
 // change ends the lease of a task that is not done.
 func (s *Store) change(ctx context.Context, tx *sql.Tx, e *LeaseEnd) (sql.Result, error) {
 	c := e.Change
 	if c.Reason != "" {
-		return tx.ExecContext(ctx, s.SQL(DeadLeaseSQL), e.Row.ID, e.Token, c.Attempt, e.Row.Max, c.Reason, pgerr.Text(c.Err), s.Noted(c))
+		changes, err := json.Marshal(map[string]any{"attempt": c.Attempt, "reason": c.Reason, "last_error": pgerr.Text(c.Err)})
+		if err != nil {
+			return nil, err
+		}
+		return tx.ExecContext(ctx, s.SQL(DeadLeaseSQL), e.Row.ID, e.Token, string(changes), e.Row.Max, s.Noted(c))
 	}
 	if c.Again {
 		payload := sql.NullString{String: c.Payload, Valid: c.Payload != ""} // NULL keeps the task's own

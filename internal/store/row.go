@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -14,39 +15,70 @@ import (
 
 type Task = outbox.Task[json.RawMessage]
 
-// Row is a claimed task, with all columns that writing it back needs. Its 288 bytes are a size class
-// of Go's allocator.
+// Row is a claimed task: the columns that a relay decides on, and the rest as it was claimed, which
+// the relay hands back unread to put_back, bury or keep (schema/functions/rows.sql).
 type Row struct {
-	ID                 int64
-	TaskType           string
-	Priority, Attempt  int // the columns as claimed
-	Max                int
-	rowMax             *int64
-	RunAt, createdAt   int64  // µs since 1970
-	attemptedAt        *int64 // of the run before
-	Began              *int64 // this run, as attempted_at; nil: it began with the transaction
-	Payload            string
-	headers, lastError *string
-	optional
-	LostBy    string   // a Leased task: the relay that died while it ran it; "" for none
-	Lost      int      // runs that died with their process, beyond attempt
-	Undecided []string // tokens of runs whose relay may still live
-	Isolation Isolation
-	Place     string // its ctid: of a Leased task after the claim, in a group before it
-	Discarded error  // what its handler discarded it for
+	ID                int64
+	TaskType          string
+	Priority, Attempt int // the columns as claimed
+	Max               int
+	RunAt, createdAt  int64  // µs since 1970
+	Began             *int64 // this run, as attempted_at; nil: it began with the transaction
+	Payload           string
+	rest              string   // an object of JSON; "" if the task uses none of its columns
+	read              *columns // of rest; nil: none
+	LostBy            string   // a Leased task: the relay that died while it ran it; "" for none
+	Lost              int      // runs that died with their process, beyond attempt
+	Undecided         []string // tokens of runs whose relay may still live
+	Isolation         Isolation
+	Place             string // its ctid: of a Leased task after the claim, in a group before it
+	Discarded         error  // what its handler discarded it for
 
 	askedAt  time.Time // when PostgreSQL's clock was asked for, by the process's
 	answered int64     // its answer, in µs since 1970
 }
 
-// RowText is a task t as every claim returns it: its fields with U+001F between them, which no JSON
-// has. A text costs the client less than columns. Most tasks were created when they were due, so
-// created_at is empty then; and the columns that few tasks use are one.
-const RowText = `concat_ws(E'\x1f', t.task_id, t.priority, t.attempt, (date_part('epoch', t.run_at) * 1000000)::bigint,
-       CASE WHEN t.created_at <> t.run_at THEN (date_part('epoch', t.created_at) * 1000000)::bigint::text ELSE '' END,
-       pg_current_xact_id(), COALESCE(outbox.optional_columns(t), ''), t.payload)`
+// columns are those of the rest that a relay reads. A new option of a task is here only if the relay
+// decides on it or its handler gets it.
+type columns struct {
+	AttemptedAt     time.Time       `json:"attempted_at"`
+	MaxAttempts     *int            `json:"max_attempts"`
+	Headers         json.RawMessage `json:"headers"`
+	LastError       string          `json:"last_error"`
+	TimeoutMS       *int64          `json:"timeout_ms"` // of one run
+	Iterations      int             `json:"iterations"`
+	OrderingKey     *string         `json:"ordering_key"`
+	SkipFailed      bool            `json:"skip_failed"` // a failed attempt takes the task out of its key's order
+	UniqueKey       *string         `json:"unique_key"`
+	UniqueUntilDone bool            `json:"unique_until_done"`
+	Timeline        json.RawMessage `json:"timeline"`
+}
 
-// FromText reads a RowText.
+var noColumns columns
+
+// uses are the columns of the rest, not to be changed.
+func (r *Row) uses() *columns { return cmp.Or(r.read, &noColumns) }
+
+// Timeout is that of one run, if the task has one of its own.
+func (r *Row) Timeout() (d time.Duration, own bool) {
+	if ms := r.uses().TimeoutMS; ms != nil {
+		return time.Duration(*ms) * time.Millisecond, true
+	}
+	return 0, false
+}
+
+// handedBack is the row as it was claimed with what changes, for the functions of rows.sql.
+func (r *Row) handedBack(changes map[string]any) map[string]any {
+	out := map[string]any{"task_id": r.ID, "task_type": r.TaskType, "priority": r.Priority,
+		"run_us": r.RunAt, "created_us": r.createdAt, "payload": json.RawMessage(r.Payload)}
+	if r.rest != "" {
+		out["rest"] = json.RawMessage(r.rest)
+	}
+	maps.Copy(out, changes)
+	return out
+}
+
+// FromText reads what outbox.claimed returns.
 func (r *Row) FromText(text string) (xid string, err error) {
 	var f [8]string
 	if err := split(text, "\x1f", f[:]); err != nil {
@@ -63,8 +95,8 @@ func (r *Row) FromLine(line string) error {
 	}
 	r.Place, r.LostBy = f[1], f[6]
 	err := r.set(f[0], f[2], f[3], f[4], f[5], f[7], f[8])
-	if r.attemptedAt != nil { // this run's
-		r.NoteTime(*r.attemptedAt)
+	if r.read != nil { // it has the time of this run
+		r.NoteTime(r.read.AttemptedAt.UnixMicro())
 	}
 	return err
 }
@@ -82,7 +114,7 @@ func split(text, separator string, fields []string) error {
 	return nil
 }
 
-func (r *Row) set(id, priority, attempt, runAt, createdAt, payload, optional string) (err error) {
+func (r *Row) set(id, priority, attempt, runAt, createdAt, payload, rest string) (err error) {
 	number := func(s string) (n int64) {
 		n, wrong := strconv.ParseInt(s, 10, 64)
 		if wrong != nil {
@@ -97,7 +129,7 @@ func (r *Row) set(id, priority, attempt, runAt, createdAt, payload, optional str
 	if err != nil {
 		return err
 	}
-	return r.setRest(optional)
+	return r.setRest(rest)
 }
 
 // TooMany is the error of a claim that took more than its limit.
@@ -121,60 +153,45 @@ func (r *Row) Compare(s *Row) int {
 	return cmp.Or(cmp.Compare(r.Priority, s.Priority), cmp.Compare(r.Attempt, s.Attempt), cmp.Compare(r.ID, s.ID))
 }
 
-// setRest takes the columns that few tasks use, as outbox.optional_columns returns them.
+// setRest takes the columns that few tasks use, as outbox.rest returns them.
 func (r *Row) setRest(rest string) error {
 	if rest == "" {
 		return nil
 	}
-	var headers, timeline json.RawMessage
-	columns := [...]any{&r.attemptedAt, &r.rowMax, &headers, &r.lastError, &r.uniqueKey, &r.uniqueUntilDone, &r.TimeoutMS, &r.iterations, &r.orderingKey, &r.skipFailed, &timeline}
-	if err := json.Unmarshal([]byte(rest), &columns); err != nil {
+	r.rest, r.read = rest, new(columns)
+	if err := json.Unmarshal([]byte(rest), r.read); err != nil {
 		return fmt.Errorf("relay: task %d: %w", r.ID, err)
 	}
-	r.headers, r.timeline = jsonText(headers), jsonText(timeline)
-	if r.rowMax != nil {
-		r.Max = int(*r.rowMax)
+	if r.read.MaxAttempts != nil {
+		r.Max = *r.read.MaxAttempts
 	}
 	return nil
-}
-
-// jsonText is a JSON column's text; nil for NULL.
-func jsonText(column json.RawMessage) *string {
-	if len(column) == 0 || string(column) == "null" {
-		return nil
-	}
-	text := string(column)
-	return &text
 }
 
 // Fill makes t what the handler gets; attempt counts the run that begins.
 func (r *Row) Fill(t *Task, of *Identity, attempt int) {
 	*t = Task{ID: r.ID, DatabaseID: of.DatabaseID(), Type: r.TaskType, Payload: json.RawMessage(r.Payload), Attempt: attempt, MaxAttempts: r.Max,
-		Priority: r.Priority, RunAt: time.UnixMicro(r.RunAt), CreatedAt: time.UnixMicro(r.createdAt), Iterations: r.iterations}
-	if r.orderingKey != nil {
-		t.OrderingKey = *r.orderingKey
+		Priority: r.Priority, RunAt: time.UnixMicro(r.RunAt), CreatedAt: time.UnixMicro(r.createdAt)}
+	if r.read == nil {
+		return
 	}
-	if r.lastError != nil {
-		t.LastError = *r.lastError
-	}
-	if r.headers != nil {
-		t.Headers = Headers(*r.headers)
-	}
-	if r.timeline != nil {
-		t.Errors = attemptErrors(r.timeline)
+	t.Iterations, t.LastError = r.read.Iterations, r.read.LastError
+	t.Headers, t.Errors = Headers(r.read.Headers), attemptErrors(r.read.Timeline)
+	if r.read.OrderingKey != nil {
+		t.OrderingKey = *r.read.OrderingKey
 	}
 }
 
 // Throttled reports whether the last run was throttled.
 func (r *Row) Throttled() bool {
-	all := readEvents(r.timeline)
+	all := readEvents(r.uses().Timeline)
 	return len(all) > 0 && all[len(all)-1].Event == EventThrottled
 }
 
 // FirstFailure is when the first run failed or was throttled since the task was enqueued, replaced
 // or redriven.
 func (r *Row) FirstFailure() (at time.Time, failed bool) {
-	for _, e := range readEvents(r.timeline) {
+	for _, e := range readEvents(r.uses().Timeline) {
 		switch {
 		case e.Event == EventRedriven || e.Event == EventReplaced:
 			failed = false
@@ -198,7 +215,7 @@ func (r *Row) At(t time.Time) time.Time {
 
 // lostInARow is how many of the last attempts were lost.
 func (r *Row) lostInARow() (n int) {
-	for _, e := range readEvents(r.timeline) {
+	for _, e := range readEvents(r.uses().Timeline) {
 		if n++; e.Event != EventLost {
 			n = 0
 		}
@@ -208,9 +225,9 @@ func (r *Row) lostInARow() (n int) {
 
 // Headers are those of a task as its handler gets them. Plain SQL may have stored other values than
 // strings, which are JSON then.
-func Headers(column string) map[string]string {
+func Headers(column json.RawMessage) map[string]string {
 	var values map[string]any
-	if json.Unmarshal([]byte(column), &values) != nil {
+	if len(column) == 0 || json.Unmarshal(column, &values) != nil || values == nil {
 		return nil
 	}
 	out := make(map[string]string, len(values))

@@ -46,17 +46,17 @@ func cut(text string) string {
 }
 
 // readEvents reads a timeline.
-func readEvents(timeline *string) []Event {
-	if timeline == nil { // as of most tasks, which allocate nothing
+func readEvents(timeline json.RawMessage) []Event {
+	if len(timeline) == 0 { // as of most tasks, which allocate nothing
 		return nil
 	}
 	var all []Event
-	_ = json.Unmarshal([]byte(*timeline), &all) // plain SQL may have written something else
+	_ = json.Unmarshal(timeline, &all) // plain SQL may have written something else
 	return all
 }
 
 // attemptErrors are the attempts with the present payload in a timeline, for the handler.
-func attemptErrors(timeline *string) (all []outbox.AttemptError) {
+func attemptErrors(timeline json.RawMessage) (all []outbox.AttemptError) {
 	for _, e := range readEvents(timeline) {
 		switch e.Event {
 		case EventReplaced:

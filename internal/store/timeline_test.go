@@ -1,6 +1,7 @@
 package store
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 )
@@ -41,10 +42,10 @@ func TestATimelineSaysWhichAttemptsFailedAndHowManyWereLost(t *testing.T) {
 		}
 		r := &Row{}
 		if c.events != "" {
-			r.timeline = &timeline
+			r.read = &columns{Timeline: json.RawMessage(timeline)}
 		}
 		var attempts []string
-		for _, a := range attemptErrors(r.timeline) {
+		for _, a := range attemptErrors(r.uses().Timeline) {
 			attempts = append(attempts, a.Error)
 		}
 		got, lost := strings.Join(attempts, " "), r.lostInARow()

@@ -26,7 +26,7 @@ SELECT task_id FROM outbox.task WHERE state = 'ready' AND task_type = $1 AND (ru
  ORDER BY run_at, task_id LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED`
 
 const readSQL = `/* outbox: read tasks */
-SELECT count(octet_length(concat_ws('', t.payload, outbox.optional_columns(t)))) FROM outbox.task t WHERE t.task_id = ANY ($1::bigint[])`
+SELECT count(octet_length(concat_ws('', t.payload, outbox.rest(t)))) FROM outbox.task t WHERE t.task_id = ANY ($1::bigint[])`
 
 const setAsideSQL = `/* outbox: set a task aside that cannot be read */
 UPDATE outbox.task SET state = 'scheduled', run_at = clock_timestamp() + $2::bigint * interval '1 microsecond', last_error = $3 WHERE task_id = $1`

@@ -12,19 +12,6 @@
 -- Each statement that locks tasks asks for a pause, with one probe of the index of task_type: its
 -- snapshot sees each pause that was committed before the tasks that it sees.
 
--- Returns the columns that few tasks have, as a JSON array; NULL if the task has none of them.
-CREATE OR REPLACE FUNCTION outbox.optional_columns(t outbox.task) RETURNS text LANGUAGE sql STABLE
-RETURN CASE
-  WHEN num_nonnulls(t.max_attempts, t.headers, t.last_error, t.unique_key, t.timeout_ms,
-    t.ordering_key, t.timeline) = 0
-   AND (t.attempted_at IS NULL OR t.state = 'leased')
-     AND NOT (t.iterations > 0 OR t.unique_until_done OR t.skip_failed) THEN NULL
-  ELSE json_build_array((extract(epoch FROM t.attempted_at) * 1000000)::bigint, t.max_attempts,
-    t.headers, t.last_error,
-         t.unique_key, t.unique_until_done, t.timeout_ms, t.iterations, t.ordering_key,
-           t.skip_failed, t.timeline)::text
-END;
-
 -- Returns the lanes that have work, and when the next scheduled task of each is due: two index probes
 -- for each type, and for the types of which much was claimed one for each span. A span is all of some
 -- priorities or, of one priority, the tasks behind a place up to an attempt: an index scan begins and
@@ -86,11 +73,8 @@ END
 $$;
 
 -- Deletes the first task of a lane from a place on, whose priority is at most the given one, and
--- returns it, as text: NULL, or its fields with U+001F between them, which no JSON has: task_id,
--- priority, attempt, run_at and created_at in microseconds since 1970 (created_at is empty where it
--- equals run_at), the transaction's id, optional_columns or nothing, and the payload. An index scan
--- reads a leaf from the place on to its end, and compares all; so it is bounded first, by so many
--- ids. The settings are the transaction's, in milliseconds: the first two are made before a row is
+-- returns it as claimed does; NULL for none. An index scan reads a leaf from the place on to its end,
+-- and compares all; so it is bounded first, by so many ids. The settings are the transaction's, in milliseconds: the first two are made before a row is
 -- locked.
 CREATE OR REPLACE FUNCTION outbox.claim_task(
   of_type text, from_priority smallint, from_attempt smallint, from_id bigint, most smallint,
@@ -124,11 +108,7 @@ BEGIN
     END IF;
   END IF;
   DELETE FROM outbox.task t WHERE t.ctid = place
-  RETURNING concat_ws(E'\x1f', t.task_id, t.priority, t.attempt,
-    (date_part('epoch', t.run_at) * 1000000)::bigint,
-              CASE WHEN t.created_at <> t.run_at
-                THEN (date_part('epoch', t.created_at) * 1000000)::bigint::text ELSE '' END,
-              pg_current_xact_id(), COALESCE(outbox.optional_columns(t), ''), t.payload)
+  RETURNING outbox.claimed(t)
        INTO taken;
   setting := set_config('statement_timeout', statement_timeout, true);
   RETURN taken;
@@ -146,7 +126,6 @@ LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable
   SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   places tid[];
-  xid    text;
 BEGIN
   IF due_from IS NULL THEN
     places := ARRAY(
@@ -168,14 +147,9 @@ BEGIN
   IF cardinality(places) = 0 THEN
     RETURN;
   END IF;
-  xid := pg_current_xact_id();
   RETURN QUERY
   DELETE FROM outbox.task t WHERE t.ctid = ANY (places)
-  RETURNING concat_ws(E'\x1f', t.task_id, t.priority, t.attempt,
-    (date_part('epoch', t.run_at) * 1000000)::bigint,
-              CASE WHEN t.created_at <> t.run_at
-                THEN (date_part('epoch', t.created_at) * 1000000)::bigint::text ELSE '' END,
-              xid, COALESCE(outbox.optional_columns(t), ''), t.payload);
+  RETURNING outbox.claimed(t);
 END
 $$;
 
@@ -194,11 +168,7 @@ DECLARE
 BEGIN
   IF due_from IS NULL THEN
     SELECT array_agg(f.place), array_agg(f.line) INTO places, lines
-      FROM (SELECT t.ctid AS place, concat_ws(E'\x1f', t.ctid, t.task_id, t.priority, t.attempt,
-                     (date_part('epoch', t.run_at) * 1000000)::bigint,
-                     CASE WHEN t.created_at <> t.run_at
-                       THEN (date_part('epoch', t.created_at) * 1000000)::bigint::text ELSE '' END,
-                     pg_current_xact_id(), COALESCE(outbox.optional_columns(t), ''), t.payload) AS line
+      FROM (SELECT t.ctid AS place, concat_ws(E'\x1f', t.ctid, outbox.claimed(t)) AS line
               FROM outbox.task t WHERE t.state = 'ready' AND t.task_type = of_type
                AND (t.priority, t.attempt, t.task_id) >= (from_priority, from_attempt, from_id)
                AND t.priority <= most
@@ -207,11 +177,7 @@ BEGIN
              ORDER BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED) AS f;
   ELSE
     SELECT array_agg(f.place), array_agg(f.line) INTO places, lines
-      FROM (SELECT t.ctid AS place, concat_ws(E'\x1f', t.ctid, t.task_id, t.priority, t.attempt,
-                     (date_part('epoch', t.run_at) * 1000000)::bigint,
-                     CASE WHEN t.created_at <> t.run_at
-                       THEN (date_part('epoch', t.created_at) * 1000000)::bigint::text ELSE '' END,
-                     pg_current_xact_id(), COALESCE(outbox.optional_columns(t), ''), t.payload) AS line
+      FROM (SELECT t.ctid AS place, concat_ws(E'\x1f', t.ctid, outbox.claimed(t)) AS line
               FROM outbox.task t WHERE t.state = 'ready' AND t.task_type = of_type
                AND (t.run_at, t.task_id)
                 >= (timestamptz 'epoch' + due_from * interval '1 microsecond', from_id)

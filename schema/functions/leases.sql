@@ -14,7 +14,7 @@
 --
 -- tasks has a line for each task, in no order, with what columns have as text, separated by tabs, NULL
 -- as nothing: task_id, place, priority, attempt, run_at and (if it is not the same) created_at in
--- microseconds since 1970, the relay that died while it ran the task, the payload, optional_columns. No
+-- microseconds since 1970, the relay that died while it ran the task, the payload, rest. No
 -- column has a tab or the end of a line in its text: JSON writes them as \t and \n in strings.
 CREATE OR REPLACE FUNCTION outbox.lease_tasks(
   of_type text, most integer, of_relay uuid, of_token uuid, registered_us bigint,
@@ -102,7 +102,7 @@ BEGIN
                       THEN ((date_part('epoch', t.created_at) * 1000000)::bigint)::text ELSE '' END,
                     CASE WHEN lost_ids IS NULL THEN ''
                       ELSE COALESCE(lost_relays[array_position(lost_ids, t.task_id)]::text, '') END,
-                    t.payload, COALESCE(outbox.optional_columns(t), '')) AS line)
+                    t.payload, COALESCE(outbox.rest(t)::text, '')) AS line)
       SELECT string_agg(line, E'\n'), count(*) INTO lines, n FROM leased;
       tasks := concat_ws(E'\n', tasks, lines);
       most := most - n;

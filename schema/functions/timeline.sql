@@ -47,3 +47,13 @@ LANGUAGE sql STABLE STRICT SET enable_seqscan = off SET search_path = pg_catalog
            WHERE r.task_id = of_task AND r.task_ids IS NULL AND NOT r.lost_connection
              AND r.relay_id <> of_relay AND r.token <> ALL (living)) AS l
 $$;
+
+-- Returns the timeline of a whole row with the events of the run and, before them, those of lost runs:
+-- see lost_runs. attempts is the number before these.
+CREATE OR REPLACE FUNCTION outbox.timeline(
+  task jsonb, attempts integer, living uuid[], of_relay uuid, events jsonb) RETURNS jsonb
+LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+  SELECT outbox.add_events(NULLIF(task -> 'timeline', 'null'),
+    COALESCE(outbox.lost_runs((task ->> 'task_id')::bigint, attempts, living, of_relay), '[]')
+    || COALESCE(events, '[]'))
+$$;

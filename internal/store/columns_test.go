@@ -1,0 +1,175 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/internal/pg"
+)
+
+// sample is a value of each type that columns of tasks have.
+var sample = map[string]string{"text": "x", "jsonb": `{"a": "b"}`, "smallint": "7", "integer": "7", "bigint": "7", "boolean": "true",
+	"uuid": "00000000-0000-4000-8000-000000000001", "timestamp with time zone": "2020-02-02 02:02:02.020202+00"}
+
+// ofAttempts are the columns that each way of a task changes.
+var ofAttempts = []string{"task_id", "task_type", "state", "attempt", "attempted_at", "timeline", "leased_until", "relay_id", "lease_token"}
+
+// A column that a task alone of all has is still there after each way that a task can go. A new column
+// needs no line here.
+func TestEachColumnOfATaskSurvivesItsWays(t *testing.T) {
+	t.Parallel()
+	failed := Change{Attempt: 1, Err: errors.New("no"), Failed: true}
+	dead := Change{Attempt: 1, Err: errors.New("no"), Failed: true, Reason: ReasonHandler}
+	redrive := func(t *testing.T, db *sql.DB) {
+		t.Helper()
+		a, err := admin.New(db, admin.Options{Actor: "test", Tool: "test"})
+		if err == nil {
+			_, _, err = a.Redrive(t.Context(), admin.Filter{All: true}, admin.Page{})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, way := range []struct {
+		name, table string
+		changes     string // what it changes besides
+		run         func(t *testing.T, s *Store, db *sql.DB)
+	}{
+		{"retry", "task", "run_at last_error", deleted(func(ctx context.Context, s *Store, c pg.Exclusive, r *Row) error {
+			return s.WriteBack(ctx, c, r, failed)
+		})},
+		{"snooze", "task", "run_at", deleted(func(ctx context.Context, s *Store, c pg.Exclusive, r *Row) error {
+			return s.WriteBack(ctx, c, r, Change{Wait: time.Hour, Untried: true})
+		})},
+		{"RunAgain", "task", "run_at last_error iterations", deleted(func(ctx context.Context, s *Store, c pg.Exclusive, r *Row) error {
+			return s.WriteBack(ctx, c, r, Change{Again: true})
+		})},
+		{"death", "dead_task", "last_error max_attempts", deleted(func(ctx context.Context, s *Store, c pg.Exclusive, r *Row) error { return s.WriteDead(ctx, c, r, dead) })},
+		{"history", "done_task", "last_error", deleted(func(ctx context.Context, s *Store, c pg.Exclusive, r *Row) error {
+			return s.Keep(ctx, c, time.Hour, []*Row{r})
+		})},
+		{"retry of a lease", "task", "run_at last_error", leased(func(e *LeaseEnd) { e.Change = failed })},
+		{"RunAgain of a lease", "task", "run_at last_error iterations", leased(func(e *LeaseEnd) { e.Change = Change{Again: true} })},
+		{"death of a lease", "dead_task", "last_error max_attempts", leased(func(e *LeaseEnd) { e.Change = dead })},
+		{"history of a lease", "done_task", "last_error", leased(func(e *LeaseEnd) { e.Done, e.Keep = true, time.Hour })},
+		{"redrive", "task", "run_at last_error", func(t *testing.T, s *Store, db *sql.DB) {
+			deleted(func(ctx context.Context, s *Store, c pg.Exclusive, r *Row) error { return s.WriteDead(ctx, c, r, dead) })(t, s, db)
+			redrive(t, db)
+		}},
+	} {
+		t.Run(way.name, func(t *testing.T) {
+			t.Parallel()
+			s, db := newStore(t)
+			names, values := eachColumn(t, db)
+			way.run(t, s, db)
+			checked := 0
+			for i, name := range names {
+				var got string
+				err := db.QueryRow(fmt.Sprintf(`SELECT COALESCE(to_jsonb(t) ->> $1, 'NULL') FROM outbox.%s t WHERE task_id = $2`, way.table), name, i+1).Scan(&got)
+				if err != nil {
+					t.Fatalf("the task with %s: %v", name, err)
+				}
+				if !slices.Contains(append(strings.Fields(way.changes), ofAttempts...), name) {
+					checked++
+					if got != values[i] {
+						t.Errorf("%s is %s, want %s", name, got, values[i])
+					}
+				}
+			}
+			if checked < 8 {
+				t.Errorf("only %d columns were checked", checked)
+			}
+		})
+	}
+}
+
+// eachColumn makes a ready task for each column, with a value in this one only.
+func eachColumn(t *testing.T, db *sql.DB) (names, values []string) {
+	t.Helper()
+	rows, err := db.Query(`SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
+		WHERE attrelid = 'outbox.task'::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var name, of string
+		if err := rows.Scan(&name, &of); err != nil {
+			t.Fatal(err)
+		}
+		if sample[of] == "" {
+			t.Fatalf("there is no sample of the type %s", of)
+		}
+		names, values = append(names, name), append(values, sample[of])
+	}
+	for i, name := range names {
+		var id int
+		if err := db.QueryRow(`INSERT INTO outbox.task (task_type) VALUES ('T') RETURNING task_id`).Scan(&id); err != nil || id != i+1 {
+			t.Fatal(id, err)
+		}
+		if !slices.Contains(ofAttempts, name) {
+			if err := db.QueryRow(fmt.Sprintf(`UPDATE outbox.task SET %s = $1 WHERE task_id = $2 RETURNING to_jsonb(task) ->> '%[1]s'`, name), values[i], id).Scan(&values[i]); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return names, values
+}
+
+// deleted claims all tasks as for a Tx handler, and ends each.
+func deleted(end func(ctx context.Context, s *Store, c pg.Exclusive, r *Row) error) func(t *testing.T, s *Store, db *sql.DB) {
+	return func(t *testing.T, s *Store, db *sql.DB) {
+		t.Helper()
+		ctx := t.Context()
+		conn, err := db.Conn(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		err = s.Conns.Raw(conn, func(c pg.Exclusive) error {
+			if _, err := c.ExecContext(ctx, "BEGIN"); err != nil {
+				return err
+			}
+			terms := ClaimTx{TaskType: "T", MaxAttempts: 5, Timeout: time.Minute, Idle: time.Minute, Savepoint: "s"}
+			claimed, err := s.Claim(ctx, c, terms, ClaimNext{Limit: 1000})
+			for _, r := range claimed.Rows {
+				err = errors.Join(err, end(ctx, s, c, r))
+			}
+			if err == nil {
+				_, err = c.ExecContext(ctx, "COMMIT")
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// leased leases all tasks, and ends each lease.
+func leased(end func(e *LeaseEnd)) func(t *testing.T, s *Store, db *sql.DB) {
+	return func(t *testing.T, s *Store, db *sql.DB) {
+		t.Helper()
+		token := NewUUID()
+		claimed, err := s.Lease(t.Context(), LeaseTerms{TaskType: "T", MaxAttempts: 5, Token: token}, LeaseNext{Limit: 1000}, func([]*Row) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var group []*LeaseEnd
+		for _, r := range claimed.Rows {
+			e := &LeaseEnd{Row: r, Token: token}
+			end(e)
+			group = append(group, e)
+		}
+		if err := s.EndLeases(group); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -7,10 +7,11 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"os/exec"
+	"os"
 	"time"
 
 	"github.com/txoutbox/outbox/examples/internal/devdb"
+	"github.com/txoutbox/outbox/internal/child"
 )
 
 // demo signs up users while relay processes are killed, then counts.
@@ -56,18 +57,16 @@ func (d demo) run(ctx context.Context, url string, out io.Writer) (err error) {
 // disturb signs up and kills at the same time, and waits until no task is left. It returns how many
 // tasks were running when their relays were killed.
 func (d demo) disturb(ctx context.Context, db *sql.DB, url string, inbox *sink, out io.Writer) (ran int, err error) {
-	ctx, stop := context.WithCancel(ctx)
-	relays := make([]*exec.Cmd, d.relays)
+	relays, config := make([]*child.Process, d.relays), childConfig{url, inbox.address()}
 	defer func() {
-		stop()
 		for _, r := range relays {
 			if r != nil {
-				err = errors.Join(err, r.Wait())
+				err = errors.Join(err, r.Stop())
 			}
 		}
 	}()
 	for i := range relays {
-		if relays[i], err = startChild(ctx, url, inbox.address()); err != nil {
+		if relays[i], err = child.Start(config, os.Stderr); err != nil {
 			return 0, err
 		}
 	}
@@ -79,15 +78,14 @@ func (d demo) disturb(ctx context.Context, db *sql.DB, url string, inbox *sink, 
 			return 0, errors.Join(err, <-signedUp)
 		}
 		r := &relays[rand.IntN(d.relays)]
-		_ = (*r).Process.Kill() // SIGKILL: it cannot see it coming
-		_ = (*r).Wait()
-		running, err := runningOf(ctx, db, (*r).Process.Pid)
+		(*r).Kill9() // it cannot see it coming
+		running, err := runningOf(ctx, db, (*r).Pid)
 		if err != nil {
 			return 0, err
 		}
 		ran += running
 		fmt.Fprintf(out, "kill %d of %d: %d tasks were running\n", n+1, d.kills, running)
-		if *r, err = startChild(ctx, url, inbox.address()); err != nil {
+		if *r, err = child.Start(config, os.Stderr); err != nil {
 			return 0, err
 		}
 	}

@@ -27,6 +27,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/examples/internal/devdb"
+	"github.com/txoutbox/outbox/internal/child"
 	"github.com/txoutbox/outbox/relay"
 	"golang.org/x/sync/errgroup"
 )
@@ -37,11 +38,9 @@ var (
 )
 
 func main() {
+	child.Run(runChild)
 	devdb.Start(func(ctx context.Context) error {
-		switch mailServer := os.Getenv(childVariable); {
-		case mailServer != "":
-			return runChild(ctx, os.Getenv(devdb.Variable), mailServer)
-		case *hasDemo:
+		if *hasDemo {
 			fmt.Printf("the demo has a database of its own, which is dropped at its end%s\n", devdb.Ignored(devdb.Variable))
 			return devdb.WithOwn(ctx, func(url string) error {
 				return demo{signUps: 1000, kills: 12, relays: 3, lasting: 18 * time.Second}.run(ctx, url, os.Stdout)

@@ -12,15 +12,13 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/examples/internal/devdb"
+	"github.com/txoutbox/outbox/internal/child"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(childVariable) != "" { // it is a relay of the demo
-		main()
-		return
-	}
+	child.Run(runChild)
 	os.Exit(pgtest.Main(m))
 }
 

@@ -42,12 +42,12 @@ func bill(ctx context.Context, db *sql.DB, source, id string, o Order) error {
 
 // runBilling consumes events until ctx ends. An event that is not acknowledged comes again.
 func runBilling(ctx context.Context, p places) error {
-	db, err := openBilling(ctx, p.billing)
+	db, err := openBilling(ctx, p.Billing)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	conn, err := nats.Connect(p.broker, nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
+	conn, err := nats.Connect(p.Broker, nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
 		nats.ReconnectWait(100*time.Millisecond))
 	if err != nil {
 		return err

@@ -27,7 +27,7 @@ func freeURL() (string, error) {
 
 // runBroker runs a JetStream server until ctx ends. It keeps its files.
 func runBroker(ctx context.Context, p places) error {
-	u, err := neturl.Parse(p.broker)
+	u, err := neturl.Parse(p.Broker)
 	if err != nil {
 		return err
 	}
@@ -35,7 +35,7 @@ func runBroker(ctx context.Context, p places) error {
 	if err != nil {
 		return err
 	}
-	s, err := server.NewServer(&server.Options{Host: u.Hostname(), Port: port, JetStream: true, StoreDir: p.store,
+	s, err := server.NewServer(&server.Options{Host: u.Hostname(), Port: port, JetStream: true, StoreDir: p.Store,
 		NoSigs: true, NoLog: true})
 	if err != nil {
 		return err
@@ -46,7 +46,7 @@ func runBroker(ctx context.Context, p places) error {
 	if !s.ReadyForConnections(20 * time.Second) {
 		return errors.New("the broker does not start")
 	}
-	if err := makeStream(ctx, p.broker); err != nil {
+	if err := makeStream(ctx, p.Broker); err != nil {
 		return fmt.Errorf("make the stream: %w", err)
 	}
 	<-ctx.Done()

@@ -19,12 +19,12 @@ type demo struct {
 
 func (d demo) run(ctx context.Context, at places, out io.Writer) error {
 	began := time.Now()
-	orders, err := openOrders(ctx, at.orders)
+	orders, err := openOrders(ctx, at.Orders)
 	if err != nil {
 		return err
 	}
 	defer orders.Close()
-	billing, err := openBilling(ctx, at.billing)
+	billing, err := openBilling(ctx, at.Billing)
 	if err != nil {
 		return err
 	}
@@ -75,7 +75,7 @@ func (d demo) disturb(ctx context.Context, at places, all parts, out io.Writer) 
 		between := d.lasting / time.Duration(d.kills)
 		wait(ctx, between/2+rand.N(between/2))
 		p := all[rand.IntN(len(all))]
-		p.kill()
+		p.Kill9()
 		fmt.Fprintf(out, "kill %d of %d: %s\n", n+1, d.kills, p.role)
 		wait(ctx, rand.N(between/4))
 		if err := p.start(at); err != nil {

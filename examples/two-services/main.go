@@ -27,6 +27,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/examples/internal/devdb"
+	"github.com/txoutbox/outbox/internal/child"
 )
 
 const ordersVariable, billingVariable = "ORDERS_DATABASE_URL", "BILLING_DATABASE_URL"
@@ -35,10 +36,8 @@ var hasDemo = flag.Bool("demo",
 	false, "place 5,000 orders while services and broker are killed, print what came of it, and exit")
 
 func main() {
+	child.Run(runRole)
 	devdb.Start(func(ctx context.Context) error {
-		if err := runRole(ctx); !errors.Is(err, errNoRole) {
-			return err
-		}
 		if *hasDemo {
 			fmt.Printf("the demo has two databases of its own, which are dropped at its end%s\n",
 				devdb.Ignored(ordersVariable, billingVariable))
@@ -53,7 +52,7 @@ func main() {
 }
 
 // places are where the parts find each other.
-type places struct{ orders, billing, broker, store string }
+type places struct{ Orders, Billing, Broker, Store string }
 
 // withPlaces finds or starts a PostgreSQL for each database that is not named, makes a database
 // there that is dropped afterwards, and chooses where the broker will be.
@@ -66,12 +65,12 @@ func withPlaces(ctx context.Context, orders, billing string, f func(places) erro
 			})
 		}
 	}
-	p := places{orders: orders, billing: billing}
-	if p.store, err = os.MkdirTemp("", "two-services"); err != nil {
+	p := places{Orders: orders, Billing: billing}
+	if p.Store, err = os.MkdirTemp("", "two-services"); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(p.store)) }()
-	if p.broker, err = freeURL(); err != nil {
+	defer func() { err = errors.Join(err, os.RemoveAll(p.Store)) }()
+	if p.Broker, err = freeURL(); err != nil {
 		return err
 	}
 	return f(p)
@@ -84,12 +83,12 @@ func shop(ctx context.Context, p places, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	db, err := openOrders(ctx, p.orders)
+	db, err := openOrders(ctx, p.Orders)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	billing, err := openBilling(ctx, p.billing)
+	billing, err := openBilling(ctx, p.Billing)
 	if err != nil {
 		return err
 	}

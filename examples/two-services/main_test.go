@@ -2,25 +2,18 @@ package main
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"fmt"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/txoutbox/outbox/internal/child"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 )
 
 func TestMain(m *testing.M) {
-	if err := runRole(context.Background()); !errors.Is(err, errNoRole) {
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
+	child.Run(runRole)
 	os.Exit(pgtest.Main(m))
 }
 
@@ -52,7 +45,7 @@ func TestTheDemoHasDatabasesOfItsOwn(t *testing.T) {
 	own := func(then func(places) error) error {
 		return withPlaces(t.Context(), "", "", func(p places) error {
 			seen := map[string]bool{}
-			for _, url := range []string{p.orders, p.billing, pgtest.Server(t).URL()} {
+			for _, url := range []string{p.Orders, p.Billing, pgtest.Server(t).URL()} {
 				seen[url] = true
 			}
 			if len(seen) != 3 {
@@ -63,7 +56,7 @@ func TestTheDemoHasDatabasesOfItsOwn(t *testing.T) {
 	}
 	if err := own(func(first places) error {
 		return own(func(second places) error { // at once
-			if first.orders == second.orders || first.billing == second.billing {
+			if first.Orders == second.Orders || first.Billing == second.Billing {
 				t.Error("two demos share a database")
 			}
 			return nil
@@ -76,12 +69,12 @@ func TestTheDemoHasDatabasesOfItsOwn(t *testing.T) {
 // The demo's count notices what it is there for.
 func TestTheDemoCountsWhatIsLostAndDoubled(t *testing.T) {
 	at := placesOf(t)
-	orders, err := openOrders(t.Context(), at.orders)
+	orders, err := openOrders(t.Context(), at.Orders)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer orders.Close()
-	billing, err := openBilling(t.Context(), at.billing)
+	billing, err := openBilling(t.Context(), at.Billing)
 	if err != nil {
 		t.Fatal(err)
 	}

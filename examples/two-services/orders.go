@@ -48,19 +48,19 @@ func placeOrder(ctx context.Context, db *sql.DB, customer string, cents int) (id
 
 // runOrders publishes the events of orders until ctx ends.
 func runOrders(ctx context.Context, p places) error {
-	db, err := openOrders(ctx, p.orders)
+	db, err := openOrders(ctx, p.Orders)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	publisher, err := outboxnats.Connect(p.broker, outboxnats.Config{})
+	publisher, err := outboxnats.Connect(p.Broker, outboxnats.Config{})
 	if err != nil {
 		return err
 	}
 	defer publisher.Close()
 	reg := handlers.New()
 	forward.Register(reg, orderPlaced, publisher, forward.To("orders.placed"))
-	r, err := relay.New(db, reg, relay.Config{ListenDSN: p.orders, DrainTimeout: 5 * time.Second})
+	r, err := relay.New(db, reg, relay.Config{ListenDSN: p.Orders, DrainTimeout: 5 * time.Second})
 	if err != nil {
 		return err
 	}

@@ -72,7 +72,7 @@ func TestALimitOfATypeHoldsInAllProcessesAndSurvivesTheirDeath(t *testing.T) {
 			return i >= 0
 		})
 		db.Do(t, `INSERT INTO dead VALUES ($1)`, victim.Pid)
-		kill9(victim)
+		victim.Kill9()
 		full()
 	}
 	if crowd := db.Text(t, `SELECT json_agg(c) FROM crowd c`); crowd != "" {
@@ -82,7 +82,7 @@ func TestALimitOfATypeHoldsInAllProcessesAndSurvivesTheirDeath(t *testing.T) {
 		t.Errorf("%d types have work left: the test shows nothing", n)
 	}
 	for _, p := range f.running() {
-		kill9(p)
+		p.Kill9()
 	}
 	db.Do(t, `TRUNCATE outbox.task`)
 }

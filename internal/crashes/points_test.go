@@ -57,7 +57,7 @@ func testKilledAtEachPoint(t *testing.T, db *relaytest.Database) {
 					AND wait_event = 'advisory' AND application_name LIKE 'relay-%'`))
 				return victim != nil
 			})
-			kill9(victim)
+			victim.Kill9()
 			lock("unlock", point)
 		}
 	}

@@ -33,7 +33,7 @@ type config struct {
 	Workers int
 }
 
-func runRelay(c config) error {
+func runRelay(ctx context.Context, c config) error {
 	db, err := sql.Open(relaytest.DriverName(), c.URL)
 	if err != nil {
 		return err
@@ -48,7 +48,7 @@ func runRelay(c config) error {
 	if err != nil {
 		return err
 	}
-	return r.Run(context.Background())
+	return r.Run(ctx)
 }
 
 // fleet is a number of relay processes. A process that ends is declared dead and started again.
@@ -145,10 +145,4 @@ func (f *fleet) named(name string) *child.Process {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.alive[name]
-}
-
-// kill9 kills a process with SIGKILL, where there are signals, and waits for its end.
-func kill9(p *child.Process) {
-	_ = p.Kill()
-	<-p.Ended
 }

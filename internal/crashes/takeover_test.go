@@ -28,7 +28,7 @@ func TestGuaranteesInTimeOfProcesses(t *testing.T) {
 	relaytest.Eventually(t, 20*time.Second, "the relay is busy", func() bool {
 		return db.Int(t, held, killed.Pid) > workers/2
 	})
-	kill9(killed)
+	killed.Kill9()
 	at := db.Text(t, `SELECT clock_timestamp()`)
 	lost := db.Int(t, held, killed.Pid)
 	db.Do(t, `CREATE TABLE lease (at timestamptz NOT NULL DEFAULT clock_timestamp());

@@ -39,7 +39,7 @@ type childConfig struct{ URL, Broker, To string }
 
 // Main is the TestMain of a package. connect makes a publisher for a relay process.
 func Main(m *testing.M, connect func(broker string) (forward.Publisher, error)) {
-	child.Run(func(c childConfig) error {
+	child.Run(func(ctx context.Context, c childConfig) error {
 		db, err := sql.Open(relaytest.DriverName(), c.URL)
 		if err != nil {
 			return err
@@ -49,13 +49,14 @@ func Main(m *testing.M, connect func(broker string) (forward.Publisher, error)) 
 			return err
 		}
 		reg := handlers.New()
-		forward.Register(reg, Placed, publisher, forward.Source(Source), forward.To(c.To), forward.Handler(handlers.MaxAttempts(1000)))
+		forward.Register(reg, Placed, publisher, forward.Source(Source), forward.To(c.To),
+			forward.Handler(handlers.MaxAttempts(1000)))
 		r, err := relay.New(db, reg, relay.Config{Workers: 4, PollInterval: 100 * time.Millisecond,
 			Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))})
 		if err != nil {
 			return err
 		}
-		return r.Run(context.Background())
+		return r.Run(ctx)
 	})
 	relaytest.Main(m)
 }
@@ -84,7 +85,9 @@ func Must(t testing.TB, err error) {
 // NothingLeft waits until each task is done or a dead letter.
 func NothingLeft(t testing.TB, db *relaytest.Database) {
 	t.Helper()
-	relaytest.Eventually(t, 2*time.Minute, "all events to be published", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task`) == 0 })
+	relaytest.Eventually(t, 2*time.Minute, "all events to be published", func() bool {
+		return db.Int(t, `SELECT count(*) FROM outbox.task`) == 0
+	})
 }
 
 // Outage waits until a Forwarder has noticed that its broker is unavailable, and with
@@ -150,7 +153,9 @@ func (r *Relays) Kill() {
 // AtMost waits until at most so many tasks are left.
 func AtMost(t testing.TB, db *relaytest.Database, left int) {
 	t.Helper()
-	relaytest.Eventually(t, 2*time.Minute, "events to be published", func() bool { return int(db.Int(t, `SELECT count(*) FROM outbox.task`)) <= left })
+	relaytest.Eventually(t, 2*time.Minute, "events to be published", func() bool {
+		return int(db.Int(t, `SELECT count(*) FROM outbox.task`)) <= left
+	})
 }
 
 // Received is an event on the consumer's side.

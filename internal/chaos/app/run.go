@@ -15,8 +15,8 @@ import (
 )
 
 // Run is a process of the app. It returns when it got SIGTERM or has enqueued enough.
-func Run(c Config) error {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+func Run(ctx context.Context, c Config) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
 	defer stop()
 	db, err := open(c.URL, c.Driver)
 	if err != nil {

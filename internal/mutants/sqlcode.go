@@ -126,15 +126,15 @@ func (s *sqlText) clause(i int) {
 	case "AND":
 		if !s.between(i) {
 			end := s.end(i, clauseEnds...)
-			s.add("drop clause", s.raw(i, end), i, end, "")
+			s.add("drop clause", s.raw(i, end), i, end, s.without("AND (", i+1, end, " OR true)"))
 		}
 	case "OR":
 		if end := s.end(i, clauseEnds...); !s.is(i+1, "REPLACE") {
-			s.add("drop clause", s.raw(i, end), i, end, "")
+			s.add("drop clause", s.raw(i, end), i, end, s.without("OR (", i+1, end, " AND false)"))
 		}
 	case "WHERE":
 		if end := s.end(i, clauseEnds...); s.is(end, "AND") {
-			s.add("drop clause", s.raw(i+1, end+1), i+1, end+1, "")
+			s.add("drop clause", s.raw(i+1, end+1), i+1, end+1, s.without("(", i+1, end, " OR true) AND"))
 		}
 	case "LIMIT":
 		end := s.end(i, clauseEnds...)
@@ -148,6 +148,15 @@ func (s *sqlText) clause(i int) {
 	case "ORDER":
 		s.order(i)
 	}
+}
+
+// without is a condition without effect where it has parameters of the statement, which must all be
+// there; else it is nothing.
+func (s *sqlText) without(before string, from, to int, after string) string {
+	if !slices.ContainsFunc(s.tokens[from:to], func(t sqlToken) bool { return t.text[0] == '$' }) {
+		return ""
+	}
+	return before + s.raw(from, to) + after
 }
 
 func (s *sqlText) lock(i int) {

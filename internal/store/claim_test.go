@@ -138,6 +138,7 @@ func TestAClaimBeginsAtItsPlaceAndGoesOnInItsOrder(t *testing.T) {
 		{ClaimNext{Due: due(1, 1)}, []int64{1, 2, 3, 4}},
 		{ClaimNext{Due: due(1, 2)}, []int64{2, 3, 4}},
 		{ClaimNext{Due: due(3, 0)}, []int64{3, 4}},
+		{ClaimNext{Pivot: at(0, 0, 3)}, []int64{3, 4, 2, 1}},
 		{ClaimNext{Pivot: at(0, 0, 4)}, []int64{4, 2, 3, 1}}, // up to the pivot's priority, then from the start
 		{ClaimNext{Pivot: at(0, 1, 2)}, []int64{2, 3, 4, 1}},
 		{ClaimNext{Pivot: at(0, 0, 4), Watermark: at(0, 1, 0)}, []int64{4, 2, 1}},

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"maps"
 	"regexp"
 	"testing"
 )
@@ -26,5 +27,18 @@ func TestAClaimedTaskThatIsCutOffIsAnError(t *testing.T) {
 	xid, err := r.FromText("7\x1f-1\x1f2\x1f3000000\x1f\x1f99\x1f\x1f{\"a\": 1}")
 	if err != nil || xid != "99" || r.ID != 7 || r.Priority != -1 || r.Attempt != 2 || r.RunAt != 3000000 || r.createdAt != 3000000 || r.Payload != `{"a": 1}` {
 		t.Errorf("got %+v of transaction %s, error %v", r, xid, err)
+	}
+}
+
+func TestHeadersAreTextsWhateverPlainSQLHasStored(t *testing.T) {
+	t.Parallel()
+	for column, want := range map[string]map[string]string{
+		`{}`: {}, `{"a": "b", "c": ""}`: {"a": "b", "c": ""},
+		`{"n": 1, "o": {"x": [null]}, "z": null}`: {"n": "1", "o": `{"x":[null]}`, "z": "null"},
+		`[]`: nil, `no JSON`: nil,
+	} {
+		if got := Headers(column); !maps.Equal(got, want) || got == nil != (want == nil) {
+			t.Errorf("%s has the headers %q, want %q", column, got, want)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"encoding/json"
 	"maps"
 	"regexp"
 	"testing"
@@ -37,7 +38,7 @@ func TestHeadersAreTextsWhateverPlainSQLHasStored(t *testing.T) {
 		`{"n": 1, "o": {"x": [null]}, "z": null}`: {"n": "1", "o": `{"x":[null]}`, "z": "null"},
 		`[]`: nil, `no JSON`: nil,
 	} {
-		if got := Headers(column); !maps.Equal(got, want) || got == nil != (want == nil) {
+		if got := Headers(json.RawMessage(column)); !maps.Equal(got, want) || got == nil != (want == nil) {
 			t.Errorf("%s has the headers %q, want %q", column, got, want)
 		}
 	}

@@ -83,7 +83,8 @@ func TestCancelAndRunNowRefuseBadInputBeforeAnySQL(t *testing.T) {
 				t.Errorf("%s: id %d: %v, want ErrInvalidOption", function, id, err)
 			}
 		}
-		for _, o := range []outbox.Option{nil, outbox.Schema("A b"), outbox.Priority(1), outbox.After(1), outbox.Timeout(time.Hour), outbox.MaxPayload(5)} {
+		for _, o := range []outbox.Option{nil, outbox.Schema("A b"), outbox.Priority(1), outbox.After(1),
+			outbox.Timeout(time.Hour), outbox.MaxPayload(5)} {
 			if _, err := call(t.Context(), tx, 1, o); !errors.Is(err, outbox.ErrInvalidOption) {
 				t.Errorf("%s: got %v, want ErrInvalidOption", function, err)
 			}
@@ -112,7 +113,8 @@ func TestCancelAndRunNowNeedOneRightInAnySchema(t *testing.T) {
 			t.Errorf("%s without rights: got %v, want insufficient_privilege", function, err)
 		}
 		exec(t, tx, `ROLLBACK TO s; RESET ROLE; GRANT EXECUTE ON FUNCTION app_outbox.`+function+` TO changer_of_tests; SET LOCAL ROLE changer_of_tests`)
-		if got, err := call(t.Context(), tx, 1, in); got != map[string]any{"cancel_task": outbox.Canceled, "run_task_now": true}[function] || err != nil {
+		if got, err := call(t.Context(), tx, 1, in); got != map[string]any{"cancel_task": outbox.Canceled,
+			"run_task_now": true}[function] || err != nil {
 			t.Errorf("%s: got %v, %v", function, got, err)
 		}
 		end(t, tx.Rollback)

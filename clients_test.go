@@ -24,10 +24,12 @@ type client struct {
 
 var clients = []client{
 	{name: "lib_pq", driver: "postgres", begin: beginTx},
-	{name: "lib_pq_binary_parameters_sqlx", driver: "postgres", parameter: "binary_parameters", value: "yes", begin: beginSqlx},
+	{name: "lib_pq_binary_parameters_sqlx", driver: "postgres", parameter: "binary_parameters", value: "yes",
+		begin: beginSqlx},
 	{name: "pgx", driver: "pgx", begin: beginTx},
 	{name: "pgx_exec_conn", driver: "pgx", parameter: "default_query_exec_mode", value: "exec", begin: beginConn},
-	{name: "pgx_simple_protocol", driver: "pgx", parameter: "default_query_exec_mode", value: "simple_protocol", begin: beginTx},
+	{name: "pgx_simple_protocol", driver: "pgx", parameter: "default_query_exec_mode", value: "simple_protocol",
+		begin: beginTx},
 }
 
 func beginTx(ctx context.Context, db *sql.DB) (transaction, error) {

@@ -111,11 +111,13 @@ func newRows(tasks []NewTask, payloads *lines) ([]row, error) {
 	for i, t := range tasks {
 		r, err := newRow(t, payloads)
 		if err == nil && i > 0 && r.options.schema != rows[0].options.schema {
-			err = fmt.Errorf("%w: Schema: %q and %q in one call", ErrInvalidOption, rows[0].options.schema, r.options.schema)
+			err = fmt.Errorf("%w: Schema: %q and %q in one call", ErrInvalidOption, rows[0].options.schema,
+				r.options.schema)
 		}
 		if err == nil {
 			if total += r.size(); total > maxStatement {
-				err = fmt.Errorf("%w: %d tasks are %d bytes already, at most %d in one call", ErrPayloadTooLarge, i+1, total, maxStatement)
+				err = fmt.Errorf("%w: %d tasks are %d bytes already, at most %d in one call", ErrPayloadTooLarge, i+1,
+					total, maxStatement)
 			}
 		}
 		if err != nil && len(tasks) > 1 {
@@ -142,7 +144,8 @@ func newRow(t NewTask, payloads *lines) (row, error) {
 		return row{}, fmt.Errorf("%w: SkipFailed: only for a task that is OrderedBy a key", ErrInvalidOption)
 	}
 	if s.onConflict != Skip && s.unique == nil {
-		return row{}, fmt.Errorf("%w: OnConflict(%s): it needs Unique or UniquePayload beside it", ErrInvalidOption, conflicts[s.onConflict])
+		return row{}, fmt.Errorf("%w: OnConflict(%s): it needs Unique or UniquePayload beside it", ErrInvalidOption,
+			conflicts[s.onConflict])
 	}
 	if c, ok := t.Payload.(copied.Task); ok {
 		return copyRow(t.Type, c, *s, payloads), nil
@@ -212,7 +215,8 @@ SELECT array_agg(task_id)::text FROM added`
 func insertMany(ctx context.Context, tx Querier, tasks []row, payloads *lines) ([]Enqueued, error) {
 	args, columns := typesAndPayloads(tasks, payloads)
 	args, optional := optionalMany(args, optionsOf(tasks))
-	statement := fmt.Sprintf(insertManySQL, tasks[0].options.schema, optional.names, optional.values, columns+optional.arrays)
+	statement := fmt.Sprintf(insertManySQL, tasks[0].options.schema, optional.names, optional.values,
+		columns+optional.arrays)
 	var ids sql.NullString
 	if err := tx.QueryRowContext(ctx, statement, args...).Scan(&ids); err != nil {
 		return nil, err
@@ -260,8 +264,10 @@ func insertKeyed(ctx context.Context, tx Querier, tasks []row, payloads *lines) 
 		onConflict[i] = conflicts[r.options.onConflict]
 	}
 	args, columns := typesAndPayloads(tasks, payloads)
-	args, optional := optionalMany(append(args, n, pq.Array(keys), pq.Array(untilDone), pq.Array(onConflict)), optionsOf(tasks))
-	statement := fmt.Sprintf(insertKeyedSQL, tasks[0].options.schema, optional.names, optional.values, columns, optional.arrays)
+	args, optional := optionalMany(append(args, n, pq.Array(keys), pq.Array(untilDone), pq.Array(onConflict)),
+		optionsOf(tasks))
+	statement := fmt.Sprintf(insertKeyedSQL, tasks[0].options.schema, optional.names, optional.values, columns,
+		optional.arrays)
 	rows, err := tx.QueryContext(ctx, statement, args...)
 	if err != nil {
 		return nil, err
@@ -295,5 +301,6 @@ func typesAndPayloads(tasks []row, payloads *lines) (args []any, columns string)
 		}
 		types, columns = strings.Join(all, "\n"), fmt.Sprintf(expanded, 1, "task_type") // a line feed does not print
 	}
-	return []any{types, strings.TrimSuffix(payloads.text.String(), "\n")}, columns + ", " + fmt.Sprintf(expanded, 2, "payload")
+	return []any{types, strings.TrimSuffix(payloads.text.String(), "\n")},
+		columns + ", " + fmt.Sprintf(expanded, 2, "payload")
 }

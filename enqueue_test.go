@@ -18,8 +18,10 @@ type welcome struct {
 
 // manyPayloads travel in one text with those of the other tasks of a call.
 var manyPayloads = []any{
-	json.RawMessage("\n{\n  \"a\":\n1,\r\n\t\"b\": [\n]}\n"), json.RawMessage("1\n"), "line\nfeed", "\\n", `"`, `'it''s'`, "{,}", "NULL", nil, "",
-	literal("[1,\n2]"), map[string]string{"a\nb": "\r\n\t\\"}, strings.Repeat("x\n", 50_000), "\u2028\u0085\x7f", json.RawMessage(`"\u000a"`),
+	json.RawMessage("\n{\n  \"a\":\n1,\r\n\t\"b\": [\n]}\n"), json.RawMessage("1\n"), "line\nfeed", "\\n", `"`,
+	`'it''s'`, "{,}", "NULL", nil, "",
+	literal("[1,\n2]"), map[string]string{"a\nb": "\r\n\t\\"}, strings.Repeat("x\n", 50_000), "\u2028\u0085\x7f",
+	json.RawMessage(`"\u000a"`),
 }
 
 func TestEnqueue(t *testing.T) {
@@ -39,7 +41,8 @@ func TestEnqueue(t *testing.T) {
 				}
 				end(t, how)
 				all := rows(t, e.db, name)
-				if commit && (len(all) != 3 || all[0].ID != got.TaskID || all[0].Payload != `{"user_id": 7}`) || !commit && len(all) != 0 {
+				if commit && (len(all) != 3 || all[0].ID != got.TaskID || all[0].Payload != `{"user_id": 7}`) ||
+					!commit && len(all) != 0 {
 					t.Errorf("committed %v: got %v", commit, all)
 				}
 			}
@@ -50,7 +53,8 @@ func TestEnqueue(t *testing.T) {
 			if typed.Name() != name {
 				t.Errorf("Name() = %q, want %q", typed.Name(), name)
 			}
-			opts := []outbox.Option{outbox.Priority(-3), outbox.MaxAttempts(4), outbox.Headers(map[string]string{"trace": "a\"b"})}
+			opts := []outbox.Option{outbox.Priority(-3), outbox.MaxAttempts(4),
+				outbox.Headers(map[string]string{"trace": "a\"b"})}
 			if _, err := typed.Enqueue(t.Context(), tx, payload, opts...); err != nil {
 				t.Fatal(err)
 			}
@@ -70,53 +74,57 @@ func TestEnqueue(t *testing.T) {
 				}
 			}
 		}},
-		{"EnqueueMany_inserts_thousands_with_one_statement_as_they_are_and_ids_in_their_order", func(t *testing.T, e *env) {
-			tx := e.tx(t)
-			exec(t, tx, "SET LOCAL work_mem = '64kB'")
-			for _, types := range [][]string{{newType()}, {newType(), "a b,c{}\"'\\", newType()}} {
-				tasks := make([]outbox.NewTask, 5000)
-				for i := range tasks {
-					opts := []outbox.Option{outbox.Priority(i % 7)}
-					switch i % 4 { // so that NULL stands beside values in every array
-					case 1:
-						opts = append(opts, outbox.MaxAttempts(i+1), outbox.RunAt(time.Now().Add(time.Hour)))
-					case 2:
-						opts = append(opts, outbox.Headers(map[string]string{"i": fmt.Sprint(i)}), outbox.After(time.Hour))
+		{"EnqueueMany_inserts_thousands_with_one_statement_as_they_are_and_ids_in_their_order",
+			func(t *testing.T, e *env) {
+				tx := e.tx(t)
+				exec(t, tx, "SET LOCAL work_mem = '64kB'")
+				for _, types := range [][]string{{newType()}, {newType(), "a b,c{}\"'\\", newType()}} {
+					tasks := make([]outbox.NewTask, 5000)
+					for i := range tasks {
+						opts := []outbox.Option{outbox.Priority(i % 7)}
+						switch i % 4 { // so that NULL stands beside values in every array
+						case 1:
+							opts = append(opts, outbox.MaxAttempts(i+1), outbox.RunAt(time.Now().Add(time.Hour)))
+						case 2:
+							opts = append(opts, outbox.Headers(map[string]string{"i": fmt.Sprint(i)}),
+								outbox.After(time.Hour))
+						}
+						tasks[i] = outbox.NewTask{Type: types[i%len(types)], Payload: i, Options: opts}
+						if i < len(manyPayloads) {
+							tasks[i].Payload = manyPayloads[i]
+						}
 					}
-					tasks[i] = outbox.NewTask{Type: types[i%len(types)], Payload: i, Options: opts}
-					if i < len(manyPayloads) {
-						tasks[i].Payload = manyPayloads[i]
+					tx.statements = 0
+					got := putMany(t, tx, tasks...)
+					if len(got) != len(tasks) || tx.statements != 1 {
+						t.Fatalf("got %d results of %d statements, want %d of 1", len(got), tx.statements, len(tasks))
+					}
+					inserted := map[int64]stored{}
+					for _, taskType := range types {
+						for _, s := range rows(t, tx, taskType) {
+							inserted[s.ID] = s
+						}
+					}
+					for i, task := range tasks {
+						s := inserted[got[i].TaskID]
+						if s.Type != task.Type || s.Priority != i%7 || i > 0 && s.ID <= got[i-1].TaskID {
+							t.Fatalf("task %d: got id %d, type %s and priority %d", i, s.ID, s.Type, s.Priority)
+						}
+						want, err := task.Encode()
+						if err != nil || i >= len(manyPayloads) && s.Payload != string(want) {
+							t.Fatalf("task %d: got payload %s, %v; want %s", i, s.Payload, err, want)
+						}
+						if i < len(manyPayloads) &&
+							!scan[bool](t, tx, `SELECT $1::text::jsonb = $2::text::jsonb`, s.Payload, string(want)) {
+							t.Fatalf("task %d: got payload %s, want %s", i, s.Payload, want)
+						}
+						if s.MaxAttempts.Valid != (i%4 == 1) || s.Headers.Valid != (i%4 == 2) ||
+							(s.State == "scheduled") != (i%4 == 1 || i%4 == 2) {
+							t.Fatalf("task %d has another's options: %+v", i, s)
+						}
 					}
 				}
-				tx.statements = 0
-				got := putMany(t, tx, tasks...)
-				if len(got) != len(tasks) || tx.statements != 1 {
-					t.Fatalf("got %d results of %d statements, want %d of 1", len(got), tx.statements, len(tasks))
-				}
-				inserted := map[int64]stored{}
-				for _, taskType := range types {
-					for _, s := range rows(t, tx, taskType) {
-						inserted[s.ID] = s
-					}
-				}
-				for i, task := range tasks {
-					s := inserted[got[i].TaskID]
-					if s.Type != task.Type || s.Priority != i%7 || i > 0 && s.ID <= got[i-1].TaskID {
-						t.Fatalf("task %d: got id %d, type %s and priority %d", i, s.ID, s.Type, s.Priority)
-					}
-					want, err := task.Encode()
-					if err != nil || i >= len(manyPayloads) && s.Payload != string(want) {
-						t.Fatalf("task %d: got payload %s, %v; want %s", i, s.Payload, err, want)
-					}
-					if i < len(manyPayloads) && !scan[bool](t, tx, `SELECT $1::text::jsonb = $2::text::jsonb`, s.Payload, string(want)) {
-						t.Fatalf("task %d: got payload %s, want %s", i, s.Payload, want)
-					}
-					if s.MaxAttempts.Valid != (i%4 == 1) || s.Headers.Valid != (i%4 == 2) || (s.State == "scheduled") != (i%4 == 1 || i%4 == 2) {
-						t.Fatalf("task %d has another's options: %+v", i, s)
-					}
-				}
-			}
-		}},
+			}},
 		{"EnqueueMany_of_nothing_sends_nothing", func(t *testing.T, e *env) {
 			tx := e.tx(t)
 			if got := putMany(t, tx); len(got) != 0 || tx.statements != 0 {

@@ -13,10 +13,11 @@ import (
 // printMail is a registry whose one handler prints the payloads of SEND_MAIL.
 func printMail() *handlers.Registry {
 	reg := handlers.New()
-	handlers.Leased(reg, outbox.NewTaskType[string]("SEND_MAIL"), func(_ context.Context, task *outbox.Task[string]) error {
-		fmt.Println("mail to", task.Payload)
-		return nil
-	})
+	handlers.Leased(reg, outbox.NewTaskType[string]("SEND_MAIL"),
+		func(_ context.Context, task *outbox.Task[string]) error {
+			fmt.Println("mail to", task.Payload)
+			return nil
+		})
 	return reg
 }
 

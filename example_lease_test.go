@@ -40,7 +40,8 @@ func ExampleTask_Complete() {
 	}
 
 	begun, wakeUp := make(chan struct{}), make(chan struct{})
-	first, err := relay.New(db, work("the first worker", func() { close(begun); <-wakeUp }), relay.Config{Workers: 1, Logger: slog.New(slog.DiscardHandler)})
+	first, err := relay.New(db, work("the first worker", func() { close(begun); <-wakeUp }),
+		relay.Config{Workers: 1, Logger: slog.New(slog.DiscardHandler)})
 	must(err)
 	stopping, stop := context.WithCancel(ctx)
 	stopped := make(chan error)

@@ -16,7 +16,8 @@ func ExampleStats() {
 	defer drop()
 	var mail = outbox.NewTaskType[string]("SEND_MAIL")
 
-	enqueueAll(db, mail.New("ada@example.com"), mail.New("nobody"), mail.New("eve@example.com", outbox.After(time.Hour)))
+	enqueueAll(db, mail.New("ada@example.com"), mail.New("nobody"),
+		mail.New("eve@example.com", outbox.After(time.Hour)))
 	reg := handlers.New()
 	handlers.Tx(reg, mail, func(_ context.Context, _ *sql.Tx, task *outbox.Task[string]) error {
 		if task.Payload == "nobody" {

@@ -33,7 +33,10 @@ func TestSignUp(t *testing.T) {
 
 func registry(send func(userID int64) error) *handlers.Registry {
 	reg := handlers.New()
-	handlers.Leased(reg, SendWelcome, func(_ context.Context, task *outbox.Task[Welcome]) error { return send(task.Payload.UserID) })
+	handlers.Leased(reg, SendWelcome, func(_ context.Context,
+		task *outbox.Task[Welcome]) error {
+		return send(task.Payload.UserID)
+	})
 	return reg
 }
 

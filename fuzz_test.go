@@ -25,7 +25,8 @@ func documents() *rapid.Generator[string] {
 			return space.Draw(t, "before") + within.Draw(t, "value") + space.Draw(t, "after")
 		})
 		member := rapid.Custom(func(t *rapid.T) string {
-			return space.Draw(t, "before") + text.Draw(t, "key") + space.Draw(t, "after") + ":" + element.Draw(t, "value")
+			return space.Draw(t, "before") + text.Draw(t, "key") + space.Draw(t, "after") + ":" + element.Draw(t,
+				"value")
 		})
 		array := rapid.Custom(func(t *rapid.T) string {
 			return "[" + strings.Join(rapid.SliceOfN(element, 0, 4).Draw(t, "elements"), ",") + "]"
@@ -42,7 +43,8 @@ func documents() *rapid.Generator[string] {
 func arrived(t rapid.TB, tx *sql.Tx, task outbox.Enqueued, document string) {
 	t.Helper()
 	var same bool
-	err := tx.QueryRow(`SELECT payload::text = $2::jsonb::text FROM outbox.task WHERE task_id = $1`, task.TaskID, document).Scan(&same)
+	err := tx.QueryRow(`SELECT payload::text = $2::jsonb::text FROM outbox.task WHERE task_id = $1`, task.TaskID,
+		document).Scan(&same)
 	if err != nil || !same {
 		t.Fatalf("%q: it arrived as it was: %v, %v", document, same, err)
 	}
@@ -113,7 +115,8 @@ func checked(t testing.TB, tx *sql.Tx, document string) {
 }
 
 // mutations are what turns a valid document into one that jsonb refuses, or not.
-var mutations = []string{`\u0000`, "\x00", `\ud800`, `\udc00`, `\ud83d\ude00`, "\xff", "\xed\xa0\x80", "ü", "\\", `"`, "{", "[", "}", "]", ",", ":", "1", "0", "-", ".", "e", "e9999", "e131071", "e-16384", " ", "\n", "null", "\ufeff"}
+var mutations = []string{`\u0000`, "\x00", `\ud800`, `\udc00`, `\ud83d\ude00`, "\xff", "\xed\xa0\x80", "ü", "\\", `"`,
+	"{", "[", "}", "]", ",", ":", "1", "0", "-", ".", "e", "e9999", "e131071", "e-16384", " ", "\n", "null", "\ufeff"}
 
 func TestRandomlyDamagedPayloadsNeverBreakTheTransaction(t *testing.T) {
 	needs.CI(t)
@@ -141,8 +144,10 @@ func FuzzPayload(f *testing.F) {
 		}
 	}
 	for _, s := range []string{
-		`{"bb":1,"a":1,"a":2,"c":-0,"d":1e3}`, `[1.50,-0.0e-3,1E+2,9007199254740993]`, "0e1000000000", "0e1073741822", "0e1073741824", "1e4000",
-		`"\ud83d\ude00\u00fc\/\b"`, `{"":{"":[[[]]]}}`, "\"\u2028\ufeff\ufffd\U0010ffff\"", nested("[", "]", 1000), " \t\r\n true \n",
+		`{"bb":1,"a":1,"a":2,"c":-0,"d":1e3}`, `[1.50,-0.0e-3,1E+2,9007199254740993]`, "0e1000000000", "0e1073741822",
+		"0e1073741824", "1e4000",
+		`"\ud83d\ude00\u00fc\/\b"`, `{"":{"":[[[]]]}}`, "\"\u2028\ufeff\ufffd\U0010ffff\"", nested("[", "]", 1000),
+		" \t\r\n true \n",
 	} {
 		f.Add([]byte(s))
 	}

@@ -15,9 +15,12 @@ import (
 // (F22, I7).
 func FuzzText(f *testing.F) {
 	for _, s := range []string{
-		"", "T", "a\x00b", "\xff", "ü\u2028\ufeff", `'`, `\`, `\'`, `E'\''`, "$1", `$2::text`, `?`, `:name`, `::jsonb`, "$q$", "$outbox$", "$payload", "{}", `"`,
-		"a\nb", "\r", "\x7f", "\u0085", "\u00a0x", `%s %d %%`, `--`, `/*`, `;`, `'; DROP TABLE canary; --`, `$$; DROP TABLE canary; --`, "𝄞", `U&'\0041'`,
-		strings.Repeat("k", 128), strings.Repeat("k", 129), strings.Repeat("k", 256), strings.Repeat("ü", 129), "\ud7ff\U0010ffff", "NULL", "\\u0000", " ",
+		"", "T", "a\x00b", "\xff", "ü\u2028\ufeff", `'`, `\`, `\'`, `E'\''`, "$1", `$2::text`, `?`, `:name`, `::jsonb`,
+		"$q$", "$outbox$", "$payload", "{}", `"`,
+		"a\nb", "\r", "\x7f", "\u0085", "\u00a0x", `%s %d %%`, `--`, `/*`, `;`, `'; DROP TABLE canary; --`,
+		`$$; DROP TABLE canary; --`, "𝄞", `U&'\0041'`,
+		strings.Repeat("k", 128), strings.Repeat("k", 129), strings.Repeat("k", 256), strings.Repeat("ü", 129),
+		"\ud7ff\U0010ffff", "NULL", "\\u0000", " ",
 	} {
 		f.Add(s, s, s, s, s)
 		f.Add("T", "k", s, "h", "v")
@@ -42,8 +45,10 @@ func FuzzText(f *testing.F) {
 		for driver, pool := range pools {
 			tx := begin(t, pool)
 			got, err := outbox.Enqueue(t.Context(), tx, taskType, headers, opts...)
-			many, manyErr := outbox.EnqueueMany(t.Context(), tx, []outbox.NewTask{{Type: taskType, Payload: headers, Options: opts[:1]}, {Type: "OTHER", Payload: 1}})
-			if err == nil && manyErr != nil || err != nil && !errors.Is(err, outbox.ErrInvalidType) && !errors.Is(err, outbox.ErrInvalidOption) {
+			many, manyErr := outbox.EnqueueMany(t.Context(), tx,
+				[]outbox.NewTask{{Type: taskType, Payload: headers, Options: opts[:1]}, {Type: "OTHER", Payload: 1}})
+			if err == nil && manyErr != nil || err != nil && !errors.Is(err, outbox.ErrInvalidType) &&
+				!errors.Is(err, outbox.ErrInvalidOption) {
 				t.Fatalf("%s: Enqueue: %v, EnqueueMany: %v", driver, err, manyErr)
 			}
 			exec(t, tx, "SELECT FROM canary")
@@ -58,8 +63,10 @@ func FuzzText(f *testing.F) {
 					t.Fatal(err)
 				}
 				var back map[string]string
-				if err := json.Unmarshal([]byte(text), &back); err != nil || back[header] != value || len(back) != 1 || text != payload || as != taskType || i == 0 && (unique != uniqueKey || ordering != orderingKey) {
-					t.Fatalf("%s: got %q, %q, %q, %q, %q (%v), want %q, %q, %q, %q", driver, as, unique, ordering, text, payload, err, taskType, uniqueKey, orderingKey, headers)
+				if err := json.Unmarshal([]byte(text), &back); err != nil || back[header] != value || len(back) != 1 ||
+					text != payload || as != taskType || i == 0 && (unique != uniqueKey || ordering != orderingKey) {
+					t.Fatalf("%s: got %q, %q, %q, %q, %q (%v), want %q, %q, %q, %q", driver, as, unique, ordering, text,
+						payload, err, taskType, uniqueKey, orderingKey, headers)
 				}
 			}
 			_ = tx.Rollback() // the next one may have the same key

@@ -65,18 +65,22 @@ func TestAnEnqueuerNeedsOnlyToInsert(t *testing.T) {
 		enqueue   func(tx *sql.Tx) []outbox.Enqueued
 		forbidden []string
 	}{
-		"tasks": {`GRANT INSERT, SELECT (task_id) ON outbox.task TO outbox_test_enqueuer`, func(tx *sql.Tx) []outbox.Enqueued {
-			later := put(t, tx, "T", 1, outbox.After(time.Hour))
-			return append(putMany(t, tx, outbox.NewTask{Type: "T"}, outbox.NewTask{Type: "T"}), later)
-		}, []string{"SELECT payload FROM outbox.task", "DELETE FROM outbox.task", "UPDATE outbox.task SET priority = 0", "SELECT * FROM outbox.dead_task",
-			"SELECT last_value FROM outbox.wake", "SELECT outbox.task_wake()", "SELECT outbox.check_task(1)"}},
+		"tasks": {`GRANT INSERT, SELECT (task_id) ON outbox.task TO outbox_test_enqueuer`,
+			func(tx *sql.Tx) []outbox.Enqueued {
+				later := put(t, tx, "T", 1, outbox.After(time.Hour))
+				return append(putMany(t, tx, outbox.NewTask{Type: "T"}, outbox.NewTask{Type: "T"}), later)
+			}, []string{"SELECT payload FROM outbox.task", "DELETE FROM outbox.task", "UPDATE outbox.task SET priority = 0",
+				"SELECT * FROM outbox.dead_task",
+				"SELECT last_value FROM outbox.wake", "SELECT outbox.task_wake()", "SELECT outbox.check_task(1)"}},
 		"keyed tasks": {`GRANT INSERT, SELECT (task_id, outcome, position) ON outbox.keyed_task TO outbox_test_enqueuer`, func(tx *sql.Tx) []outbox.Enqueued {
 			created := put(t, tx, "T", 1, outbox.UniquePayload())
-			if again := put(t, tx, "T", 1, outbox.UniquePayload(), outbox.OnConflict(outbox.Replace)); again.Outcome != outbox.Updated {
+			if again := put(t, tx, "T", 1, outbox.UniquePayload(),
+				outbox.OnConflict(outbox.Replace)); again.Outcome != outbox.Updated {
 				t.Errorf("got %v, want Updated", again)
 			}
 			return []outbox.Enqueued{created}
-		}, []string{"SELECT * FROM outbox.unique_key", "SELECT outbox.lock_waiting(1)", "INSERT INTO outbox.task (task_type) VALUES ('T')"}},
+		}, []string{"SELECT * FROM outbox.unique_key", "SELECT outbox.lock_waiting(1)",
+			"INSERT INTO outbox.task (task_type) VALUES ('T')"}},
 	} {
 		tx := begin(t, d.db)
 		exec(t, tx, `CREATE ROLE outbox_test_enqueuer; GRANT USAGE ON SCHEMA outbox TO outbox_test_enqueuer; `+c.grant)
@@ -109,7 +113,8 @@ func TestEnqueueManyRefusesMoreThanOneStatementCanCarry(t *testing.T) {
 		tasks[i] = outbox.NewTask{Type: "T", Payload: big, Options: []outbox.Option{outbox.MaxPayload(len(big))}}
 	}
 	_, err := outbox.EnqueueMany(t.Context(), tx, tasks)
-	if !errors.Is(err, outbox.ErrPayloadTooLarge) || tx.statements != 0 || !strings.Contains(err.Error(), "task 15 of 17") {
+	if !errors.Is(err, outbox.ErrPayloadTooLarge) || tx.statements != 0 ||
+		!strings.Contains(err.Error(), "task 15 of 17") {
 		t.Errorf("got %v after %d statements, want ErrPayloadTooLarge for task 15 before any", err, tx.statements)
 	}
 	exec(t, tx, "SELECT 1")

@@ -36,7 +36,8 @@ func extended(ctx context.Context, db *sql.DB, fn func(outbox.Tx) error) error {
 func onEveryHelper(t *testing.T, test func(t *testing.T, h helper, d database, db *sql.DB)) {
 	t.Helper()
 	d := newDatabase(t)
-	for _, h := range []helper{{"InTx_lib_pq", "postgres", plain}, {"InTx_pgx", "pgx", plain}, {"SqlxInTx_lib_pq", "postgres", extended}} {
+	for _, h := range []helper{{"InTx_lib_pq", "postgres", plain}, {"InTx_pgx", "pgx", plain},
+		{"SqlxInTx_lib_pq", "postgres", extended}} {
 		t.Run(h.name, func(t *testing.T) { test(t, h, d, open(t, h.driver, d.url)) })
 	}
 }
@@ -58,7 +59,10 @@ func TestInTxCommitsAndThenWakesTheRelaysOfTheProcess(t *testing.T) {
 	onEveryHelper(t, func(t *testing.T, h helper, d database, db *sql.DB) {
 		name, visible := newType(), -1
 		wakes := countWakes(t, func() { visible = len(rows(t, d.db, name)) })
-		if err := h.inTx(t.Context(), db, func(tx outbox.Tx) error { return enqueue(t.Context(), tx, name) }); err != nil {
+		if err := h.inTx(t.Context(), db, func(tx outbox.Tx) error {
+			return enqueue(t.Context(), tx,
+				name)
+		}); err != nil {
 			t.Fatal(err)
 		}
 		if wakes.Load() != 1 || visible != 1 {
@@ -170,7 +174,8 @@ func TestInTxTellsWhenTheOutcomeOfTheCommitIsUnknown(t *testing.T) {
 			if c.unknown {
 				want = outbox.ErrCommitUnknown.Error()
 			}
-			if err == nil || errors.Is(err, outbox.ErrCommitUnknown) != c.unknown || !strings.HasPrefix(err.Error(), want) || calls != 1 {
+			if err == nil || errors.Is(err, outbox.ErrCommitUnknown) != c.unknown ||
+				!strings.HasPrefix(err.Error(), want) || calls != 1 {
 				t.Errorf("%s: got %v after %d calls, want %s after 1", c.statement, err, calls, want)
 			}
 			if got := len(rows(t, d.db, name)) == 1; got != c.committed {

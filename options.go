@@ -134,17 +134,21 @@ func newSettings(opts []Option) (*settings, error) {
 	}
 	switch year := s.runAt.UTC().Year(); {
 	case !ValidSchema(s.schema):
-		return invalid("Schema(%q): use a lower-case name like outbox, letters, digits and _ only, at most 63 bytes", s.schema)
+		return invalid("Schema(%q): use a lower-case name like outbox, letters, digits and _ only, at most 63 bytes",
+			s.schema)
 	case s.priority < math.MinInt16 || s.priority > math.MaxInt16:
 		return invalid("Priority(%d): must be between %d and %d", s.priority, math.MinInt16, math.MaxInt16)
 	case s.maxAttempts < 0 || s.maxAttempts > math.MaxInt16:
-		return invalid("MaxAttempts(%d): must be between 1 and %d, or 0 for the handler's", s.maxAttempts, math.MaxInt16)
+		return invalid("MaxAttempts(%d): must be between 1 and %d, or 0 for the handler's", s.maxAttempts,
+			math.MaxInt16)
 	case s.timeout != 0 && (s.timeout < time.Millisecond || s.timeout > MaxTimeout):
 		return invalid("Timeout(%v): must be between 1ms and %v, or 0 for the handler's", s.timeout, MaxTimeout)
 	case s.ordered && (s.orderingKey == "" || len(s.orderingKey) > maxKeyBytes || !storable(s.orderingKey)):
-		return invalid("OrderedBy: the key has %d bytes: use 1 to %d of valid UTF-8 without NUL", len(s.orderingKey), maxKeyBytes)
+		return invalid("OrderedBy: the key has %d bytes: use 1 to %d of valid UTF-8 without NUL", len(s.orderingKey),
+			maxKeyBytes)
 	case s.maxPayload < 0 || s.maxPayload > mostPayload:
-		return invalid("MaxPayload(%d): must be between 1 and %d bytes, or 0 for the default", s.maxPayload, mostPayload)
+		return invalid("MaxPayload(%d): must be between 1 and %d bytes, or 0 for the default", s.maxPayload,
+			mostPayload)
 	case year > 9999:
 		return invalid("RunAt: the year %d, at most 9999", year)
 	case s.onConflict < Skip || s.onConflict > Reschedule:
@@ -198,9 +202,10 @@ var optionalColumns = []optionalColumn{
 	{"headers", "%s::jsonb", func(s *settings) [2]sql.NullString {
 		return [2]sql.NullString{text(s.headerJSON)}
 	}},
-	{"run_at", "COALESCE(%s::timestamptz, clock_timestamp() + %s::bigint * interval '1 microsecond', now())", func(s *settings) [2]sql.NullString {
-		return [2]sql.NullString{timestamp(s.runAt), number(max(s.after.Microseconds(), 0))}
-	}},
+	{"run_at", "COALESCE(%s::timestamptz, clock_timestamp() + %s::bigint * interval '1 microsecond', now())",
+		func(s *settings) [2]sql.NullString {
+			return [2]sql.NullString{timestamp(s.runAt), number(max(s.after.Microseconds(), 0))}
+		}},
 	{"timeout_ms", "%s::integer", func(s *settings) [2]sql.NullString {
 		return [2]sql.NullString{number(s.timeout.Milliseconds())}
 	}},

@@ -31,10 +31,12 @@ func TestOptions(t *testing.T) {
 				{"the same elsewhere", with(outbox.RunAt(hour.In(time.FixedZone("", -7*3600)))), "scheduled", hour},
 				{"a time past", with(outbox.RunAt(hour.Add(-2 * time.Hour))), "ready", hour.Add(-2 * time.Hour)},
 				{"the last second", with(outbox.RunAt(last)), "scheduled", last},
-				{"before the first year", with(outbox.RunAt(time.Date(-50, 1, 1, 0, 0, 0, 0, time.UTC))), "ready", time.Time{}.Add(1)},
+				{"before the first year", with(outbox.RunAt(time.Date(-50, 1, 1, 0, 0, 0, 0, time.UTC))), "ready",
+					time.Time{}.Add(1)},
 				{"the zero time", with(outbox.RunAt(hour), outbox.RunAt(time.Time{})), "ready", time.Time{}},
 				{"a delay, then a time", with(outbox.After(time.Minute), outbox.RunAt(hour)), "scheduled", hour},
-				{"a delay, then no time", with(outbox.After(time.Hour), outbox.RunAt(time.Time{})), "ready", time.Time{}},
+				{"a delay, then no time", with(outbox.After(time.Hour), outbox.RunAt(time.Time{})), "ready",
+					time.Time{}},
 				{"a time, then no delay", with(outbox.RunAt(hour), outbox.After(0)), "ready", time.Time{}},
 				{"a negative delay", with(outbox.After(math.MinInt64)), "ready", time.Time{}},
 			} {
@@ -65,8 +67,10 @@ func TestOptions(t *testing.T) {
 				// millisecond.
 				off := time.Duration(float64(d)/1e15) + time.Microsecond
 				for _, got := range rows(t, tx, name) {
-					if got.RunAt.Before(from.Add(d-off)) || got.RunAt.After(until.Add(d).Add(off)) || got.State != "scheduled" {
-						t.Errorf("After(%v): got %s at %v, want scheduled between %v and %v", d, got.State, got.RunAt, from.Add(d), until.Add(d))
+					if got.RunAt.Before(from.Add(d-off)) || got.RunAt.After(until.Add(d).Add(off)) ||
+						got.State != "scheduled" {
+						t.Errorf("After(%v): got %s at %v, want scheduled between %v and %v", d, got.State, got.RunAt,
+							from.Add(d), until.Add(d))
 					}
 				}
 			}
@@ -111,25 +115,33 @@ var optionsStored = []struct {
 }{
 	{nil, `{}`},
 	{with(outbox.Priority(math.MinInt16), outbox.MaxAttempts(1)), `{"priority": -32768, "max_attempts": 1}`},
-	{with(outbox.Priority(math.MaxInt16), outbox.MaxAttempts(math.MaxInt16)), `{"priority": 32767, "max_attempts": 32767}`},
+	{with(outbox.Priority(math.MaxInt16), outbox.MaxAttempts(math.MaxInt16)),
+		`{"priority": 32767, "max_attempts": 32767}`},
 	{with(outbox.Priority(1), outbox.MaxAttempts(2), outbox.Priority(3), outbox.MaxAttempts(0)), `{"priority": 3}`},
-	{with(outbox.Headers(sharedHeaders), outbox.AddHeaders(map[string]string{"b": "2", "c": "2"}), outbox.AddHeaders(nil)), `{"headers": {"a": "1", "b": "2", "c": "2"}}`},
+	{with(outbox.Headers(sharedHeaders), outbox.AddHeaders(map[string]string{"b": "2", "c": "2"}),
+		outbox.AddHeaders(nil)), `{"headers": {"a": "1", "b": "2", "c": "2"}}`},
 	{with(outbox.Headers(sharedHeaders), outbox.Headers(nil)), `{}`},
 	{with(outbox.Headers(sharedHeaders), outbox.Headers(map[string]string{})), `{}`},
-	{with(outbox.Headers(sharedHeaders), outbox.Headers(map[string]string{"Ünï \"'\\{}": "<&>\u2028😀\n\x01", "": "empty", "empty": ""})),
+	{with(outbox.Headers(sharedHeaders), outbox.Headers(map[string]string{"Ünï \"'\\{}": "<&>\u2028😀\n\x01",
+		"": "empty", "empty": ""})),
 		`{"headers": {"Ünï \"'\\{}": "<&>\u2028😀\n\u0001", "": "empty", "empty": ""}}`},
-	{with(outbox.Headers(map[string]string{"k": strings.Repeat("\x01", 4<<10-1)})), `{"headers": {"k": "` + strings.Repeat(`\u0001`, 4<<10-1) + `"}}`},
+	{with(outbox.Headers(map[string]string{"k": strings.Repeat("\x01", 4<<10-1)})),
+		`{"headers": {"k": "` + strings.Repeat(`\u0001`, 4<<10-1) + `"}}`},
 	{with(outbox.Timeout(1500 * time.Millisecond)), `{"timeout_ms": 1500}`},
 	{with(outbox.OrderedBy("k")), `{"state": "waiting", "ordering_key": "k"}`},
-	{with(outbox.OrderedBy("it's"), outbox.SkipFailed()), `{"state": "waiting", "ordering_key": "it's", "skip_failed": true}`},
+	{with(outbox.OrderedBy("it's"), outbox.SkipFailed()),
+		`{"state": "waiting", "ordering_key": "it's", "skip_failed": true}`},
 	{with(outbox.Unique("a")), `{"unique_key": "a"}`},
 	{with(outbox.Timeout(1500*time.Millisecond), outbox.OrderedBy("k"), outbox.Unique("b", outbox.UntilDone())),
 		`{"state": "waiting", "timeout_ms": 1500, "ordering_key": "k", "unique_key": "b", "unique_until_done": true}`},
-	{with(outbox.Timeout(2*time.Second), outbox.OrderedBy("k"), outbox.SkipFailed(), outbox.Unique("c"), outbox.OnConflict(outbox.Replace)),
+	{with(outbox.Timeout(2*time.Second), outbox.OrderedBy("k"), outbox.SkipFailed(), outbox.Unique("c"),
+		outbox.OnConflict(outbox.Replace)),
 		`{"state": "waiting", "timeout_ms": 2000, "ordering_key": "k", "skip_failed": true, "unique_key": "c"}`},
-	{with(outbox.Timeout(2500*time.Millisecond), outbox.Priority(2), outbox.Unique("d"), outbox.OnConflict(outbox.Reschedule)),
+	{with(outbox.Timeout(2500*time.Millisecond), outbox.Priority(2), outbox.Unique("d"),
+		outbox.OnConflict(outbox.Reschedule)),
 		`{"timeout_ms": 2500, "priority": 2, "unique_key": "d"}`},
-	{with(outbox.Timeout(3*time.Second), outbox.OrderedBy("k"), outbox.Headers(sharedHeaders), outbox.Priority(7), outbox.MaxAttempts(3)),
+	{with(outbox.Timeout(3*time.Second), outbox.OrderedBy("k"), outbox.Headers(sharedHeaders), outbox.Priority(7),
+		outbox.MaxAttempts(3)),
 		`{"state": "waiting", "timeout_ms": 3000, "ordering_key": "k", "headers": {"a": "1", "b": "1"}, "priority": 7, "max_attempts": 3}`},
 }
 
@@ -200,7 +212,8 @@ func TestNewTaskTypeRefusesAPayloadWhoseFieldsAreAllHidden(t *testing.T) {
 			}]("T")
 		},
 	} {
-		if err := panicOf(f); !errors.Is(err, outbox.ErrInvalidPayload) || !strings.Contains(err.Error(), name+" has no exported field") {
+		if err := panicOf(f); !errors.Is(err, outbox.ErrInvalidPayload) ||
+			!strings.Contains(err.Error(), name+" has no exported field") {
 			t.Errorf("%s: got %v, want ErrInvalidPayload", name, err)
 		}
 	}
@@ -230,9 +243,11 @@ func TestTheDefaultsOfATaskTypeAreNotMixedUpByItsCallers(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	// Five, since a copy of them has room for a sixth.
-	defaults := append(make([]outbox.Option, 0, 8), outbox.Priority(1), outbox.MaxAttempts(5), outbox.MaxPayload(1), outbox.After(1), outbox.After(0))
+	defaults := append(make([]outbox.Option, 0, 8), outbox.Priority(1), outbox.MaxAttempts(5), outbox.MaxPayload(1),
+		outbox.After(1), outbox.After(0))
 	typed := outbox.NewTaskType[int]("T", defaults...)
-	tasks := []outbox.NewTask{typed.New(0), typed.New(1, outbox.Priority(2)), typed.New(2, outbox.Priority(3)), typed.New(3, outbox.MaxAttempts(6))}
+	tasks := []outbox.NewTask{typed.New(0), typed.New(1, outbox.Priority(2)), typed.New(2, outbox.Priority(3)),
+		typed.New(3, outbox.MaxAttempts(6))}
 	defaults[0] = outbox.Priority(99) // the caller's slice, not the type's
 	tx := begin(t, d.db)
 	putMany(t, tx, tasks...)
@@ -242,7 +257,8 @@ func TestTheDefaultsOfATaskTypeAreNotMixedUpByItsCallers(t *testing.T) {
 	all := rows(t, tx, "T")
 	for i, want := range []struct{ priority, attempts int }{{1, 5}, {2, 5}, {3, 5}, {1, 6}, {1, 5}} {
 		if all[i].Priority != want.priority || all[i].MaxAttempts.Int64 != int64(want.attempts) {
-			t.Errorf("task %d: got priority %d and %d attempts, want %+v", i, all[i].Priority, all[i].MaxAttempts.Int64, want)
+			t.Errorf("task %d: got priority %d and %d attempts, want %+v", i, all[i].Priority, all[i].MaxAttempts.Int64,
+				want)
 		}
 	}
 	keyed := outbox.NewTaskType[int]("U", outbox.UniquePayload())

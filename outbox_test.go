@@ -87,7 +87,8 @@ func rows(t testing.TB, q outbox.Querier, taskType string) []stored {
 	var all []stored
 	for rows.Next() {
 		var s stored
-		if err := rows.Scan(&s.ID, &s.Type, &s.Payload, &s.Headers, &s.Priority, &s.MaxAttempts, &s.State, &s.Attempt, &s.RunAt, &s.CreatedAt); err != nil {
+		if err := rows.Scan(&s.ID, &s.Type, &s.Payload, &s.Headers, &s.Priority, &s.MaxAttempts, &s.State, &s.Attempt,
+			&s.RunAt, &s.CreatedAt); err != nil {
 			t.Fatal(err)
 		}
 		all = append(all, s)

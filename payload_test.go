@@ -36,20 +36,28 @@ type cycle struct{ Next *cycle }
 
 func refusedPayloads() (all []refusedPayload) {
 	for text, documents := range map[string][]string{
-		"not JSON near byte 1":              {"secret", "+1", ".5", ",", "}", "\x00", "'secret'", "NaN", "Infinity"},
-		"not JSON near byte 3":              {"[ }", "-01", "1 2", "{}{}"},
-		"not JSON near byte":                {"", "tru", " \n", "[1,]", "[1,", `{"a":}`, "truex", "{", "{1:2}", `{"a":1,}`, `{"a":1,secret:1}`, `{"a" 1}`, "[1", "[1}", `{"a":1]`, "-", "1.", "1e", "1e+", `"`, `"secret`, `"\"`, "\"\x00\"", "\"a\nb\"", `"\x41"`, `"\u00"`, `"\u12g4"`, `"\ud83d\u"`, `"\u`, `"\`},
-		"out of PostgreSQL's range":         {"1e131072", "-1e131072", "0.01e131074", "1e-16384", "0.1e-16383", "0e-16384", "1e1000000010", "1e-1000000010", "0e99999999999999999999999999", "1e-99999999999999999999", "1" + strings.Repeat("0", 131072), "0." + strings.Repeat("0", 16384)},
-		"invalid UTF-8":                     {"\"\xff\"", "{\"secret\xff\":1}", "\"\xc0\x80\"", "\"\xed\xa0\x80\"", "\"\xf5\x80\x80\x80\"", "\"\xe2\x82\""},
+		"not JSON near byte 1": {"secret", "+1", ".5", ",", "}", "\x00", "'secret'", "NaN", "Infinity"},
+		"not JSON near byte 3": {"[ }", "-01", "1 2", "{}{}"},
+		"not JSON near byte": {"", "tru", " \n", "[1,]", "[1,", `{"a":}`, "truex", "{", "{1:2}",
+			`{"a":1,}`, `{"a":1,secret:1}`, `{"a" 1}`, "[1", "[1}", `{"a":1]`, "-", "1.", "1e", "1e+", `"`, `"secret`,
+			`"\"`, "\"\x00\"", "\"a\nb\"", `"\x41"`, `"\u00"`, `"\u12g4"`, `"\ud83d\u"`, `"\u`, `"\`},
+		"out of PostgreSQL's range": {"1e131072", "-1e131072", "0.01e131074", "1e-16384", "0.1e-16383",
+			"0e-16384", "1e1000000010", "1e-1000000010", "0e99999999999999999999999999", "1e-99999999999999999999",
+			"1" + strings.Repeat("0", 131072), "0." + strings.Repeat("0", 16384)},
+		"invalid UTF-8": {"\"\xff\"", "{\"secret\xff\":1}", "\"\xc0\x80\"", "\"\xed\xa0\x80\"",
+			"\"\xf5\x80\x80\x80\"", "\"\xe2\x82\""},
 		"invalid UTF-8 at byte 7":           {"\"secret\xff\""},
 		`\u0000`:                            {`"\u0000"`, `"secret\u0000"`, `{"\u0000":1}`, `{"a":{"b":["\u0000"]}}`},
 		`\u0000, a NUL, which jsonb cannot`: {`"\\\u0000"`},
-		"half a surrogate pair":             {`"\ud800"`, `"\uDBFF"`, `"\udc00"`, `"\uDFFF"`, `"\ud800\ud800"`, `"\ud800x\udc00"`, `"\ud800\u0041"`, `"\ud800\n"`, `"\udc00\ud800"`, `{"\ud800":1}`},
-		"half a surrogate pair at byte 13":  {`"\ud83d\ude00\ude00"`},
-		"nesting deeper than 1000":          {nested("[", "]", 1001), nested(`{"a":`, "}", 1001), nested(`[{"":`, "}]", 501)},
+		"half a surrogate pair": {`"\ud800"`, `"\uDBFF"`, `"\udc00"`, `"\uDFFF"`, `"\ud800\ud800"`,
+			`"\ud800x\udc00"`, `"\ud800\u0041"`, `"\ud800\n"`, `"\udc00\ud800"`, `{"\ud800":1}`},
+		"half a surrogate pair at byte 13": {`"\ud83d\ude00\ude00"`},
+		"nesting deeper than 1000": {nested("[", "]", 1001), nested(`{"a":`, "}", 1001),
+			nested(`[{"":`, "}]", 501)},
 	} {
 		for _, s := range documents {
-			all = append(all, refusedPayload{about: fmt.Sprintf("%.60q", s), payload: json.RawMessage(s), want: outbox.ErrInvalidPayload, text: text})
+			all = append(all, refusedPayload{about: fmt.Sprintf("%.60q", s), payload: json.RawMessage(s),
+				want: outbox.ErrInvalidPayload, text: text})
 		}
 	}
 	for _, c := range []struct {
@@ -73,7 +81,8 @@ func refusedPayloads() (all []refusedPayload) {
 		{looped(), "*outbox_test.cycle"},
 		{nestedAny(1001), "nesting deeper than 1000"},
 	} {
-		all = append(all, refusedPayload{about: fmt.Sprintf("a %T", c.payload), payload: c.payload, want: outbox.ErrInvalidPayload, text: c.text})
+		all = append(all, refusedPayload{about: fmt.Sprintf("a %T", c.payload), payload: c.payload,
+			want: outbox.ErrInvalidPayload, text: c.text})
 	}
 	for _, c := range []struct {
 		payload any
@@ -92,7 +101,8 @@ func refusedPayloads() (all []refusedPayload) {
 		{[]literal{"1e131071", "1e131071"}, 0, "262147 bytes"},
 		{json.RawMessage("[" + strings.Repeat("1e131071,", 1<<16) + "1]"), 16 << 20, "8590000131 bytes"},
 	} {
-		all = append(all, refusedPayload{about: "a payload of " + c.text, payload: c.payload, opts: []outbox.Option{outbox.MaxPayload(c.limit)}, want: outbox.ErrPayloadTooLarge, text: c.text})
+		all = append(all, refusedPayload{about: "a payload of " + c.text, payload: c.payload,
+			opts: []outbox.Option{outbox.MaxPayload(c.limit)}, want: outbox.ErrPayloadTooLarge, text: c.text})
 	}
 	return all
 }
@@ -126,8 +136,10 @@ func TestPayloads(t *testing.T) {
 			}{
 				{nil, `null`},
 				{json.RawMessage(`{"bb":1,"a":1,"a":2,"c":-0,"d":1e3}`), `{"a": 2, "c": 0, "d": 1000, "bb": 1}`},
-				{json.RawMessage(" \t\r\n[ 1.50 , 1E+2,-1.0e-1 , 9007199254740993 ] \n"), `[1.50, 100, -0.10, 9007199254740993]`},
-				{json.RawMessage(`"\u0001\b\f\n\r\t\"\\\/\u00fc\uD83D\ude00\uFFFF\uffff"`), "\"\\u0001\\b\\f\\n\\r\\t\\\"\\\\/ü😀\uffff\uffff\""},
+				{json.RawMessage(" \t\r\n[ 1.50 , 1E+2,-1.0e-1 , 9007199254740993 ] \n"),
+					`[1.50, 100, -0.10, 9007199254740993]`},
+				{json.RawMessage(`"\u0001\b\f\n\r\t\"\\\/\u00fc\uD83D\ude00\uFFFF\uffff"`),
+					"\"\\u0001\\b\\f\\n\\r\\t\\\"\\\\/ü😀\uffff\uffff\""},
 				{json.RawMessage(`"\\u0000 \\ud800"`), `"\\u0000 \\ud800"`}, // escaped backslashes, no escapes
 				{json.RawMessage(`{"":{},"\u0061":[[],{}]}`), `{"": {}, "a": [[], {}]}`},
 				{json.RawMessage("0e1000000000"), `0`},
@@ -163,7 +175,8 @@ func TestPayloads(t *testing.T) {
 				{"the same, shifted", json.RawMessage("0.001e131074"), 131072, 131072},
 				{"the longest fraction", json.RawMessage("-1e-16383"), 16386, 16386},
 				{"the longest zero", json.RawMessage("-0e-16383"), 16385, 16385},
-				{"the longest number", json.RawMessage(strings.Repeat("9", 131072) + "." + strings.Repeat("9", 16383)), 0, 131072 + 1 + 16383},
+				{"the longest number", json.RawMessage(strings.Repeat("9", 131072) + "." + strings.Repeat("9", 16383)),
+					0, 131072 + 1 + 16383},
 				{"a long number that is short", json.RawMessage("0." + strings.Repeat("0", 20000) + "1e20001"), 0, 1},
 				{"a thousand arrays", json.RawMessage(nested("[", "]", 1000)), 0, 2001},
 				{"a thousand objects", json.RawMessage(nested(`{"":`, "}", 1000)), 0, 6001},

@@ -71,7 +71,8 @@ func refusals() (all []refused) {
 		{outbox.Headers(map[string]string{"outbox-event-id": "7"}), `Headers: "outbox-event-id"`},
 		{outbox.AddHeaders(map[string]string{"OUTBOX-x": "7"}), `Headers: "OUTBOX-x"`},
 	} {
-		add("the option of "+c.text, outbox.NewTask{Type: "T", Options: []outbox.Option{c.option}}, outbox.ErrInvalidOption, c.text)
+		add("the option of "+c.text, outbox.NewTask{Type: "T", Options: []outbox.Option{c.option}},
+			outbox.ErrInvalidOption, c.text)
 	}
 	for text, opts := range map[string][]outbox.Option{
 		"Unique: the key is empty":          {outbox.Unique("")},
@@ -117,7 +118,9 @@ func TestRefusedInput(t *testing.T) {
 				t.Errorf("%s: got %q, want it to say task 1 of 3", c.about, among)
 			}
 		}
-		if _, err := outbox.EnqueueMany(t.Context(), tx, []outbox.NewTask{good, {Type: name, Options: []outbox.Option{outbox.Schema("other")}}}); !errors.Is(err, outbox.ErrInvalidOption) {
+		if _, err := outbox.EnqueueMany(t.Context(), tx,
+			[]outbox.NewTask{good, {Type: name, Options: []outbox.Option{outbox.Schema("other")}}}); !errors.Is(err,
+			outbox.ErrInvalidOption) {
 			t.Errorf("two schemas in one call: got %v, want ErrInvalidOption", err)
 		}
 		if tx.statements != 0 {

@@ -38,7 +38,8 @@ func TestRunNow(t *testing.T) {
 					how, want = tx.commit, "ready"
 				}
 				end(t, how)
-				if got := one(t, e.db, name); got.State != want || got.RunAt.Before(time.Now().Add(time.Minute)) != commit {
+				if got := one(t, e.db, name); got.State != want ||
+					got.RunAt.Before(time.Now().Add(time.Minute)) != commit {
 					t.Errorf("committed %v: it is %s at %v", commit, got.State, got.RunAt)
 				}
 				counted(t, e)
@@ -46,14 +47,17 @@ func TestRunNow(t *testing.T) {
 		}},
 		{"leaves_other_tasks_alone", func(t *testing.T, e *env) {
 			name := newType()
-			ready, leased, locked := e.enqueue(t, name, 1).TaskID, e.enqueue(t, name, 2).TaskID, e.enqueue(t, name, 3, hour).TaskID
-			waiting, dead := e.enqueue(t, name, 4, outbox.OrderedBy("k"), hour).TaskID, e.enqueue(t, newType(), 5, hour).TaskID
+			ready, leased, locked := e.enqueue(t, name, 1).TaskID, e.enqueue(t, name, 2).TaskID,
+				e.enqueue(t, name, 3, hour).TaskID
+			waiting, dead := e.enqueue(t, name, 4, outbox.OrderedBy("k"), hour).TaskID,
+				e.enqueue(t, newType(), 5, hour).TaskID
 			exec(t, e.db, lease, leased)
 			exec(t, e.db, bury, dead)
 			holder := begin(t, e.db)
 			exec(t, holder, `SELECT FROM outbox.task WHERE task_id = $1 FOR NO KEY UPDATE`, locked)
 			tx := e.tx(t)
-			for what, id := range map[string]int64{"ready": ready, "leased": leased, "waiting": waiting, "dead": dead, "locked": locked, "unknown": 1 << 60} {
+			for what, id := range map[string]int64{"ready": ready, "leased": leased, "waiting": waiting, "dead": dead,
+				"locked": locked, "unknown": 1 << 60} {
 				runNow(t, tx, what, id, false)
 			}
 			end(t, holder.Rollback)

@@ -19,7 +19,8 @@ func SqlxInTx(ctx context.Context, db *sqlx.DB, fn func(tx *sqlx.Tx) error) erro
 
 // SqlxHandler lets a Tx handler take a *sqlx.Tx: register SqlxHandler(db, h) with handlers.Tx.
 // Named queries, the mapper and Unsafe are as on db; the transaction is the one of the relay.
-func SqlxHandler[P any](db *sqlx.DB, h func(ctx context.Context, tx *sqlx.Tx, task *Task[P]) error) func(context.Context, *sql.Tx, *Task[P]) error {
+func SqlxHandler[P any](db *sqlx.DB, h func(ctx context.Context, tx *sqlx.Tx,
+	task *Task[P]) error) func(context.Context, *sql.Tx, *Task[P]) error {
 	like := sqlxTemplate(db)
 	return func(ctx context.Context, tx *sql.Tx, task *Task[P]) error {
 		t := like

@@ -33,11 +33,13 @@ func TestASqlxTransactionOfAHandlerIsLikeItsDB(t *testing.T) {
 					t.Errorf("got another transaction, mapper or driver name (%q)", tx.DriverName())
 				}
 				want := usr{7, "a@example.com"}
-				if _, err := tx.NamedExecContext(t.Context(), `INSERT INTO usr (user_id, mail) VALUES (:user_id, :mail)`, want); err != nil {
+				if _, err := tx.NamedExecContext(t.Context(),
+					`INSERT INTO usr (user_id, mail) VALUES (:user_id, :mail)`, want); err != nil {
 					t.Error(err)
 				}
 				var got usr
-				if err := tx.GetContext(t.Context(), &got, tx.Rebind(`SELECT user_id, mail FROM usr WHERE user_id = ?`), 7); err != nil || got != want {
+				if err := tx.GetContext(t.Context(), &got, tx.Rebind(`SELECT user_id, mail FROM usr WHERE user_id = ?`),
+					7); err != nil || got != want {
 					t.Errorf("got %v, %v; want %v", got, err, want)
 				}
 				if err := tx.Get(&got, `SELECT user_id, mail, 1 AS without_a_field FROM usr`); (err == nil) != (about == "unsafe") {

@@ -81,7 +81,8 @@ func Stats(ctx context.Context, q StatsQuerier, opts ...Option) ([]TypeStats, er
 	for rows.Next() {
 		var s TypeStats
 		var age, due sql.NullInt64
-		if err := rows.Scan(&s.Type, &s.Ready, &s.Scheduled, &s.Leased, &s.Waiting, &s.Dead, &s.Finished, &s.Failed, &age, &due); err != nil {
+		if err := rows.Scan(&s.Type, &s.Ready, &s.Scheduled, &s.Leased, &s.Waiting, &s.Dead, &s.Finished, &s.Failed,
+			&age, &due); err != nil {
 			return nil, fmt.Errorf("outbox: stats: %w", err)
 		}
 		s.OldestReady = time.Duration(age.Int64) * time.Microsecond

@@ -131,7 +131,8 @@ func (u *uniqueKey) check() error {
 	case !storable(u.key):
 		return fmt.Errorf("%w: Unique(%q): a key must be valid UTF-8 without NUL", ErrInvalidOption, u.key)
 	case strings.HasPrefix(u.key, payloadKey):
-		return fmt.Errorf("%w: Unique(%q): keys that begin with %s are those of UniquePayload", ErrInvalidOption, u.key, payloadKey)
+		return fmt.Errorf("%w: Unique(%q): keys that begin with %s are those of UniquePayload", ErrInvalidOption, u.key,
+			payloadKey)
 	}
 	return nil
 }

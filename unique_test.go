@@ -23,8 +23,10 @@ var holders = []struct {
 	{name: "ready", waits: true},
 	{name: "scheduled", waits: true, options: []outbox.Option{outbox.After(time.Hour)}},
 	{name: "leased", runs: true, become: []string{lease}},
-	{name: "claimed by a Tx handler that runs", runs: true, inTransaction: true, become: []string{`DELETE FROM outbox.task WHERE task_id = $1`}},
-	{name: "written back for a retry", waits: true, become: []string{`WITH gone AS (DELETE FROM outbox.task WHERE task_id = $1 RETURNING *)
+	{name: "claimed by a Tx handler that runs", runs: true, inTransaction: true,
+		become: []string{`DELETE FROM outbox.task WHERE task_id = $1`}},
+	{name: "written back for a retry", waits: true,
+		become: []string{`WITH gone AS (DELETE FROM outbox.task WHERE task_id = $1 RETURNING *)
 		INSERT INTO outbox.task (task_id, task_type, state, run_at, attempt, payload, priority, unique_key, unique_until_done) OVERRIDING SYSTEM VALUE
 		SELECT task_id, task_type, 'scheduled', now() + interval '1 hour', 1, payload, priority, unique_key, unique_until_done FROM gone`}},
 	{name: "canceled while it ran, until its relay removes it", become: []string{lease, `SELECT outbox.cancel_task($1)`,
@@ -43,11 +45,13 @@ func TestWhatAKeyDoesInEachStateOfItsTask(t *testing.T) {
 		"UniquePayload UntilDone": outbox.UniquePayload(outbox.UntilDone()),
 	} {
 		untilDone := strings.HasSuffix(mode, "UntilDone")
-		for name, onConflict := range map[string]outbox.Option{"default": nil, "skip": outbox.OnConflict(outbox.Skip), "replace": outbox.OnConflict(outbox.Replace), "reschedule": outbox.OnConflict(outbox.Reschedule)} {
+		for name, onConflict := range map[string]outbox.Option{"default": nil, "skip": outbox.OnConflict(outbox.Skip),
+			"replace": outbox.OnConflict(outbox.Replace), "reschedule": outbox.OnConflict(outbox.Reschedule)} {
 			for _, h := range holders {
 				t.Run(mode+"/"+name+"/"+h.name, func(t *testing.T) {
 					taskType := newType()
-					first := d.enqueue(t, taskType, "old", append(h.options, unique, outbox.Priority(1), outbox.Headers(map[string]string{"h": "old"}))...)
+					first := d.enqueue(t, taskType, "old",
+						append(h.options, unique, outbox.Priority(1), outbox.Headers(map[string]string{"h": "old"}))...)
 					q := outbox.Querier(d.db)
 					if h.inTransaction {
 						q = begin(t, d.db)
@@ -60,7 +64,8 @@ func TestWhatAKeyDoesInEachStateOfItsTask(t *testing.T) {
 					if strings.HasPrefix(mode, "UniquePayload") {
 						payload = "old"
 					}
-					opts := []outbox.Option{unique, outbox.Priority(2), outbox.Headers(map[string]string{"h": "new"}), outbox.After(2 * time.Hour)}
+					opts := []outbox.Option{unique, outbox.Priority(2), outbox.Headers(map[string]string{"h": "new"}),
+						outbox.After(2 * time.Hour)}
 					if onConflict != nil {
 						opts = append(opts, onConflict)
 					}
@@ -87,13 +92,17 @@ func TestWhatAKeyDoesInEachStateOfItsTask(t *testing.T) {
 						return
 					}
 					a, b := after[0], before[0]
-					if (a.Payload != b.Payload || a.Priority != b.Priority || a.Headers != b.Headers) != (want == outbox.Updated && name == "replace") {
+					if (a.Payload != b.Payload || a.Priority != b.Priority ||
+						a.Headers != b.Headers) != (want == outbox.Updated && name == "replace") {
 						t.Errorf("%s: got %+v from %+v", name, a, b)
 					}
-					if !a.RunAt.Equal(b.RunAt) != (want == outbox.Updated) || want == outbox.Updated && (a.State != "scheduled" || time.Until(a.RunAt) < 119*time.Minute) {
+					if !a.RunAt.Equal(b.RunAt) != (want == outbox.Updated) || want == outbox.Updated &&
+						(a.State != "scheduled" || time.Until(a.RunAt) < 119*time.Minute) {
 						t.Errorf("%s: got %s at %v from %s at %v", name, a.State, a.RunAt, b.State, b.RunAt)
 					}
-					if replaced := want == outbox.Updated && name == "replace"; (a.Attempt != b.Attempt) != (replaced && b.Attempt > 0) || !a.CreatedAt.Equal(b.CreatedAt) {
+					if replaced := want == outbox.Updated &&
+						name == "replace"; (a.Attempt != b.Attempt) != (replaced && b.Attempt > 0) ||
+						!a.CreatedAt.Equal(b.CreatedAt) {
 						t.Errorf("%s: got %+v from %+v", name, a, b)
 					}
 				})
@@ -130,25 +139,34 @@ func TestEqualPayloadsHaveEqualKeysAndOthersDoNot(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	groups := [][]string{
-		{`{"a":1,"bb":[1.5,{"x":null}]}`, `{ "bb" : [15e-1, {"x":null}], "a":1.0 }`, `{"a":2,"bb":[1.50,{"x":null}],"a":1.000}`},
-		{`"1.50"`}, {`"1.5"`}, {`1.5`, `1.50`}, {`"a\\\"1.0"`}, {`"a\\\"1"`}, {`["x", 1.0]`, `["x",1]`}, {`["x\"", 1.0]`, `["x\"",1]`},
-		{`1.005`, `1.0050`}, {`15`}, {`0`, `-0`, `0.00`, `-0.0`}, {`100`, `1e2`, `100.0`}, {`10`}, {`1`}, {`[[1]]`}, {`[1]`}, {`{}`}, {`[]`}, {`null`}, {`""`},
-		{`"é"`, `"\u00e9"`}, {`-1.20`, `-1.2`}, {`1.02030`, `1.0203`}, {`{"1.0":1}`}, {`{"1.00":1}`}, {`0.001`}, {`0.0010001`, `0.00100010`},
+		{`{"a":1,"bb":[1.5,{"x":null}]}`, `{ "bb" : [15e-1, {"x":null}], "a":1.0 }`,
+			`{"a":2,"bb":[1.50,{"x":null}],"a":1.000}`},
+		{`"1.50"`}, {`"1.5"`}, {`1.5`, `1.50`}, {`"a\\\"1.0"`}, {`"a\\\"1"`}, {`["x", 1.0]`, `["x",1]`},
+		{`["x\"", 1.0]`, `["x\"",1]`},
+		{`1.005`, `1.0050`}, {`15`}, {`0`, `-0`, `0.00`, `-0.0`}, {`100`, `1e2`, `100.0`}, {`10`}, {`1`}, {`[[1]]`},
+		{`[1]`}, {`{}`}, {`[]`}, {`null`}, {`""`},
+		{`"é"`, `"\u00e9"`}, {`-1.20`, `-1.2`}, {`1.02030`, `1.0203`}, {`{"1.0":1}`}, {`{"1.00":1}`}, {`0.001`},
+		{`0.0010001`, `0.00100010`},
 	}
 	var tasks []outbox.NewTask
 	var group []int
 	for g, forms := range groups {
 		for _, f := range forms {
-			tasks = append(tasks, outbox.NewTask{Type: "T", Payload: json.RawMessage(f), Options: []outbox.Option{outbox.UniquePayload()}})
+			tasks = append(tasks, outbox.NewTask{Type: "T", Payload: json.RawMessage(f),
+				Options: []outbox.Option{outbox.UniquePayload()}})
 			group = append(group, g)
 		}
 	}
-	rand.Shuffle(len(tasks), func(i, j int) { tasks[i], tasks[j], group[i], group[j] = tasks[j], tasks[i], group[j], group[i] })
+	rand.Shuffle(len(tasks), func(i, j int) {
+		tasks[i], tasks[j], group[i], group[j] = tasks[j], tasks[i], group[j],
+			group[i]
+	})
 	tx := begin(t, d.db)
 	got := putMany(t, tx, tasks...)
 	holder := map[int]int64{}
 	for i, g := range got {
-		if id, ok := holder[group[i]]; ok && (id != g.TaskID || g.Outcome != outbox.Skipped) || !ok && g.Outcome != outbox.Created {
+		if id, ok := holder[group[i]]; ok && (id != g.TaskID || g.Outcome != outbox.Skipped) || !ok &&
+			g.Outcome != outbox.Created {
 			t.Errorf("%s: got %v", tasks[i].Payload, g)
 		}
 		holder[group[i]] = g.TaskID
@@ -168,9 +186,11 @@ func TestPlainSQLWithAKeySkips(t *testing.T) {
 	for _, c := range []struct {
 		payload, key string
 		created      bool
-	}{{"1", "k", true}, {"2", "k", false}, {"1", "l", true}, {`{"n":1}`, "$payload", true}, {`{"n":1.0}`, "$payload", false}, {`{"n":2}`, "$payload", true}} {
+	}{{"1", "k", true}, {"2", "k", false}, {"1", "l", true}, {`{"n":1}`, "$payload", true},
+		{`{"n":1.0}`, "$payload", false}, {`{"n":2}`, "$payload", true}} {
 		before := len(rows(t, d.db, "T"))
-		exec(t, d.db, `INSERT INTO outbox.task (task_type, payload, unique_key) VALUES ('T', $1::jsonb, $2)`, c.payload, c.key)
+		exec(t, d.db, `INSERT INTO outbox.task (task_type, payload, unique_key) VALUES ('T', $1::jsonb, $2)`, c.payload,
+			c.key)
 		if created := len(rows(t, d.db, "T")) > before; created != c.created {
 			t.Errorf("%s under %s: created is %v, want %v", c.payload, c.key, created, c.created)
 		}

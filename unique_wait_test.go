@@ -100,7 +100,8 @@ func TestAKeyIsTakenWhileItsTaskIsPromoted(t *testing.T) {
 	promote := begin(t, d.db)
 	exec(t, promote, `WITH due AS MATERIALIZED (SELECT task_id FROM outbox.task WHERE task_type = $1 FOR NO KEY UPDATE SKIP LOCKED)
 		UPDATE outbox.task SET state = 'ready' WHERE task_id = ANY (ARRAY(SELECT task_id FROM due))`, taskType)
-	if got := d.enqueue(t, taskType, 2, outbox.Unique("k")); got != (outbox.Enqueued{TaskID: first.TaskID, Outcome: outbox.Skipped}) {
+	if got := d.enqueue(t, taskType, 2, outbox.Unique("k")); got != (outbox.Enqueued{TaskID: first.TaskID,
+		Outcome: outbox.Skipped}) {
 		t.Errorf("got %v, want task %d skipped", got, first.TaskID)
 	}
 }
@@ -122,7 +123,8 @@ func TestARetryThatIsWrittenBackDuringAnEnqueueHoldsItsKey(t *testing.T) {
 	done := d.waiting(t, taskType, "advisory")
 	end(t, claim.Commit)
 	end(t, gate.Rollback)
-	if got := <-done; got.error != nil || got.Enqueued != (outbox.Enqueued{TaskID: first.TaskID, Outcome: outbox.Skipped}) {
+	if got := <-done; got.error != nil || got.Enqueued != (outbox.Enqueued{TaskID: first.TaskID,
+		Outcome: outbox.Skipped}) {
 		t.Errorf("got %v and error %v, want task %d skipped", got.Enqueued, got.error, first.TaskID)
 	}
 }
@@ -130,7 +132,8 @@ func TestARetryThatIsWrittenBackDuringAnEnqueueHoldsItsKey(t *testing.T) {
 func TestEnqueueManyWithTheSameKeysInAnyOrderNeverDeadlocks(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
-	options := []outbox.Option{outbox.OnConflict(outbox.Skip), outbox.OnConflict(outbox.Replace), outbox.OnConflict(outbox.Reschedule)}
+	options := []outbox.Option{outbox.OnConflict(outbox.Skip), outbox.OnConflict(outbox.Replace),
+		outbox.OnConflict(outbox.Reschedule)}
 	var all sync.WaitGroup
 	for w := range 8 {
 		all.Go(func() {
@@ -142,7 +145,8 @@ func TestEnqueueManyWithTheSameKeysInAnyOrderNeverDeadlocks(t *testing.T) {
 					if i%3 == 0 {
 						unique = outbox.UniquePayload()
 					}
-					tasks = append(tasks, outbox.NewTask{Type: fmt.Sprint("T", i%2), Payload: i % 50, Options: []outbox.Option{unique, options[random.IntN(3)]}})
+					tasks = append(tasks, outbox.NewTask{Type: fmt.Sprint("T", i%2), Payload: i % 50,
+						Options: []outbox.Option{unique, options[random.IntN(3)]}})
 				}
 				random.Shuffle(len(tasks), func(i, j int) { tasks[i], tasks[j] = tasks[j], tasks[i] })
 				err := outbox.InTx(context.Background(), d.db, func(tx *sql.Tx) error {

@@ -71,7 +71,8 @@ func testTheCircuit(t *testing.T, target string) {
 	if got := failed(100 * time.Hour); got != mostAfter {
 		t.Errorf("a pause beyond the bound: %v", got)
 	}
-	if got := logged.String(); strings.Count(got, "level=WARN") != 2 || strings.Count(got, "level=INFO") != 1 || strings.Count(got, "error=away") != 2 {
+	if got := logged.String(); strings.Count(got, "level=WARN") != 2 || strings.Count(got, "level=INFO") != 1 ||
+		strings.Count(got, "error=away") != 2 {
 		t.Errorf("a record at each opening and closing, but:\n%s", got)
 	}
 }

@@ -37,7 +37,8 @@ func TestNoHeaderOfAnAppSetsAnEventsID(t *testing.T) {
 	relaytest.Run(t, db.DB, reg, relay.Config{})
 	nothingLeft(t, db)
 	for _, e := range to.received() {
-		if !strings.Contains(" "+ids+" ", " "+e.ID+" ") || e.Time.Year() < 2020 || !maps.Equal(e.Headers, map[string]string{"mine": "1"}) {
+		if !strings.Contains(" "+ids+" ", " "+e.ID+" ") || e.Time.Year() < 2020 ||
+			!maps.Equal(e.Headers, map[string]string{"mine": "1"}) {
 			t.Errorf("event %s of %v with %v, want one of %s", e.ID, e.Time, e.Headers, ids)
 		}
 	}
@@ -54,7 +55,8 @@ func TestFanoutCopiesWhatRegisterTakes(t *testing.T) {
 	forward.Fanout(reg, text, map[string]forward.Target{"a": {To: to}, "b": {To: to}})
 	header := map[string]string{"h": strings.Repeat("x", 4095)}
 	relaytest.Must(outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
-		_, err := text.Enqueue(t.Context(), tx, strings.Repeat("y", 1<<20), outbox.Headers(header), outbox.MaxPayload(2<<20), outbox.OrderedBy("k"))
+		_, err := text.Enqueue(t.Context(), tx, strings.Repeat("y", 1<<20), outbox.Headers(header),
+			outbox.MaxPayload(2<<20), outbox.OrderedBy("k"))
 		return err
 	}))
 	db.Do(t, `INSERT INTO outbox.task (task_type, payload, headers) VALUES ('text', to_jsonb(repeat('y', 1 << 20)), jsonb_build_object('h', repeat('x', 10000)))`)
@@ -83,7 +85,8 @@ func TestCopiesOfAnEarlierVersionKeepTheirEventsID(t *testing.T) {
 		'{"outbox-event-id": "4611686018427387903", "outbox-event-time": "2026-01-02T03:04:05.678901Z"}')`)
 	relaytest.Once(t, db.DB, reg, relay.Config{})
 	all := to.received()
-	if len(all) != 1 || !strings.HasSuffix(all[0].ID, "-bfff-ffffffffffff") || all[0].Time.UTC().Format("15:04:05.999999") != "03:04:05.678901" || len(all[0].Headers) != 0 {
+	if len(all) != 1 || !strings.HasSuffix(all[0].ID, "-bfff-ffffffffffff") ||
+		all[0].Time.UTC().Format("15:04:05.999999") != "03:04:05.678901" || len(all[0].Headers) != 0 {
 		t.Errorf("got %+v", all)
 	}
 }

@@ -94,7 +94,8 @@ const keysSQL = `SELECT string_agg(concat(left(database_id::text, 14), '8', subs
 
 func nothingLeft(t *testing.T, db *relaytest.Database) {
 	t.Helper()
-	relaytest.Eventually(t, time.Minute, "all tasks to be done", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task`) == 0 })
+	relaytest.Eventually(t, time.Minute, "all tasks to be done",
+		func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task`) == 0 })
 }
 
 func TestATaskBecomesAnEvent(t *testing.T) {
@@ -103,9 +104,11 @@ func TestATaskBecomesAnEvent(t *testing.T) {
 	f := forward.Register(reg, placed, to, forward.Source("/shop"), forward.To("shop.{type}.{key}"),
 		forward.Subject(func(e *forward.Event) string { return "order/" + e.Key }))
 	enqueue(t, db, 1, func(int) []outbox.Option {
-		return []outbox.Option{outbox.OrderedBy("c7"), outbox.Headers(map[string]string{"traceparent": "00-1", "CE_id": "forged"})}
+		return []outbox.Option{outbox.OrderedBy("c7"),
+			outbox.Headers(map[string]string{"traceparent": "00-1", "CE_id": "forged"})}
 	})
-	id, created := db.Text(t, keysSQL), db.Text(t, `SELECT to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS') FROM outbox.task`)
+	id, created := db.Text(t, keysSQL), db.Text(t,
+		`SELECT to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS') FROM outbox.task`)
 	relaytest.Run(t, db.DB, reg, relay.Config{})
 	nothingLeft(t, db)
 	got := to.received()
@@ -113,14 +116,16 @@ func TestATaskBecomesAnEvent(t *testing.T) {
 		t.Fatalf("%d events", len(got))
 	}
 	e := got[0]
-	if e.ID != id || e.Type != "order.placed" || e.Source != "/shop" || e.Key != "c7" || e.To != "shop.order.placed.c7" || string(e.Data) != `{"n": 0}` || e.Attempt != 1 {
+	if e.ID != id || e.Type != "order.placed" || e.Source != "/shop" || e.Key != "c7" ||
+		e.To != "shop.order.placed.c7" || string(e.Data) != `{"n": 0}` || e.Attempt != 1 {
 		t.Errorf("the event is %+v", e)
 	}
 	var headers []string
 	for _, h := range e.CloudEvents("ce_") {
 		headers = append(headers, h.Name+"="+h.Value)
 	}
-	for i, want := range []string{"ce_specversion=1.0", "ce_id=" + id, "ce_source=/shop", "ce_type=order.placed", "ce_time=" + created, "ce_subject=order/c7", "ce_partitionkey=c7", "traceparent=00-1"} {
+	for i, want := range []string{"ce_specversion=1.0", "ce_id=" + id, "ce_source=/shop", "ce_type=order.placed",
+		"ce_time=" + created, "ce_subject=order/c7", "ce_partitionkey=c7", "traceparent=00-1"} {
 		if i >= len(headers) || headers[i][:min(len(want), len(headers[i]))] != want {
 			t.Fatalf("the headers are %q, want %q at %d", headers, want, i)
 		}
@@ -167,9 +172,11 @@ func TestAnUnavailableBrokerCountsNoAttempt(t *testing.T) {
 			to.answers(func(*forward.Event) error { return away })
 			var f *forward.Forwarder
 			if name == "timeout" {
-				f = forward.Register(reg, placed, slow{to}, forward.Timeout(time.Millisecond), forward.Handler(handlers.MaxAttempts(1), handlers.Keep(time.Hour)))
+				f = forward.Register(reg, placed, slow{to}, forward.Timeout(time.Millisecond),
+					forward.Handler(handlers.MaxAttempts(1), handlers.Keep(time.Hour)))
 			} else {
-				f = forward.Register(reg, placed, to, forward.Handler(handlers.MaxAttempts(1), handlers.Keep(time.Hour)))
+				f = forward.Register(reg, placed, to,
+					forward.Handler(handlers.MaxAttempts(1), handlers.Keep(time.Hour)))
 			}
 			enqueue(t, db, 5, nil)
 			relaytest.Run(t, db.DB, reg, relay.Config{})
@@ -182,7 +189,8 @@ func TestAnUnavailableBrokerCountsNoAttempt(t *testing.T) {
 			}
 			to.answers(nil)
 			nothingLeft(t, db)
-			if got := db.Text(t, `SELECT concat(count(*), ' ', max(attempt)) FROM outbox.done_task`); got != "5 1" || len(to.received()) != 5 {
+			if got := db.Text(t, `SELECT concat(count(*), ' ', max(attempt)) FROM outbox.done_task`); got != "5 1" ||
+				len(to.received()) != 5 {
 				t.Errorf("done and attempts %s, %d events", got, len(to.received()))
 			}
 			if s := f.Stats(); s.Open != 0 {
@@ -247,7 +255,8 @@ func TestEachTargetHasItsOwnProgress(t *testing.T) {
 		"billing": {To: billing}, "search": {To: search, Opts: []forward.Option{forward.To("documents")}},
 	}, forward.To("orders"))
 	enqueue(t, db, 3, func(i int) []outbox.Option {
-		return []outbox.Option{outbox.OrderedBy("k"), outbox.Priority(-2), outbox.Headers(map[string]string{"traceparent": "00-1"})}
+		return []outbox.Option{outbox.OrderedBy("k"), outbox.Priority(-2),
+			outbox.Headers(map[string]string{"traceparent": "00-1"})}
 	})
 	ids, source := db.Text(t, keysSQL), db.Text(t, `SELECT 'urn:uuid:' || database_id FROM outbox.identity`)
 	relaytest.Run(t, db.DB, reg, relay.Config{})
@@ -255,7 +264,8 @@ func TestEachTargetHasItsOwnProgress(t *testing.T) {
 	var got []string
 	for _, e := range billing.received() {
 		got = append(got, e.ID)
-		if e.Type != "order.placed" || e.Source != source || e.To != "orders" || e.Key != "k" || !maps.Equal(e.Headers, map[string]string{"traceparent": "00-1"}) || time.Since(e.Time) > time.Hour {
+		if e.Type != "order.placed" || e.Source != source || e.To != "orders" || e.Key != "k" ||
+			!maps.Equal(e.Headers, map[string]string{"traceparent": "00-1"}) || time.Since(e.Time) > time.Hour {
 			t.Errorf("the event is %+v", e)
 		}
 	}
@@ -282,7 +292,8 @@ func TestAnEventWithoutARouteIsADeadLetter(t *testing.T) {
 	enqueue(t, db, 2, nil)
 	relaytest.Run(t, db.DB, reg, relay.Config{})
 	nothingLeft(t, db)
-	if got := db.Text(t, `SELECT string_agg(last_error, '|') FROM outbox.dead_task`); len(to.received()) != 1 || got == "" {
+	if got := db.Text(t, `SELECT string_agg(last_error, '|') FROM outbox.dead_task`); len(to.received()) != 1 ||
+		got == "" {
 		t.Errorf("%d events, dead letters: %s", len(to.received()), got)
 	}
 }
@@ -314,7 +325,10 @@ func TestMistakesAreNoticedAtRegistration(t *testing.T) {
 		"another placeholder": func() { forward.To("{tenant}") },
 		"no targets":          func() { forward.Fanout(handlers.New(), placed, nil) },
 		"too long a timeout":  func() { forward.Timeout(time.Minute) },
-		"too large a batch":   func() { forward.Register(handlers.New(), placed, &broker{}, forward.BatchSize(10_001)) },
+		"too large a batch": func() {
+			forward.Register(handlers.New(), placed, &broker{},
+				forward.BatchSize(10_001))
+		},
 	} {
 		func() {
 			defer func() {

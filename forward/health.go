@@ -28,7 +28,8 @@ func (f *Forwarder) Health() error {
 			texts = append(texts, fmt.Sprintf("and %d more targets", len(all)-i))
 			break
 		}
-		texts = append(texts, fmt.Sprintf("%s since %s: %v", shown(c.target), c.since.UTC().Format(time.RFC3339), c.err))
+		texts = append(texts, fmt.Sprintf("%s since %s: %v", shown(c.target), c.since.UTC().Format(time.RFC3339),
+			c.err))
 	}
 	return fmt.Errorf("%w: %s: %s", ErrUnavailable, f.taskType, strings.Join(texts, "; "))
 }

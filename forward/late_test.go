@@ -31,7 +31,8 @@ func (h hanging) Publish(ctx context.Context, events []*forward.Event) []error {
 func TestAnEventWithoutAnAnswerIsNoOutage(t *testing.T) {
 	t.Parallel()
 	db, to, reg := relaytest.NewDatabase(t), &broker{}, handlers.New()
-	f := forward.Register(reg, placed, hanging{to}, forward.Timeout(50*time.Millisecond), forward.Handler(handlers.MaxAttempts(2), relaytest.RetrySoon()))
+	f := forward.Register(reg, placed, hanging{to}, forward.Timeout(50*time.Millisecond),
+		forward.Handler(handlers.MaxAttempts(2), relaytest.RetrySoon()))
 	enqueue(t, db, 5, nil)
 	relaytest.Run(t, db.DB, reg, relay.Config{Workers: 1})
 	nothingLeft(t, db)

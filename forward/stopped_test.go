@@ -35,7 +35,8 @@ func TestACallThatIsStoppedIsNoOutage(t *testing.T) {
 	for name, stop := range map[string]func(t *testing.T, db *relaytest.Database, r *relaytest.Running){
 		"canceled": func(t *testing.T, db *relaytest.Database, _ *relaytest.Running) {
 			db.Do(t, `SELECT outbox.cancel_task(min(task_id)) FROM outbox.running`)
-			relaytest.Eventually(t, time.Minute, "the event to be gone", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task`) == 1 })
+			relaytest.Eventually(t, time.Minute, "the event to be gone",
+				func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task`) == 1 })
 		},
 		"drained": func(_ *testing.T, _ *relaytest.Database, r *relaytest.Running) { r.Stop() },
 	} {

@@ -36,19 +36,24 @@ func TestAFullTargetHoldsUpNoOther(t *testing.T) {
 		return nil
 	}
 	to.answers(full)
-	f := forward.Register(reg, placed, to, toQueues, forward.BatchSize(4), forward.Handler(handlers.Keep(time.Hour), relaytest.RetrySoon()))
+	f := forward.Register(reg, placed, to, toQueues, forward.BatchSize(4),
+		forward.Handler(handlers.Keep(time.Hour), relaytest.RetrySoon()))
 	enqueue(t, db, 40, queueKeys)
 	r := relaytest.Run(t, db.DB, reg, relay.Config{Workers: 1})
-	relaytest.Eventually(t, time.Minute, "the other queue's events", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.done_task`) == 20 })
+	relaytest.Eventually(t, time.Minute, "the other queue's events",
+		func() bool { return db.Int(t, `SELECT count(*) FROM outbox.done_task`) == 20 })
 	if got := db.Text(t, `SELECT concat(count(*), ' ', max(attempt)) FROM outbox.done_task`); got != "20 1" {
 		t.Errorf("done and attempts of the other queue: %s, want 20 1", got)
 	}
-	relaytest.Eventually(t, time.Minute, "two trials", func() bool { return r.Log.Count("queue is at its limit") > 0 && f.Stats().Temporary >= 4 })
-	if n := db.Int(t, `SELECT sum(attempt) FROM outbox.task`); n > int(f.Stats().Temporary) || f.Stats().Temporary > 19 {
+	relaytest.Eventually(t, time.Minute, "two trials",
+		func() bool { return r.Log.Count("queue is at its limit") > 0 && f.Stats().Temporary >= 4 })
+	if n := db.Int(t, `SELECT sum(attempt) FROM outbox.task`); n > int(f.Stats().Temporary) ||
+		f.Stats().Temporary > 19 {
 		t.Errorf("%d attempts, %+v: events that were not sent have used attempts", n, f.Stats())
 	}
 	r.Log.Want(t, 1, `level=WARN msg="outbox: events are not published for now" task_type=order.placed target=full`)
-	if err := f.Health(); !errors.Is(err, forward.ErrUnavailable) || !strings.Contains(err.Error(), "full since ") || !strings.Contains(err.Error(), "queue is at its limit") {
+	if err := f.Health(); !errors.Is(err, forward.ErrUnavailable) || !strings.Contains(err.Error(), "full since ") ||
+		!strings.Contains(err.Error(), "queue is at its limit") {
 		t.Errorf("health: %v", err)
 	}
 	if s := f.Stats(); s.Open == 0 {
@@ -97,7 +102,8 @@ func TestATargetThatCannotBeReachedHoldsUpNoOther(t *testing.T) {
 func TestATargetThatAsksToWaitUsesNoAttempt(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]error{
-		"RetryAfter": handlers.RetryAfter(time.Millisecond, errors.New("429")), "TargetUnavailable": forward.TargetUnavailable(errors.New("429"), time.Millisecond),
+		"RetryAfter":        handlers.RetryAfter(time.Millisecond, errors.New("429")),
+		"TargetUnavailable": forward.TargetUnavailable(errors.New("429"), time.Millisecond),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -139,7 +145,8 @@ func TestPuttingOffHasABound(t *testing.T) {
 	long := `UPDATE outbox.task SET run_at = now(), last_error = regexp_replace(last_error, 'since \S+:', 'since 2020-01-01T00:00:00Z:') WHERE task_id > $1`
 	db.Do(t, long, db.Int(t, `SELECT min(task_id) FROM outbox.task`))
 	r := relaytest.Run(t, db.DB, reg, relay.Config{})
-	relaytest.Eventually(t, time.Minute, "two dead letters", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.dead_task`) == 2 })
+	relaytest.Eventually(t, time.Minute, "two dead letters",
+		func() bool { return db.Int(t, `SELECT count(*) FROM outbox.dead_task`) == 2 })
 	if got := db.Text(t, `SELECT string_agg(concat_ws(' ', attempt, last_error), '|') FROM outbox.dead_task`); strings.Count(got, "2 forward: unavailable since 2020-01-01T00:00:00Z: connection refused") != 2 {
 		t.Errorf("dead letters: %s", got)
 	}
@@ -168,7 +175,8 @@ func TestAPublishersSnoozeHasABound(t *testing.T) {
 	relaytest.Once(t, db.DB, reg, relay.Config{})
 	waiting := db.Text(t, `SELECT string_agg(concat_ws(' ', attempt, last_error), '|') FROM outbox.task`)
 	dead := db.Text(t, `SELECT string_agg(concat_ws(' ', attempt, last_error), '|') FROM outbox.dead_task`)
-	if !strings.HasPrefix(waiting, "0 ") || !strings.HasSuffix(waiting, "the endpoint hangs") || !strings.Contains(dead, "since 2020-01-01T00:00:00Z") || !strings.HasPrefix(dead, "1 ") {
+	if !strings.HasPrefix(waiting, "0 ") || !strings.HasSuffix(waiting, "the endpoint hangs") ||
+		!strings.Contains(dead, "since 2020-01-01T00:00:00Z") || !strings.HasPrefix(dead, "1 ") {
 		t.Errorf("waiting: %s\ndead: %s", waiting, dead)
 	}
 }

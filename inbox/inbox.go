@@ -58,7 +58,8 @@ func newConfig(opts []Option) (config, error) {
 		return c, fmt.Errorf("%w: inbox: Schema: %q is no name of a schema", outbox.ErrInvalidOption, c.schema)
 	}
 	if c.keep <= 0 || c.keep > maxKeep {
-		return c, fmt.Errorf("%w: inbox: Keep(%v): must be positive, and at most 100 years", outbox.ErrInvalidOption, c.keep)
+		return c, fmt.Errorf("%w: inbox: Keep(%v): must be positive, and at most 100 years", outbox.ErrInvalidOption,
+			c.keep)
 	}
 	return c, nil
 }
@@ -90,8 +91,10 @@ func Once(ctx context.Context, tx outbox.Querier, source, id string, opts ...Opt
 		return false, err
 	}
 	for _, v := range []struct{ name, text string }{{"source", source}, {"id", id}} {
-		if len(v.text) == 0 || len(v.text) > maxBytes || !utf8.ValidString(v.text) || strings.IndexByte(v.text, 0) >= 0 {
-			return false, fmt.Errorf("%w: inbox: the %s %.40q has %d bytes: must be 1 to %d of UTF-8 without NUL", outbox.ErrInvalidOption, v.name, v.text, len(v.text), maxBytes)
+		if len(v.text) == 0 || len(v.text) > maxBytes || !utf8.ValidString(v.text) ||
+			strings.IndexByte(v.text, 0) >= 0 {
+			return false, fmt.Errorf("%w: inbox: the %s %.40q has %d bytes: must be 1 to %d of UTF-8 without NUL",
+				outbox.ErrInvalidOption, v.name, v.text, len(v.text), maxBytes)
 		}
 	}
 	if err := txcheck.Begun(ctx, tx); err != nil {

@@ -39,7 +39,8 @@ func TestAnEventIsNewOnce(t *testing.T) {
 		source, id string
 		want       bool
 	}{
-		{"/orders", "1", true}, {"/orders", "1", false}, {"/orders", "2", true}, {"/mail", "1", true}, {"/orders", "1", false},
+		{"/orders", "1", true}, {"/orders", "1", false}, {"/orders", "2", true}, {"/mail", "1", true},
+		{"/orders", "1", false},
 		{"/orders", "ü' \\", true}, {"/orders", "ü' \\", false},
 	} {
 		if got := once(t, db.DB, c.source, c.id); got != c.want {
@@ -151,19 +152,21 @@ func TestRefusedCalls(t *testing.T) {
 		want       error
 		says       string
 	}{
-		"no transaction":       {nil, "/s", "1", nil, outbox.ErrNoTransaction, "nil"},
-		"a pool":               {db.DB, "/s", "1", nil, outbox.ErrNoTransaction, "*sql.DB"},
-		"no BEGIN":             {conn, "/s", "1", nil, outbox.ErrNoTransaction, "BEGIN"},
-		"an empty source":      {tx, "", "1", nil, outbox.ErrInvalidOption, "source"},
-		"an empty id":          {tx, "/s", "", nil, outbox.ErrInvalidOption, "id"},
-		"a long id":            {tx, "/s", strings.Repeat("x", 1025), nil, outbox.ErrInvalidOption, "1025 bytes"},
-		"not UTF-8":            {tx, "/s", "\xff", nil, outbox.ErrInvalidOption, "UTF-8"},
-		"a NUL":                {tx, "/s\x00", "1", nil, outbox.ErrInvalidOption, "NUL"},
-		"a schema's bad name":  {tx, "/s", "1", []inbox.Option{inbox.Schema(`a"b`)}, outbox.ErrInvalidOption, "Schema"},
-		"to keep for no time":  {tx, "/s", "1", []inbox.Option{inbox.Keep(0)}, outbox.ErrInvalidOption, "Keep"},
-		"to keep for too long": {tx, "/s", "1", []inbox.Option{inbox.Keep(101 * 365 * 24 * time.Hour)}, outbox.ErrInvalidOption, "Keep"},
+		"no transaction":      {nil, "/s", "1", nil, outbox.ErrNoTransaction, "nil"},
+		"a pool":              {db.DB, "/s", "1", nil, outbox.ErrNoTransaction, "*sql.DB"},
+		"no BEGIN":            {conn, "/s", "1", nil, outbox.ErrNoTransaction, "BEGIN"},
+		"an empty source":     {tx, "", "1", nil, outbox.ErrInvalidOption, "source"},
+		"an empty id":         {tx, "/s", "", nil, outbox.ErrInvalidOption, "id"},
+		"a long id":           {tx, "/s", strings.Repeat("x", 1025), nil, outbox.ErrInvalidOption, "1025 bytes"},
+		"not UTF-8":           {tx, "/s", "\xff", nil, outbox.ErrInvalidOption, "UTF-8"},
+		"a NUL":               {tx, "/s\x00", "1", nil, outbox.ErrInvalidOption, "NUL"},
+		"a schema's bad name": {tx, "/s", "1", []inbox.Option{inbox.Schema(`a"b`)}, outbox.ErrInvalidOption, "Schema"},
+		"to keep for no time": {tx, "/s", "1", []inbox.Option{inbox.Keep(0)}, outbox.ErrInvalidOption, "Keep"},
+		"to keep for too long": {tx, "/s", "1", []inbox.Option{inbox.Keep(101 * 365 * 24 * time.Hour)},
+			outbox.ErrInvalidOption, "Keep"},
 	} {
-		if _, err := inbox.Once(t.Context(), c.tx, c.source, c.id, c.opts...); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
+		if _, err := inbox.Once(t.Context(), c.tx, c.source, c.id, c.opts...); !errors.Is(err, c.want) ||
+			!strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want %v that says %q", name, err, c.want, c.says)
 		}
 	}
@@ -179,7 +182,8 @@ func TestPurgeForgetsWhatItsTimeIsOver(t *testing.T) {
 	once(t, db.DB, "/orders", "short", inbox.Keep(time.Microsecond))
 	db.Do(t, `INSERT INTO outbox.inbox (source, event_id, keep_until) SELECT '/old', n::text, now() - interval '1 hour' FROM generate_series(1, 2500) n`)
 	n, err := inbox.Purge(t.Context(), db.DB)
-	if left := db.Text(t, `SELECT string_agg(event_id, ' ') FROM outbox.inbox`); err != nil || n != 2501 || left != "kept" {
+	if left := db.Text(t, `SELECT string_agg(event_id, ' ') FROM outbox.inbox`); err != nil || n != 2501 ||
+		left != "kept" {
 		t.Errorf("%d were forgotten, %q is left, %v; want 2501 and kept", n, left, err)
 	}
 	ended, cancel := context.WithCancel(t.Context())

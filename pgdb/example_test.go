@@ -50,7 +50,8 @@ func ExampleOpenFunc() {
 	fmt.Println(db.PingContext(ctx))
 
 	reg := handlers.New()
-	handlers.Tx(reg, outbox.NewTaskType[int]("COUNT"), func(context.Context, *sql.Tx, *outbox.Task[int]) error { return nil })
+	handlers.Tx(reg, outbox.NewTaskType[int]("COUNT"),
+		func(context.Context, *sql.Tx, *outbox.Task[int]) error { return nil })
 	_, err := relay.New(db, reg, relay.Config{ListenDSNFunc: dsn})
 	fmt.Println(err)
 	// Output:

@@ -213,8 +213,10 @@ func TestOpenIsLibPQsPool(t *testing.T) {
 		t.Fatal(err)
 	}
 	var level, readOnly, b string
-	if err := errors.Join(tx.QueryRow(`SHOW transaction_isolation`).Scan(&level), tx.QueryRow(`SHOW transaction_read_only`).Scan(&readOnly),
-		tx.QueryRow(`SELECT b FROM t WHERE a = $1`, 1).Scan(&b), tx.Commit()); err != nil || level != "serializable" || readOnly != "on" || b != "one" {
+	if err := errors.Join(tx.QueryRow(`SHOW transaction_isolation`).Scan(&level),
+		tx.QueryRow(`SHOW transaction_read_only`).Scan(&readOnly),
+		tx.QueryRow(`SELECT b FROM t WHERE a = $1`, 1).Scan(&b), tx.Commit()); err != nil || level != "serializable" ||
+		readOnly != "on" || b != "one" {
 		t.Errorf("got %q %q %q %v", level, readOnly, b, err)
 	}
 	stmt, err := db.Prepare(`SELECT count(*) FROM t WHERE a > $1`)
@@ -235,8 +237,10 @@ func TestOpenIsLibPQsPool(t *testing.T) {
 
 func TestOpenRefusesWhatIsNoConnectionStringAndDoesNotShowIt(t *testing.T) {
 	t.Parallel()
-	for _, dsn := range []string{"postgres://user:sesame@host:port/db", "password='sesame", "sesame", "password=sesame target_session_attrs=prefer-standby"} {
-		if _, err := pgdb.Open(dsn); err == nil || strings.Contains(err.Error(), "sesame") || strings.Contains(err.Error(), "connection failed") {
+	for _, dsn := range []string{"postgres://user:sesame@host:port/db", "password='sesame", "sesame",
+		"password=sesame target_session_attrs=prefer-standby"} {
+		if _, err := pgdb.Open(dsn); err == nil || strings.Contains(err.Error(), "sesame") ||
+			strings.Contains(err.Error(), "connection failed") {
 			t.Errorf("%q: got %v", dsn, err)
 		}
 	}

@@ -71,11 +71,15 @@ func TestAFunctionForTheDSNCostsNeitherTheProcessNorTheCaller(t *testing.T) {
 		"sealed":              func() (string, error) { return "", errors.New("sealed") },
 		"deadline exceeded":   func() (string, error) { <-hangs; return "", nil },
 		"not shown":           func() (string, error) { return "password='sesame", nil },
-		"prefer-standby":      func() (string, error) { return "password=sesame target_session_attrs=prefer-standby", nil },
+		"prefer-standby": func() (string, error) {
+			return "password=sesame target_session_attrs=prefer-standby",
+				nil
+		},
 	} {
 		db := pgdb.OpenFunc(func(context.Context) (string, error) { return f() })
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-		if err := db.PingContext(ctx); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "sesame") {
+		if err := db.PingContext(ctx); err == nil || !strings.Contains(err.Error(), want) ||
+			strings.Contains(err.Error(), "sesame") {
 			t.Errorf("got %v, want %s", err, want)
 		}
 		cancel()

@@ -38,7 +38,8 @@ var _ pq.DialerContext = (*wire)(nil)
 // sends when the context of a call has ended; the connection does not go back to the pool then
 // (IsValid).
 func (w *wire) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	d := net.Dialer{Timeout: dialTimeout, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3}}
+	d := net.Dialer{Timeout: dialTimeout, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second,
+		Interval: 5 * time.Second, Count: 3}}
 	d.Control = func(network, _ string, raw syscall.RawConn) error {
 		if network == "unix" {
 			return nil

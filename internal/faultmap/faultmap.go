@@ -51,7 +51,8 @@ func Table(t testing.TB, heading string) (rows []map[string]string) {
 // Check makes each error that a table of docs/faults.md names, and compares its fault with the
 // table's. made makes the errors by name. other, which may be nil, makes those of further names, and
 // returns none for a name that it does not know.
-func Check(t *testing.T, heading string, fault func(error) string, made map[string]func() error, other func(name string) []error) {
+func Check(t *testing.T, heading string, fault func(error) string, made map[string]func() error,
+	other func(name string) []error) {
 	t.Helper()
 	tabled := map[string]bool{}
 	for _, row := range Table(t, heading) {

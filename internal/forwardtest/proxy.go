@@ -24,7 +24,8 @@ type Proxy struct {
 // NewProxy starts a proxy before the broker at an address. It ends with the test.
 func NewProxy(t testing.TB, to string) *Proxy {
 	t.Helper()
-	p := &Proxy{Address: "127.0.0.1:0", to: to, t: t, conns: map[net.Conn]bool{}, held: make(chan struct{}, 1), going: make(chan struct{})}
+	p := &Proxy{Address: "127.0.0.1:0", to: to, t: t, conns: map[net.Conn]bool{}, held: make(chan struct{}, 1),
+		going: make(chan struct{})}
 	close(p.going)
 	p.Start()
 	t.Cleanup(func() {

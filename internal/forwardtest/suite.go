@@ -60,7 +60,8 @@ type Mended struct {
 
 // Event is an event to a destination.
 func Event(id, to string) *forward.Event {
-	return &forward.Event{ID: id, Source: "/shop", Type: "order.placed", Key: "c1", Subject: "order/9", Time: time.Unix(1e9, 0),
+	return &forward.Event{ID: id, Source: "/shop", Type: "order.placed", Key: "c1", Subject: "order/9",
+		Time:    time.Unix(1e9, 0),
 		Headers: map[string]string{"traceparent": "00-1"}, Data: []byte(`{"n": 1}`), To: to, Attempt: 1}
 }
 
@@ -69,7 +70,8 @@ func (s *Suite) Run(t *testing.T) {
 	tests := map[string]func(*testing.T, *Broker){
 		"an event arrives with its attributes": s.arrives, "refused events leave their neighbours alone": s.refuses,
 		"a broker that is down is unavailable": s.isDown, "Publish ends with its context": s.endsWithContext,
-		"Close waits for what is in flight": s.closes, "a lost reply": s.losesReply, "an outage costs no attempt": s.outage,
+		"Close waits for what is in flight": s.closes, "a lost reply": s.losesReply,
+		"an outage costs no attempt": s.outage,
 	}
 	if s.Kills {
 		tests["events of a key arrive in order through kills"] = s.kills
@@ -88,7 +90,8 @@ func (s *Suite) Run(t *testing.T) {
 // Ready waits until the publisher can be used.
 func Ready(t testing.TB, p Publisher) {
 	t.Helper()
-	relaytest.Eventually(t, time.Minute, "the publisher to be ready", func() bool { return p.Ready(t.Context()) == nil })
+	relaytest.Eventually(t, time.Minute, "the publisher to be ready",
+		func() bool { return p.Ready(t.Context()) == nil })
 }
 
 // Unavailable checks that each of n errors is the broker's.
@@ -158,7 +161,8 @@ func (s *Suite) refuses(t *testing.T, b *Broker) {
 		return e
 	}
 	events, want := []*forward.Event{keyless("first")}, []string{"none"}
-	for fault, changes := range map[string]map[string]func(*forward.Event){"the event's, for good": s.Refused, "the target's": s.Unready} {
+	for fault, changes := range map[string]map[string]func(*forward.Event){"the event's, for good": s.Refused,
+		"the target's": s.Unready} {
 		for what, change := range changes {
 			e := keyless(what)
 			change(e)
@@ -278,10 +282,12 @@ func (s *Suite) losesReply(t *testing.T, b *Broker) {
 }
 
 // publish publishes n events of so many keys by a relay.
-func (s *Suite) publish(t *testing.T, b *Broker, n, keys int, opts ...handlers.Option) (*forward.Forwarder, *relaytest.Database) {
+func (s *Suite) publish(t *testing.T, b *Broker, n, keys int, opts ...handlers.Option) (*forward.Forwarder,
+	*relaytest.Database) {
 	t.Helper()
 	db, reg := relaytest.NewDatabase(t), handlers.New()
-	f := forward.Register(reg, Placed, b.Connect(t), forward.To(b.To), forward.Handler(append(opts, handlers.Keep(time.Hour))...))
+	f := forward.Register(reg, Placed, b.Connect(t), forward.To(b.To),
+		forward.Handler(append(opts, handlers.Keep(time.Hour))...))
 	Enqueue(t, db, 0, n, keys)
 	r := relaytest.Prepare(t, db.DB, reg, relay.Config{})
 	for _, function := range s.Leaves {
@@ -309,8 +315,10 @@ func (s *Suite) mends(t *testing.T, b *Broker, fault Mended) {
 	const events, keys = 50, 5
 	mend := fault.Break(t, b.Of)
 	f, db := s.publish(t, b, events, keys, relaytest.RetrySoon())
-	relaytest.Eventually(t, time.Minute, "the relay to notice", func() bool { return f.Stats().Temporary > 0 && f.Health() != nil })
-	if err := f.Health(); err == nil || !strings.Contains(err.Error(), b.To) || !strings.Contains(err.Error(), fault.Says) {
+	relaytest.Eventually(t, time.Minute, "the relay to notice",
+		func() bool { return f.Stats().Temporary > 0 && f.Health() != nil })
+	if err := f.Health(); err == nil || !strings.Contains(err.Error(), b.To) ||
+		!strings.Contains(err.Error(), fault.Says) {
 		t.Errorf("Health: %v", err)
 	}
 	mend()

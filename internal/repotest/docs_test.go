@@ -26,7 +26,8 @@ func (n names) unknown(text string) (out []string) {
 	}
 	for _, span := range codeSpan.FindAllStringSubmatch(anyBlock.ReplaceAllString(text, ""), -1) {
 		s := span[1]
-		if tests := aTest.FindAllStringSubmatch(s, -1); testName.MatchString(s[strings.LastIndex(s, ".")+1:]) && len(tests) > 0 {
+		if tests := aTest.FindAllStringSubmatch(s, -1); testName.MatchString(s[strings.LastIndex(s, ".")+1:]) &&
+			len(tests) > 0 {
 			for _, m := range tests {
 				_, found := n.tests[m[1]+"."+m[2]]
 				check(found, m[0])
@@ -42,7 +43,8 @@ func (n names) unknown(text string) (out []string) {
 		for _, m := range ofTask.FindAllStringSubmatch(s, -1) {
 			check(n.api["outbox.Task."+m[1]], m[0])
 		}
-		if m := oneName.FindStringSubmatch(s); m != nil && !n.has(m[1]+m[2]) && (n.has(m[1]) || m[2] == "" || !n.has(m[2][1:])) { // a variable's method is fine
+		if m := oneName.FindStringSubmatch(s); m != nil && !n.has(m[1]+m[2]) &&
+			(n.has(m[1]) || m[2] == "" || !n.has(m[2][1:])) { // a variable's method is fine
 			out = append(out, s)
 		}
 	}
@@ -114,7 +116,8 @@ func TestEachRowOfTheTableOfFeaturesIsFilledIn(t *testing.T) {
 	rows := 0
 	for line := range strings.Lines(read(t, "docs/features.md")) {
 		line = strings.TrimSpace(line)
-		if !strings.HasPrefix(line, "|") || strings.HasPrefix(line, "|---") || strings.HasPrefix(line, "| capability |") {
+		if !strings.HasPrefix(line, "|") || strings.HasPrefix(line, "|---") ||
+			strings.HasPrefix(line, "| capability |") {
 			continue
 		}
 		rows++

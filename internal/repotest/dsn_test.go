@@ -35,8 +35,10 @@ func adminCalls() map[string]func(ctx context.Context, db *sql.DB) error {
 			if err != nil {
 				return nil // which is an error here
 			}
-			values := []any{c, ctx, "00000000-0000-8000-8000-000000000001", int64(1), 0, time.Hour, admin.Ready, admin.Filter{Error: "x"}, admin.Page{}, c.Purge,
-				admin.Entry{Action: "test", Target: "test"}, admin.RepairOptions{}, admin.AdoptOptions{}, func() (int64, error) { return 0, nil }}
+			values := []any{c, ctx, "00000000-0000-8000-8000-000000000001", int64(1), 0, time.Hour, admin.Ready,
+				admin.Filter{Error: "x"}, admin.Page{}, c.Purge,
+				admin.Entry{Action: "test", Target: "test"}, admin.RepairOptions{}, admin.AdoptOptions{},
+				func() (int64, error) { return 0, nil }}
 			var args []reflect.Value
 			for j := range method.Type.NumIn() {
 				in := method.Type.In(j)
@@ -59,7 +61,8 @@ func adminCalls() map[string]func(ctx context.Context, db *sql.DB) error {
 func TestNoErrorRepeatsTheConnectionString(t *testing.T) {
 	t.Parallel()
 	reg := handlers.New()
-	handlers.Tx(reg, outbox.NewTaskType[int]("T"), func(context.Context, *sql.Tx, *outbox.Task[int]) error { return nil })
+	handlers.Tx(reg, outbox.NewTaskType[int]("T"),
+		func(context.Context, *sql.Tx, *outbox.Task[int]) error { return nil })
 	calls := map[string]func(ctx context.Context, db *sql.DB) error{
 		"InTx": func(ctx context.Context, db *sql.DB) error {
 			return outbox.InTx(ctx, db, func(*sql.Tx) error { return nil })
@@ -85,7 +88,8 @@ func TestNoErrorRepeatsTheConnectionString(t *testing.T) {
 	}
 	maps.Copy(calls, adminCalls())
 	for _, driver := range []string{"postgres", "pgx"} {
-		for _, dsn := range []string{"postgres://app:C4n4ry@%zz/x", "host=127.0.0.1 port=1 password=a C4n4ry", "host=127.0.0.1 port=C4n4ry"} {
+		for _, dsn := range []string{"postgres://app:C4n4ry@%zz/x", "host=127.0.0.1 port=1 password=a C4n4ry",
+			"host=127.0.0.1 port=C4n4ry"} {
 			db, err := sql.Open(driver, dsn)
 			if err != nil {
 				t.Fatal(err)

@@ -37,7 +37,8 @@ func deadLinks(name, text string) (out []string) {
 		to, _ := os.ReadFile(target)
 		found := false
 		for _, h := range heading.FindAllStringSubmatch(string(to), -1) {
-			slug := strings.ReplaceAll(notInSlugs.ReplaceAllString(strings.ToLower(h[1]), ""), " ", "-") // as GitHub makes them
+			slug := strings.ReplaceAll(notInSlugs.ReplaceAllString(strings.ToLower(h[1]), ""), " ",
+				"-") // as GitHub makes them
 			found = found || slug == anchor
 		}
 		if !found {

@@ -187,7 +187,8 @@ func TestTheLintOfSQLFindsTheFormsThatAreKnownToBreak(t *testing.T) {
 	}
 	for _, text := range []string{
 		`WITH c AS MATERIALIZED (SELECT id FROM t LIMIT 1 FOR UPDATE SKIP LOCKED) DELETE FROM t USING c WHERE t.id = c.id`,
-		"UPDATE t\nSET a = 1 WHERE b IN (SELECT 1)", "SET LOCAL lock_timeout = 1", "SET CONSTRAINTS ALL IMMEDIATE", "LISTEN works not; listen to it", "set lock_timeout: %w",
+		"UPDATE t\nSET a = 1 WHERE b IN (SELECT 1)", "SET LOCAL lock_timeout = 1", "SET CONSTRAINTS ALL IMMEDIATE",
+		"LISTEN works not; listen to it", "set lock_timeout: %w",
 	} {
 		if found := forbiddenSQL(text); len(found) != 0 {
 			t.Errorf("found %q in %s", found, text)

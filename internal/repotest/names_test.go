@@ -25,7 +25,8 @@ type names struct {
 var readNames = sync.OnceValues(func() (names, error) {
 	n := names{map[string]bool{}, map[string]string{}, map[string]bool{}, map[string]bool{}}
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || filepath.Ext(path) != ".go" || strings.Contains(filepath.ToSlash(path), "/testdata/") {
+		if err != nil || d.IsDir() || filepath.Ext(path) != ".go" ||
+			strings.Contains(filepath.ToSlash(path), "/testdata/") {
 			return err
 		}
 		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)

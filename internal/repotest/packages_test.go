@@ -36,10 +36,12 @@ var exports = map[string]string{}
 
 // typeCheck fills in files, types and info.
 func (p *goPackage) typeCheck(files ...*ast.File) (err error) {
-	imports := importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
+	imports := importer.ForCompiler(fset, "gc",
+		func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
 	p.files = files
 	p.info = &types.Info{
-		Uses: map[*ast.Ident]types.Object{}, Types: map[ast.Expr]types.TypeAndValue{}, Selections: map[*ast.SelectorExpr]*types.Selection{},
+		Uses: map[*ast.Ident]types.Object{}, Types: map[ast.Expr]types.TypeAndValue{},
+		Selections: map[*ast.SelectorExpr]*types.Selection{},
 	}
 	p.types, err = (&types.Config{Importer: imports}).Check(p.ImportPath, fset, files, p.info)
 	return err

@@ -24,7 +24,8 @@ type batch struct {
 }
 
 func newBatch(events []*forward.Event) *batch {
-	return &batch{events: events, errs: publisher.All(events, errUnsettled), held: map[string]error{}, refused: map[string]error{}}
+	return &batch{events: events, errs: publisher.All(events, errUnsettled), held: map[string]error{},
+		refused: map[string]error{}}
 }
 
 // group returns the next events that may be in flight together: one of each key. It is empty at the

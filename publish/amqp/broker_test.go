@@ -85,14 +85,17 @@ func newRabbit(program, epmd string) (r *rabbit, err error) {
 	}
 	in := func(name string) string { return filepath.Join(r.dir.Path, name) }
 	r.env = []string{
-		"HOME=" + r.dir.Path, "RABBITMQ_NODENAME=outbox" + strconv.Itoa(ports[0]) + "@localhost", "RABBITMQ_DIST_PORT=" + strconv.Itoa(ports[1]),
+		"HOME=" + r.dir.Path, "RABBITMQ_NODENAME=outbox" + strconv.Itoa(ports[0]) + "@localhost",
+		"RABBITMQ_DIST_PORT=" + strconv.Itoa(ports[1]),
 		"ERL_EPMD_ADDRESS=127.0.0.1", "ERL_EPMD_PORT=" + strconv.Itoa(ports[2]),
-		"RABBITMQ_MNESIA_BASE=" + in("mnesia"), "RABBITMQ_LOG_BASE=" + in("log"), "RABBITMQ_CONFIG_FILE=" + in("rabbitmq.conf"),
+		"RABBITMQ_MNESIA_BASE=" + in("mnesia"), "RABBITMQ_LOG_BASE=" + in("log"),
+		"RABBITMQ_CONFIG_FILE=" + in("rabbitmq.conf"),
 		"RABBITMQ_ENABLED_PLUGINS_FILE=" + in("plugins"), "RABBITMQ_CONF_ENV_FILE=" + in("none"),
 		"RABBITMQ_ALLOW_INPUT=1", // the shell becomes the server, so that its number is the server's
 		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-noinput +S 2:2 -kernel inet_dist_use_interface {127,0,0,1}",
 	}
-	if r.epmd, err = r.epmdDir.Spawn(filepath.Join(r.epmdDir.Path, "output"), epmd, "-address", "127.0.0.1", "-port", strconv.Itoa(ports[2])); err != nil {
+	if r.epmd, err = r.epmdDir.Spawn(filepath.Join(r.epmdDir.Path, "output"), epmd, "-address", "127.0.0.1", "-port",
+		strconv.Itoa(ports[2])); err != nil {
 		return r, err
 	}
 	return r, r.start()

@@ -47,10 +47,12 @@ func (c *Config) validate() error {
 	var errs []error
 	c.Channels = cmp.Or(c.Channels, defaultChannels)
 	if c.Channels < 1 || c.Channels > mostChannels {
-		errs = append(errs, fmt.Errorf("outboxamqp: Config.Channels: %d: must be within 1 to %d; 0 is %d", c.Channels, mostChannels, defaultChannels))
+		errs = append(errs, fmt.Errorf("outboxamqp: Config.Channels: %d: must be within 1 to %d; 0 is %d", c.Channels,
+			mostChannels, defaultChannels))
 	}
 	if len(c.Exchange) > mostShort {
-		errs = append(errs, fmt.Errorf("outboxamqp: Config.Exchange: has %d bytes: AMQP allows %d", len(c.Exchange), mostShort))
+		errs = append(errs, fmt.Errorf("outboxamqp: Config.Exchange: has %d bytes: AMQP allows %d", len(c.Exchange),
+			mostShort))
 	}
 	if c.DialConfig != nil && c.DialConfig.Recovery != nil {
 		errs = append(errs, errors.New("outboxamqp: Config.DialConfig.Recovery: must be nil: the Publisher connects again by itself"))

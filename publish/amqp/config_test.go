@@ -26,10 +26,12 @@ func TestMistakesInTheConfigurationAreNamed(t *testing.T) {
 		"channels":        {good, "Config.Channels", outboxamqp.Config{Channels: -1}},
 		"many channels":   {good, "Config.Channels", outboxamqp.Config{Channels: 1001}},
 		"a long exchange": {good, "Config.Exchange", outboxamqp.Config{Exchange: strings.Repeat("x", 256)}},
-		"recovery":        {good, "Config.DialConfig.Recovery", outboxamqp.Config{DialConfig: &amqp.Config{Recovery: &amqp.Recovery{}}}},
+		"recovery": {good, "Config.DialConfig.Recovery",
+			outboxamqp.Config{DialConfig: &amqp.Config{Recovery: &amqp.Recovery{}}}},
 	} {
 		_, err := outboxamqp.Connect(c.url, c.config)
-		if err == nil || !strings.HasPrefix(err.Error(), "outboxamqp: ") || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "sec") {
+		if err == nil || !strings.HasPrefix(err.Error(), "outboxamqp: ") || !strings.Contains(err.Error(), c.says) ||
+			strings.Contains(err.Error(), "sec") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -49,15 +51,19 @@ func TestABrokerThatCannotBeReachedIsUnavailable(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = gone.Close()
-	config := outboxamqp.Config{DialConfig: &amqp.Config{Dial: func(string, string) (net.Conn, error) { return nil, errors.New("no way there") }}}
+	config := outboxamqp.Config{DialConfig: &amqp.Config{Dial: func(string, string) (net.Conn, error) {
+		return nil,
+			errors.New("no way there")
+	}}}
 	for name, c := range map[string]struct {
 		url, says string
 		config    outboxamqp.Config
 	}{
 		"nothing listens": {"amqp://guest:secret@" + gone.Addr().String(), "refused", outboxamqp.Config{}},
 		"nothing answers": {"amqp://guest:secret@" + silent.Addr().String(), "no connection", outboxamqp.Config{}},
-		"too slow":        {"amqp://guest:secret@" + silent.Addr().String() + "/?connection_timeout=20", "deadline|timeout", outboxamqp.Config{}},
-		"dial fails":      {"amqp://guest:secret@127.0.0.1:1", "no way there", config},
+		"too slow": {"amqp://guest:secret@" + silent.Addr().String() + "/?connection_timeout=20",
+			"deadline|timeout", outboxamqp.Config{}},
+		"dial fails": {"amqp://guest:secret@127.0.0.1:1", "no way there", config},
 	} {
 		limit := time.Minute
 		if name == "nothing answers" {
@@ -70,7 +76,8 @@ func TestABrokerThatCannotBeReachedIsUnavailable(t *testing.T) {
 			continue
 		}
 		for _, err := range append(errs, p.Ready(within(t, limit))) {
-			if _, away := forward.IsUnavailable(err); !away || !regexp.MustCompile(c.says).MatchString(err.Error()) || strings.Contains(err.Error(), "secret") {
+			if _, away := forward.IsUnavailable(err); !away || !regexp.MustCompile(c.says).MatchString(err.Error()) ||
+				strings.Contains(err.Error(), "secret") {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
@@ -82,7 +89,8 @@ func TestAWrongPasswordIsUnavailable(t *testing.T) {
 	r := broker(t)
 	p := connect(t, strings.Replace(r.url(), "guest:guest", "guest:secret", 1), outboxamqp.Config{})
 	errs := p.Publish(within(t, time.Minute), events(1, "q"))
-	if _, away := forward.IsUnavailable(errors.Join(errs...)); !away || !strings.Contains(errs[0].Error(), "403") || strings.Contains(errs[0].Error(), "secret") {
+	if _, away := forward.IsUnavailable(errors.Join(errs...)); !away || !strings.Contains(errs[0].Error(), "403") ||
+		strings.Contains(errs[0].Error(), "secret") {
 		t.Errorf("%v", errs)
 	}
 }

@@ -16,7 +16,8 @@ var (
 	ofExchange = []int{amqp.NotFound, amqp.AccessRefused, amqp.ResourceLocked}
 	// ofConnection are those that end the connection, with all that is in flight on it, over one event.
 	// Any other end of the connection is no event's.
-	ofConnection = []int{amqp.FrameError, amqp.SyntaxError, amqp.CommandInvalid, amqp.UnexpectedFrame, amqp.NotImplemented, amqp.InternalError}
+	ofConnection = []int{amqp.FrameError, amqp.SyntaxError, amqp.CommandInvalid, amqp.UnexpectedFrame,
+		amqp.NotImplemented, amqp.InternalError}
 )
 
 func endsConnection(fault *amqp.Error) bool {

@@ -23,7 +23,8 @@ func TestTheMapOfRabbitMQ(t *testing.T) {
 	r := broker(t)
 	ch := channel(t, r)
 	q := queue(t, ch, nil)
-	full, err := ch.QueueDeclare(q+"-full", true, false, false, false, amqp.Table{"x-max-length": 0, "x-overflow": "reject-publish"})
+	full, err := ch.QueueDeclare(q+"-full", true, false, false, false,
+		amqp.Table{"x-max-length": 0, "x-overflow": "reject-publish"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +45,10 @@ func TestTheMapOfRabbitMQ(t *testing.T) {
 	over, cancel := context.WithDeadline(t.Context(), time.Unix(1, 0))
 	defer cancel()
 	faultmap.Check(t, "RabbitMQ", forwardtest.Fault, map[string]func() error{
-		"a message over max_message_size": func() error { return publish("", q, func(e *forward.Event) { e.Data = make([]byte, mostBytes+1) }) },
+		"a message over max_message_size": func() error {
+			return publish("", q,
+				func(e *forward.Event) { e.Data = make([]byte, mostBytes+1) })
+		},
 		"a header CC or BCC": func() error {
 			return publish("", q, func(e *forward.Event) { e.Headers = map[string]string{"CC": "x"} })
 		},
@@ -55,16 +59,28 @@ func TestTheMapOfRabbitMQ(t *testing.T) {
 			return publish("", q, func(e *forward.Event) { e.Headers = map[string]string{long: ""} })
 		},
 		"headers that do not fit into a frame": func() error {
-			return publish("", q, func(e *forward.Event) { e.Headers = map[string]string{"x": strings.Repeat("x", 200_000)} })
+			return publish("", q, func(e *forward.Event) {
+				e.Headers = map[string]string{"x": strings.Repeat("x",
+					200_000)}
+			})
 		},
 		"basic.nack of a full queue":      func() error { return publish("", full.Name, same) },
 		"basic.return: no queue takes it": func() error { return publish("", "nowhere", same) },
 		"404 no exchange":                 func() error { return publish("missing", q, same) },
 		"403 no right to write":           func() error { return publish("forbidden", q, same) },
-		"no connection":                   func() error { return down.Publish(within(t, time.Minute), events(1, q))[0] },
-		"a closed Publisher":              func() error { return closed.Publish(within(t, time.Minute), events(1, q))[0] },
-		"no confirm in time":              func() error { return connect(t, r.url(), outboxamqp.Config{}).Publish(over, events(1, q))[0] },
-		"any other code":                  func() error { return outboxamqp.Refused(closed, 599) },
+		"no connection": func() error {
+			return down.Publish(within(t, time.Minute),
+				events(1, q))[0]
+		},
+		"a closed Publisher": func() error {
+			return closed.Publish(within(t, time.Minute),
+				events(1, q))[0]
+		},
+		"no confirm in time": func() error {
+			return connect(t, r.url(), outboxamqp.Config{}).Publish(over,
+				events(1, q))[0]
+		},
+		"any other code": func() error { return outboxamqp.Refused(closed, 599) },
 	}, func(name string) []error {
 		code, err := strconv.Atoi(strings.TrimSuffix(name, " of the connection"))
 		switch {
@@ -83,7 +99,8 @@ func TestAnAnswerForManyIsAskedForOnce(t *testing.T) {
 	r := broker(t)
 	for _, exchange := range []string{"missing", "forbidden"} {
 		if exchange == "forbidden" {
-			if err := channel(t, r).ExchangeDeclare(exchange, amqp.ExchangeFanout, true, false, false, false, nil); err != nil {
+			if err := channel(t, r).ExchangeDeclare(exchange, amqp.ExchangeFanout, true, false, false, false,
+				nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -106,7 +123,8 @@ func TestAnEventThatEndsTheConnectionIsAtFaultAlone(t *testing.T) {
 	r := broker(t)
 	ch := channel(t, r)
 	q := queue(t, ch, nil)
-	p := connect(t, r.url(), outboxamqp.Config{Channels: 1, DialConfig: &amqp.Config{Dial: dialPoisoned(amqp.InternalError)}})
+	p := connect(t, r.url(), outboxamqp.Config{Channels: 1,
+		DialConfig: &amqp.Config{Dial: dialPoisoned(amqp.InternalError)}})
 	all := events(20, q)
 	all[5].Data = []byte(`"poison"`)
 	errs := p.Publish(within(t, time.Minute), all)
@@ -167,5 +185,6 @@ func TestARefusedLoginIsTriedAgain(t *testing.T) {
 		}
 	}
 	login.right.Store(true)
-	relaytest.Eventually(t, time.Minute, "a login", func() bool { return p.Publish(within(t, time.Minute), events(1, q)) == nil })
+	relaytest.Eventually(t, time.Minute, "a login",
+		func() bool { return p.Publish(within(t, time.Minute), events(1, q)) == nil })
 }

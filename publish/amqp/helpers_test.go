@@ -68,7 +68,8 @@ func content(t testing.TB, ch *amqp.Channel, queue string) (all []amqp.Delivery)
 // events are n events to a routing key, with the ids 0 and on and without ordering keys.
 func events(n int, to string) (all []*forward.Event) {
 	for i := range n {
-		all = append(all, &forward.Event{ID: fmt.Sprint(i), Source: "/shop", Type: "order.placed", Time: time.Now(), To: to, Data: fmt.Appendf(nil, `{"n": %d}`, i), Attempt: 1})
+		all = append(all, &forward.Event{ID: fmt.Sprint(i), Source: "/shop", Type: "order.placed", Time: time.Now(),
+			To: to, Data: fmt.Appendf(nil, `{"n": %d}`, i), Attempt: 1})
 	}
 	return all
 }

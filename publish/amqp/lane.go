@@ -171,7 +171,8 @@ func (l *lane) wait(ctx context.Context, confirm *amqp.DeferredConfirmation) err
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-blocked:
-		return forward.Unavailable(fmt.Errorf("outboxamqp: %s: the broker has blocked the connection", l.p.dialing.name), 0)
+		return forward.Unavailable(fmt.Errorf("outboxamqp: %s: the broker has blocked the connection",
+			l.p.dialing.name), 0)
 	}
 }
 

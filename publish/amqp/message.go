@@ -33,7 +33,8 @@ func newMessage(e *forward.Event, frame int) (amqp.Publishing, error) {
 		size += 1 + len(h.Name) + 5 + len(h.Value)
 	}
 	if frame > 0 && size > frame {
-		return m, fmt.Errorf("outboxamqp: event %s: the headers take %d bytes: more than a frame of %d", m.MessageId, size, frame)
+		return m, fmt.Errorf("outboxamqp: event %s: the headers take %d bytes: more than a frame of %d", m.MessageId,
+			size, frame)
 	}
 	if err := short("routing key", e.To); err != nil {
 		return m, err

@@ -61,7 +61,8 @@ func TestAFailedEventHoldsUpItsKey(t *testing.T) {
 	r := broker(t)
 	ch := channel(t, r)
 	q := queue(t, ch, nil)
-	full, err := ch.QueueDeclare(q+"-full", true, false, false, false, amqp.Table{"x-max-length": 0, "x-overflow": "reject-publish"})
+	full, err := ch.QueueDeclare(q+"-full", true, false, false, false,
+		amqp.Table{"x-max-length": 0, "x-overflow": "reject-publish"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +76,8 @@ func TestAFailedEventHoldsUpItsKey(t *testing.T) {
 	if len(errs) != 6 {
 		t.Fatalf("%d errors", len(errs))
 	}
-	for i, want := range map[int]string{0: "the target's", 2: "the broker's", 5: "the broker's"} { // no attempt counts of what is not sent
+	for i, want := range map[int]string{0: "the target's", 2: "the broker's",
+		5: "the broker's"} { // no attempt counts of what is not sent
 		if kind := forwardtest.Fault(errs[i]); kind != want {
 			t.Errorf("event %d: %s, want %s: %v", i, kind, want, errs[i])
 		}

@@ -36,7 +36,8 @@ func TestEventsOutliveTheBrokersRestarts(t *testing.T) {
 	if err := p.Ready(within(t, time.Minute)); err == nil {
 		t.Error("Ready without a broker")
 	}
-	f := forward.Register(reg, forwardtest.Placed, p, forward.To(q), forward.BatchSize(3), forward.Handler(handlers.MaxAttempts(1), handlers.Keep(time.Hour)))
+	f := forward.Register(reg, forwardtest.Placed, p, forward.To(q), forward.BatchSize(3),
+		forward.Handler(handlers.MaxAttempts(1), handlers.Keep(time.Hour)))
 	relayed := relaytest.Prepare(t, db.DB, reg, relay.Config{Workers: 3})
 	for _, function := range leaves {
 		relayed.Leaves(function)
@@ -51,14 +52,16 @@ func TestEventsOutliveTheBrokersRestarts(t *testing.T) {
 			continue
 		default:
 			before := f.Stats().Published
-			relaytest.Eventually(t, time.Minute, "events are published", func() bool { return f.Stats().Published > before+part/5 })
+			relaytest.Eventually(t, time.Minute, "events are published",
+				func() bool { return f.Stats().Published > before+part/5 })
 			r.kill()
 		}
 		before := f.Stats().Unavailable
 		if err := r.start(); err != nil { // takes seconds
 			t.Fatal(err)
 		}
-		relaytest.Eventually(t, time.Minute, "the outage is noticed", func() bool { return f.Stats().Unavailable > before })
+		relaytest.Eventually(t, time.Minute, "the outage is noticed",
+			func() bool { return f.Stats().Unavailable > before })
 	}
 	up = true
 	db.Emptied(t, 2*time.Minute)
@@ -106,7 +109,8 @@ func TestABlockedConnectionIsUnavailable(t *testing.T) {
 		t.Errorf("Ready: %v", err)
 	}
 	lift()
-	relaytest.Eventually(t, time.Minute, "the connection is unblocked", func() bool { return p.Ready(within(t, time.Minute)) == nil })
+	relaytest.Eventually(t, time.Minute, "the connection is unblocked",
+		func() bool { return p.Ready(within(t, time.Minute)) == nil })
 	if errs := p.Publish(within(t, time.Minute), events(3, q)); errs != nil {
 		t.Error(errs)
 	}
@@ -137,5 +141,6 @@ func TestWritesThatBlockEndWithTheContext(t *testing.T) {
 		t.Error("Publish does not end")
 	}
 	proxy.Release()
-	relaytest.Eventually(t, time.Minute, "it works again", func() bool { return p.Publish(within(t, time.Minute), events(1, q)) == nil })
+	relaytest.Eventually(t, time.Minute, "it works again",
+		func() bool { return p.Publish(within(t, time.Minute), events(1, q)) == nil })
 }

@@ -39,7 +39,8 @@ func (p *place) received(t testing.TB, least int) (all []forwardtest.Received) {
 	t.Helper()
 	relaytest.Eventually(t, time.Minute, "the events", func() bool {
 		for _, d := range content(t, p.ch, p.name) {
-			got := forwardtest.Received{ID: d.MessageId, ContentType: d.ContentType, Data: d.Body, Headers: map[string]string{}}
+			got := forwardtest.Received{ID: d.MessageId, ContentType: d.ContentType, Data: d.Body,
+				Headers: map[string]string{}}
 			for name, value := range d.Headers {
 				got.Headers[name], _ = value.(string)
 			}
@@ -66,9 +67,11 @@ func TestAsAllPublishers(t *testing.T) {
 			return &forwardtest.Broker{
 				Of: at, To: "orders.eu", Received: at.received,
 				Connect: func(t testing.TB) forwardtest.Publisher {
-					return connect(t, strings.Replace(r.url(), r.address(), proxy.Address, 1), outboxamqp.Config{Exchange: at.name, Channels: 1})
+					return connect(t, strings.Replace(r.url(), r.address(), proxy.Address, 1),
+						outboxamqp.Config{Exchange: at.name, Channels: 1})
 				},
-				Stop: proxy.Stop, Start: proxy.Start, Hold: proxy.Hold, Release: proxy.Release, LoseReplies: proxy.LoseReplies,
+				Stop: proxy.Stop, Start: proxy.Start, Hold: proxy.Hold, Release: proxy.Release,
+				LoseReplies: proxy.LoseReplies,
 			}
 		},
 		Prefix: "cloudEvents_", Leaves: leaves,
@@ -82,7 +85,8 @@ func TestAsAllPublishers(t *testing.T) {
 			"more than a frame":          func(e *forward.Event) { e.Headers = map[string]string{"x": strings.Repeat("x", 200_000)} },
 		},
 		Unready: map[string]func(*forward.Event){
-			"unroutable": func(e *forward.Event) { e.To = "nowhere" }, "unroutable as well": func(e *forward.Event) { e.To = "nowhere" },
+			"unroutable":         func(e *forward.Event) { e.To = "nowhere" },
+			"unroutable as well": func(e *forward.Event) { e.To = "nowhere" },
 		},
 		Mended: map[string]forwardtest.Mended{
 			"no exchange": {Says: "no exchange", Break: func(_ testing.TB, of any) func() {

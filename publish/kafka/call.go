@@ -149,7 +149,8 @@ func (c *call) broken(ctx context.Context) bool {
 // record has the time of its publication, as Kafka deletes records by their age, and kgo's delivery
 // timeout counts from it. The time of the event is in ce_time.
 func record(e *forward.Event) *kgo.Record {
-	r := &kgo.Record{Topic: e.To, Value: e.Data, Headers: []kgo.RecordHeader{{Key: "content-type", Value: []byte(forward.ContentType)}}}
+	r := &kgo.Record{Topic: e.To, Value: e.Data,
+		Headers: []kgo.RecordHeader{{Key: "content-type", Value: []byte(forward.ContentType)}}}
 	if e.Key != "" {
 		r.Key = []byte(e.Key)
 	}

@@ -25,7 +25,8 @@ var impatient = outboxkafka.Config{Options: []kgo.Opt{kgo.RecordRetries(0), kgo.
 
 // hidden are answers that the client does not show: after the first two it cannot know whether the
 // broker has the record, so it sends it again without end.
-var hidden = errors.Join(kerr.RequestTimedOut, kerr.NotEnoughReplicasAfterAppend, kerr.DuplicateSequenceNumber, kerr.ConcurrentTransactions)
+var hidden = errors.Join(kerr.RequestTimedOut, kerr.NotEnoughReplicasAfterAppend, kerr.DuplicateSequenceNumber,
+	kerr.ConcurrentTransactions)
 
 // docs/faults.md says of each answer of a broker whose fault it is. The broker gives each.
 func TestTheMapOfKafka(t *testing.T) {
@@ -138,7 +139,8 @@ func TestARightThatComesLate(t *testing.T) {
 	t.Parallel()
 	b := newBroker(t)
 	p := connect(t, b.url())
-	fault := b.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.InitProducerID}, TopLevel: true, Err: kerr.ClusterAuthorizationFailed, Count: -1})
+	fault := b.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.InitProducerID}, TopLevel: true,
+		Err: kerr.ClusterAuthorizationFailed, Count: -1})
 	for range 2 {
 		if errs := p.Publish(t.Context(), []*forward.Event{event("1")}); forwardtest.Fault(errors.Join(errs...)) != "the target's" || !errors.Is(errs[0], kerr.ClusterAuthorizationFailed) {
 			t.Errorf("without the right: %v", errs)
@@ -154,13 +156,15 @@ func TestARightThatComesLate(t *testing.T) {
 // logs in again with what the function of the login says then.
 func TestARefusedLogin(t *testing.T) {
 	t.Parallel()
-	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, topic), kfake.EnableSASL(), kfake.Superuser("PLAIN", "shop", "new"))
+	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, topic), kfake.EnableSASL(),
+		kfake.Superuser("PLAIN", "shop", "new"))
 	forwardtest.Must(t, err)
 	defer c.Close()
 	var password atomic.Value
 	password.Store("old")
-	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.SASLAuthenticate}, TopLevel: true, Err: kerr.SaslAuthenticationFailed, Count: -1,
-		When: func(kmsg.Request) bool { return password.Load() == "old" }}) // kfake itself closes the connection
+	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.SASLAuthenticate}, TopLevel: true, Err: kerr.SaslAuthenticationFailed,
+		Count: -1,
+		When:  func(kmsg.Request) bool { return password.Load() == "old" }}) // kfake itself closes the connection
 	login := plain.Plain(func(context.Context) (plain.Auth, error) {
 		return plain.Auth{User: "shop", Pass: password.Load().(string)}, nil
 	})

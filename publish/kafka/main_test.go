@@ -51,7 +51,8 @@ func newBroker(t testing.TB) *broker {
 func (b *broker) start() {
 	b.t.Helper()
 	var err error
-	b.Cluster, err = kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(b.port), kfake.DataDir(b.dir), kfake.SeedTopics(4, topic),
+	b.Cluster, err = kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(b.port), kfake.DataDir(b.dir),
+		kfake.SeedTopics(4, topic),
 		kfake.BrokerConfigs(map[string]string{"message.max.bytes": "10000"}))
 	forwardtest.Must(b.t, err)
 }
@@ -68,7 +69,8 @@ func (b *broker) url() string { return "kafka://" + strings.Join(b.ListenAddrs()
 // received are the records of the topic: at least n, and those of a second more.
 func (b *broker) received(t testing.TB, n int) (all []forwardtest.Received) {
 	t.Helper()
-	client, err := kgo.NewClient(kgo.SeedBrokers(b.ListenAddrs()...), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	client, err := kgo.NewClient(kgo.SeedBrokers(b.ListenAddrs()...), kgo.ConsumeTopics(topic),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
 	forwardtest.Must(t, err)
 	defer client.Close()
 	for {
@@ -168,8 +170,14 @@ func TestAsAllPublishers(t *testing.T) {
 				forwardtest.Must(t, b.DeleteTopic(topic))
 				return func() { forwardtest.Must(t, b.CreateTopic(topic, 4, nil)) }
 			}},
-			"a right":     {Break: func(_ testing.TB, of any) func() { return of.(*broker).answers(kerr.TopicAuthorizationFailed) }},
-			"a full disk": {Break: func(_ testing.TB, of any) func() { return of.(*broker).answers(kerr.KafkaStorageError) }},
+			"a right": {Break: func(_ testing.TB,
+				of any) func() {
+				return of.(*broker).answers(kerr.TopicAuthorizationFailed)
+			}},
+			"a full disk": {Break: func(_ testing.TB,
+				of any) func() {
+				return of.(*broker).answers(kerr.KafkaStorageError)
+			}},
 		},
 	}
 	suite.Run(t)

@@ -50,7 +50,8 @@ func Connect(url string, c Config) (*Publisher, error) {
 	}
 	opts := append([]kgo.Opt{
 		kgo.SeedBrokers(brokers...), kgo.ClientID("outbox"), kgo.RequiredAcks(kgo.AllISRAcks()),
-		kgo.ProducerLinger(time.Millisecond), kgo.RecordDeliveryTimeout(30 * time.Second), kgo.RecordRetries(recordRetries),
+		kgo.ProducerLinger(time.Millisecond), kgo.RecordDeliveryTimeout(30 * time.Second),
+		kgo.RecordRetries(recordRetries),
 		kgo.MetadataMinAge(250 * time.Millisecond), kgo.UnknownTopicRetries(4),
 	}, c.Options...)
 	p := &Publisher{open: func() (*kgo.Client, error) { return kgo.NewClient(opts...) }}

@@ -27,7 +27,8 @@ func Example() {
 	}
 	orderPlaced := outbox.NewTaskType[Order]("order.placed")
 
-	publisher, err := outboxkafka.Connect("localhost:9092", outboxkafka.Config{Options: []kgo.Opt{kgo.ClientID("shop")}})
+	publisher, err := outboxkafka.Connect("localhost:9092",
+		outboxkafka.Config{Options: []kgo.Opt{kgo.ClientID("shop")}})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -82,7 +82,8 @@ func (c *call) wait(ctx context.Context, e *forward.Event, ack jetstream.PubAckF
 // limit is lower than maxSubject: the longest of the call is at fault.
 func (c *call) closedBy(e *forward.Event) error {
 	last := c.l.js.Conn().LastError()
-	if last != nil && strings.Contains(strings.ToLower(last.Error()), "maximum control line") && len(e.To) == c.longest {
+	if last != nil && strings.Contains(strings.ToLower(last.Error()), "maximum control line") &&
+		len(e.To) == c.longest {
 		return fmt.Errorf("the subject has %d bytes: %w", len(e.To), last)
 	}
 	return nats.ErrConnectionClosed

@@ -34,7 +34,9 @@ func TestASlowConsumerHasEachEffectOnce(t *testing.T) {
 	if errs := p.Publish(t.Context(), all); errs != nil {
 		t.Fatal(errs)
 	}
-	consumer, err := s.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "slow", AckPolicy: jetstream.AckExplicitPolicy, AckWait: 200 * time.Millisecond})
+	consumer, err := s.CreateConsumer(t.Context(),
+		jetstream.ConsumerConfig{Durable: "slow", AckPolicy: jetstream.AckExplicitPolicy,
+			AckWait: 200 * time.Millisecond})
 	forwardtest.Must(t, err)
 	var (
 		again   [events]chan struct{} // closed by the second delivery
@@ -85,7 +87,8 @@ func TestASlowConsumerHasEachEffectOnce(t *testing.T) {
 	})
 	forwardtest.Must(t, err)
 	defer got.Stop()
-	relaytest.Eventually(t, time.Minute, "all events to be consumed", func() bool { return done.Load() == events && doubled.Load() >= events })
+	relaytest.Eventually(t, time.Minute, "all events to be consumed",
+		func() bool { return done.Load() == events && doubled.Load() >= events })
 	if got := db.Text(t, `SELECT concat(count(*), ' ', count(DISTINCT id)) FROM bill`); got != "20 20" {
 		t.Errorf("effects and different ones: %s, want 20 20", got)
 	}
@@ -124,7 +127,8 @@ func TestServicesWithDefaultsShareAStream(t *testing.T) {
 		f := forward.Register(reg, forwardtest.Placed, connect(t, b.url()), forward.To("orders.placed"))
 		db.Do(t, `INSERT INTO outbox.task (task_type, payload, created_at) VALUES ('order.placed', '{"n": 0}', '2026-01-01')`)
 		leave(relaytest.Run(t, db.DB, reg, relay.Config{}))
-		relaytest.Eventually(t, time.Minute, "the event to be published", func() bool { return f.Stats().Published > 0 })
+		relaytest.Eventually(t, time.Minute, "the event to be published",
+			func() bool { return f.Stats().Published > 0 })
 	}
 	got := b.messages()
 	if len(got) != 2 {

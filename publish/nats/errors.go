@@ -45,12 +45,15 @@ func (c *call) classify(ctx context.Context, e *forward.Event, err error) error 
 	var refused *jetstream.APIError
 	switch {
 	case errors.Is(err, nats.ErrMaxPayload):
-		return forward.Permanent(fmt.Errorf("%w: %d bytes with headers, the server takes %d", wrapped, len(e.Data), c.l.js.Conn().MaxPayload()))
-	case errors.Is(err, nats.ErrBadSubject), errors.Is(err, jetstream.ErrInvalidSubject), errors.Is(err, nats.ErrBadHeaderMsg):
+		return forward.Permanent(fmt.Errorf("%w: %d bytes with headers, the server takes %d", wrapped, len(e.Data),
+			c.l.js.Conn().MaxPayload()))
+	case errors.Is(err, nats.ErrBadSubject), errors.Is(err, jetstream.ErrInvalidSubject),
+		errors.Is(err, nats.ErrBadHeaderMsg):
 		return forward.Permanent(wrapped)
 	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, jetstream.ErrNoStreamResponse):
 		return c.noResponders(ctx, e, wrapped)
-	case errors.Is(err, nats.ErrPermissionViolation), errors.Is(err, jetstream.ErrAsyncPublishTimeout), errors.Is(err, nats.ErrTimeout):
+	case errors.Is(err, nats.ErrPermissionViolation), errors.Is(err, jetstream.ErrAsyncPublishTimeout),
+		errors.Is(err, nats.ErrTimeout):
 		return forward.TargetUnavailable(wrapped, 0)
 	case errors.As(err, &refused):
 		return byCode(refused, wrapped)
@@ -107,7 +110,8 @@ func (c *call) noResponders(ctx context.Context, e *forward.Event, err error) er
 	switch {
 	case errors.Is(found, jetstream.ErrStreamNotFound):
 		err = fmt.Errorf("%w: no stream takes the subject", err)
-	case errors.Is(c.noLookup, nats.ErrNoResponders), errors.Is(c.noLookup, jetstream.ErrJetStreamNotEnabled), errors.Is(c.noLookup, jetstream.ErrJetStreamNotEnabledForAccount):
+	case errors.Is(c.noLookup, nats.ErrNoResponders), errors.Is(c.noLookup, jetstream.ErrJetStreamNotEnabled),
+		errors.Is(c.noLookup, jetstream.ErrJetStreamNotEnabledForAccount):
 		return forward.Unavailable(fmt.Errorf("%w: JetStream is not there: %w", err, c.noLookup), 0)
 	}
 	return forward.TargetUnavailable(err, 0)

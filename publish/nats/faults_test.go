@@ -34,25 +34,39 @@ func TestTheMapOfNATS(t *testing.T) {
 		return fmt.Errorf("nats: %w", &jetstream.APIError{Code: status, ErrorCode: code, Description: text})
 	}
 	given := map[string]error{
-		"10002": refused(400, 10002, "resource limits exceeded for account"), "10039": refused(503, 10039, ""), "10054": refused(400, 10054, ""),
-		"10071": refused(400, 10071, "wrong last sequence: 7"), "10076": refused(503, 10076, ""), "10077": refused(503, 10077, "maximum messages exceeded"),
-		"10077 message too large": refused(503, 10077, "message too large"), "10097": refused(400, 10097, ""), "10109": refused(400, 10109, ""),
+		"10002": refused(400, 10002, "resource limits exceeded for account"), "10039": refused(503, 10039, ""),
+		"10054": refused(400, 10054, ""),
+		"10071": refused(400, 10071, "wrong last sequence: 7"), "10076": refused(503, 10076, ""),
+		"10077":                   refused(503, 10077, "maximum messages exceeded"),
+		"10077 message too large": refused(503, 10077, "message too large"), "10097": refused(400, 10097, ""),
+		"10109": refused(400, 10109, ""),
 		"10158": refused(409, 10158, ""), "10167": refused(429, 10167, ""),
-		"any other code with a status of 500 or more": refused(503, 10023, "insufficient resources"), "any other error": errors.New("never heard of"),
-		"an error of the network": &net.OpError{Op: "write", Err: errors.New("broken pipe")}, "io.EOF": io.EOF, "io.ErrUnexpectedEOF": io.ErrUnexpectedEOF,
+		"any other code with a status of 500 or more": refused(503, 10023, "insufficient resources"),
+		"any other error":         errors.New("never heard of"),
+		"an error of the network": &net.OpError{Op: "write", Err: errors.New("broken pipe")}, "io.EOF": io.EOF,
+		"io.ErrUnexpectedEOF": io.ErrUnexpectedEOF,
 
-		"nats.ErrMaxPayload": nats.ErrMaxPayload, "nats.ErrBadSubject": nats.ErrBadSubject, "nats.ErrBadHeaderMsg": nats.ErrBadHeaderMsg,
-		"nats.ErrNoResponders": nats.ErrNoResponders, "nats.ErrPermissionViolation": nats.ErrPermissionViolation, "nats.ErrTimeout": nats.ErrTimeout,
+		"nats.ErrMaxPayload": nats.ErrMaxPayload, "nats.ErrBadSubject": nats.ErrBadSubject,
+		"nats.ErrBadHeaderMsg": nats.ErrBadHeaderMsg,
+		"nats.ErrNoResponders": nats.ErrNoResponders, "nats.ErrPermissionViolation": nats.ErrPermissionViolation,
+		"nats.ErrTimeout":          nats.ErrTimeout,
 		"nats.ErrConnectionClosed": nats.ErrConnectionClosed, "nats.ErrConnectionDraining": nats.ErrConnectionDraining,
 		"nats.ErrConnectionReconnecting": nats.ErrConnectionReconnecting, "nats.ErrDisconnected": nats.ErrDisconnected,
-		"nats.ErrInvalidConnection": nats.ErrInvalidConnection, "nats.ErrNoServers": nats.ErrNoServers, "nats.ErrStaleConnection": nats.ErrStaleConnection,
-		"nats.ErrReconnectBufExceeded": nats.ErrReconnectBufExceeded, "nats.ErrAuthorization": nats.ErrAuthorization, "nats.ErrAuthExpired": nats.ErrAuthExpired,
+		"nats.ErrInvalidConnection": nats.ErrInvalidConnection, "nats.ErrNoServers": nats.ErrNoServers,
+		"nats.ErrStaleConnection":      nats.ErrStaleConnection,
+		"nats.ErrReconnectBufExceeded": nats.ErrReconnectBufExceeded, "nats.ErrAuthorization": nats.ErrAuthorization,
+		"nats.ErrAuthExpired": nats.ErrAuthExpired,
 		"nats.ErrAuthRevoked": nats.ErrAuthRevoked, "nats.ErrAccountAuthExpired": nats.ErrAccountAuthExpired,
-		"nats.ErrMaxConnectionsExceeded": nats.ErrMaxConnectionsExceeded, "nats.ErrMaxAccountConnectionsExceeded": nats.ErrMaxAccountConnectionsExceeded,
-		"jetstream.ErrInvalidSubject": jetstream.ErrInvalidSubject, "jetstream.ErrInvalidJSAck": jetstream.ErrInvalidJSAck,
-		"jetstream.ErrNoStreamResponse": jetstream.ErrNoStreamResponse, "jetstream.ErrAsyncPublishTimeout": jetstream.ErrAsyncPublishTimeout,
-		"jetstream.ErrConnectionClosed": jetstream.ErrConnectionClosed, "jetstream.ErrServerShutdown": jetstream.ErrServerShutdown,
-		"jetstream.ErrJetStreamPublisherClosed": jetstream.ErrJetStreamPublisherClosed, "jetstream.ErrTooManyStalledMsgs": jetstream.ErrTooManyStalledMsgs,
+		"nats.ErrMaxConnectionsExceeded":        nats.ErrMaxConnectionsExceeded,
+		"nats.ErrMaxAccountConnectionsExceeded": nats.ErrMaxAccountConnectionsExceeded,
+		"jetstream.ErrInvalidSubject":           jetstream.ErrInvalidSubject,
+		"jetstream.ErrInvalidJSAck":             jetstream.ErrInvalidJSAck,
+		"jetstream.ErrNoStreamResponse":         jetstream.ErrNoStreamResponse,
+		"jetstream.ErrAsyncPublishTimeout":      jetstream.ErrAsyncPublishTimeout,
+		"jetstream.ErrConnectionClosed":         jetstream.ErrConnectionClosed,
+		"jetstream.ErrServerShutdown":           jetstream.ErrServerShutdown,
+		"jetstream.ErrJetStreamPublisherClosed": jetstream.ErrJetStreamPublisherClosed,
+		"jetstream.ErrTooManyStalledMsgs":       jetstream.ErrTooManyStalledMsgs,
 	}
 	real := map[string]func() error{ // of a server
 		"an invalid subject or header": func() error {
@@ -68,7 +82,8 @@ func TestTheMapOfNATS(t *testing.T) {
 		},
 		"JetStream is not there": func() error {
 			relaytest.Eventually(t, time.Minute, "a connection", func() bool {
-				_, down := forward.IsUnavailable(outboxnats.Classify(t.Context(), off, event("1"), nats.ErrNoResponders))
+				_, down := forward.IsUnavailable(outboxnats.Classify(t.Context(), off, event("1"),
+					nats.ErrNoResponders))
 				return down
 			})
 			return off.Publish(t.Context(), []*forward.Event{event("1")})[0]

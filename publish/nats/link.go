@@ -48,7 +48,8 @@ func dial(url string, own []nats.Option) (*link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("outboxnats: connect: %w", err)
 	}
-	l.js, err = jetstream.New(conn, jetstream.WithPublishAsyncMaxPending(maxPending), jetstream.WithPublishAsyncTimeout(ackTimeout))
+	l.js, err = jetstream.New(conn, jetstream.WithPublishAsyncMaxPending(maxPending),
+		jetstream.WithPublishAsyncTimeout(ackTimeout))
 	if err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("outboxnats: connect: %w", err)

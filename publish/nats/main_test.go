@@ -18,7 +18,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	forwardtest.Main(m, func(broker string) (forward.Publisher, error) { return outboxnats.Connect(broker, outboxnats.Config{}) })
+	forwardtest.Main(m, func(broker string) (forward.Publisher,
+		error) {
+		return outboxnats.Connect(broker, outboxnats.Config{})
+	})
 }
 
 func event(id string) *forward.Event { return forwardtest.Event(id, "orders.placed") }
@@ -41,7 +44,8 @@ type broker struct {
 
 func newBroker(t testing.TB, change func(*server.Options)) *broker {
 	t.Helper()
-	b := &broker{t: t, options: server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true}}
+	b := &broker{t: t, options: server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(),
+		NoSigs: true, NoLog: true}}
 	if change != nil {
 		change(&b.options)
 	}
@@ -85,7 +89,8 @@ func (b *broker) jetStream() jetstream.JetStream {
 
 func (b *broker) stream(change func(*jetstream.StreamConfig)) jetstream.Stream {
 	b.t.Helper()
-	c := jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>"}, Storage: jetstream.FileStorage, Duplicates: time.Hour}
+	c := jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders.>"}, Storage: jetstream.FileStorage,
+		Duplicates: time.Hour}
 	if change != nil {
 		change(&c)
 	}
@@ -159,10 +164,13 @@ func TestAsAllPublishers(t *testing.T) {
 		Prefix: "ce-", Once: true, Kills: true, Leaves: leaves,
 		Refused: map[string]func(*forward.Event){
 			"too large for the server": pad(200_000), "too large for the stream": pad(80_000),
-			"too long a subject": to("orders." + strings.Repeat("x", 5000)), "a line break": to("orders.x\ny"), "a space": to("orders. placed"),
+			"too long a subject": to("orders." + strings.Repeat("x", 5000)), "a line break": to("orders.x\ny"),
+			"a space":    to("orders. placed"),
 			"a wildcard": to("orders.*"), "an empty word": to("orders..placed"),
-			"a header that is no token": header("trace id", "1"), "one with a colon": header("a:b", "1"), "one that is not ASCII": header("größe", "1"),
-			"one without a name": header("", "1"), "one with a line break": header("a", "1\r\nb: 2"), "headers of over 64 KiB": header("a", strings.Repeat("x", 70_000)),
+			"a header that is no token": header("trace id", "1"), "one with a colon": header("a:b", "1"),
+			"one that is not ASCII": header("größe", "1"),
+			"one without a name":    header("", "1"), "one with a line break": header("a", "1\r\nb: 2"),
+			"headers of over 64 KiB": header("a", strings.Repeat("x", 70_000)),
 		},
 		Unready: map[string]func(*forward.Event){"no stream": to("nowhere")},
 		Mended: map[string]forwardtest.Mended{

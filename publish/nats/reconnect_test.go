@@ -36,7 +36,8 @@ func TestAPublisherSurvivesAPasswordRotation(t *testing.T) {
 	var password atomic.Value
 	var logins atomic.Int64
 	password.Store("old")
-	p, err := outboxnats.Connect(b.url(), outboxnats.Config{Options: []nats.Option{nats.UserInfoHandler(func() (string, string) {
+	p, err := outboxnats.Connect(b.url(), outboxnats.Config{Options: []nats.Option{nats.UserInfoHandler(func() (string,
+		string) {
 		logins.Add(1)
 		return "app", password.Load().(string)
 	})}})
@@ -74,7 +75,8 @@ func TestAConnectionThatIsClosedForGoodIsReplaced(t *testing.T) {
 	var conn atomic.Pointer[nats.Conn]
 	var closed atomic.Int64
 	p, err := outboxnats.Connect(b.url(), outboxnats.Config{Options: []nats.Option{
-		nats.ConnectHandler(func(c *nats.Conn) { conn.Store(c) }), nats.ClosedHandler(func(*nats.Conn) { closed.Add(1) })}})
+		nats.ConnectHandler(func(c *nats.Conn) { conn.Store(c) }),
+		nats.ClosedHandler(func(*nats.Conn) { closed.Add(1) })}})
 	forwardtest.Must(t, err)
 	t.Cleanup(p.Close)
 	forwardtest.Ready(t, p)
@@ -147,7 +149,9 @@ func TestARefusedSubjectIsTheTargets(t *testing.T) {
 	b.stream(nil)
 	permit := func(allow ...string) func(*server.Options) {
 		return func(o *server.Options) {
-			o.Users = []*server.User{{Username: "app", Password: "x", Permissions: &server.Permissions{Publish: &server.SubjectPermission{Allow: append(allow, "$JS.API.>")}}}}
+			o.Users = []*server.User{{Username: "app", Password: "x",
+				Permissions: &server.Permissions{Publish: &server.SubjectPermission{Allow: append(allow,
+					"$JS.API.>")}}}}
 		}
 	}
 	b.logins(permit("orders.other"))
@@ -190,7 +194,8 @@ func TestADuplicateIsLookedAt(t *testing.T) {
 	another := event("7")
 	another.Time = another.Time.Add(time.Hour)
 	errs := p.Publish(t.Context(), []*forward.Event{another, event("8")})
-	if len(errs) != 2 || errs[0] == nil || errs[1] != nil || forward.IsPermanent(errs[0]) || !strings.Contains(errs[0].Error(), "another event") {
+	if len(errs) != 2 || errs[0] == nil || errs[1] != nil || forward.IsPermanent(errs[0]) ||
+		!strings.Contains(errs[0].Error(), "another event") {
 		t.Errorf("got %v, want an error for the first one, to be tried again", errs)
 	}
 	if got := p.Duplicates(); got != 1 {

@@ -115,7 +115,8 @@ func (p *Publisher) call(ctx context.Context, g *group) error {
 	g.called = hanging < mostHanging
 	p.mu.Unlock()
 	if !g.called {
-		return forward.TargetUnavailable(fmt.Errorf("outboxwatermill: publish to topic %q: %d calls hang", g.topic, hanging), 0)
+		return forward.TargetUnavailable(fmt.Errorf("outboxwatermill: publish to topic %q: %d calls hang", g.topic,
+			hanging), 0)
 	}
 	defer p.returned(g)
 	return p.publish(g)

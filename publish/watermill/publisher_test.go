@@ -49,7 +49,8 @@ func (p *pubsub) seen() []string {
 // to are events with the ids 0 and on, to these topics.
 func to(topics ...string) (all []*forward.Event) {
 	for i, topic := range topics {
-		all = append(all, &forward.Event{ID: fmt.Sprint(i), Source: "/shop", Type: "order.placed", To: topic, Data: []byte("{}"), Attempt: 1})
+		all = append(all, &forward.Event{ID: fmt.Sprint(i), Source: "/shop", Type: "order.placed", To: topic,
+			Data: []byte("{}"), Attempt: 1})
 	}
 	return all
 }
@@ -98,14 +99,17 @@ func TestAnErrorIsThatOfItsTopicsEvents(t *testing.T) {
 	}
 	for i, topic := range topics {
 		after, away := forward.IsUnavailable(errs[i])
-		if away != (topic == "down") || away && after != time.Second || forward.IsPermanent(errs[i]) != (topic == "refused") || (errs[i] == nil) != (topic == "fine") {
+		if away != (topic == "down") || away && after != time.Second ||
+			forward.IsPermanent(errs[i]) != (topic == "refused") || (errs[i] == nil) != (topic == "fine") {
 			t.Errorf("%s: %v", topic, errs[i])
 		}
-		if want := map[string]error{"down": down, "refused": refused, "odd": odd}[topic]; want != nil && !errors.Is(errs[i], want) {
+		if want := map[string]error{"down": down, "refused": refused, "odd": odd}[topic]; want != nil &&
+			!errors.Is(errs[i], want) {
 			t.Errorf("%s: %v does not wrap the error", topic, errs[i])
 		}
 	}
-	if plain := outboxwatermill.New(ps, outboxwatermill.Config{}).Publish(t.Context(), to("down")); !errors.Is(plain[0], down) || forward.IsPermanent(plain[0]) {
+	if plain := outboxwatermill.New(ps, outboxwatermill.Config{}).Publish(t.Context(), to("down")); !errors.Is(plain[0],
+		down) || forward.IsPermanent(plain[0]) {
 		t.Errorf("without Classify: %v", plain)
 	} else if _, away := forward.IsUnavailable(plain[0]); away {
 		t.Error("without Classify an error is unavailable")

@@ -39,7 +39,8 @@ func TestTasksArriveAsMessages(t *testing.T) {
 	const n, keys = 60, 4
 	var tasks []outbox.NewTask
 	for i := range n {
-		tasks = append(tasks, placed.New(order{i}, outbox.OrderedBy(fmt.Sprint("k", i%keys)), outbox.Headers(map[string]string{"traceparent": "00-1", "content_type": "forged"})))
+		tasks = append(tasks, placed.New(order{i}, outbox.OrderedBy(fmt.Sprint("k", i%keys)),
+			outbox.Headers(map[string]string{"traceparent": "00-1", "content_type": "forged"})))
 	}
 	relaytest.EnqueueAll(db.DB, tasks...)
 	relaytest.Run(t, db.DB, reg, relay.Config{Workers: 3})
@@ -63,7 +64,8 @@ func TestTasksArriveAsMessages(t *testing.T) {
 	db.Emptied(t, time.Minute)
 	m := got[5]
 	id := m.Metadata.Get("ce_id")
-	want := message.Metadata{"ce_specversion": "1.0", "ce_id": id, "ce_source": "/shop", "ce_type": "order.placed", "ce_time": m.Metadata.Get("ce_time"),
+	want := message.Metadata{"ce_specversion": "1.0", "ce_id": id, "ce_source": "/shop", "ce_type": "order.placed",
+		"ce_time":         m.Metadata.Get("ce_time"),
 		"ce_partitionkey": "k1", "traceparent": "00-1", "content_type": "application/json", "key": "k1"}
 	if !maps.Equal(m.Metadata, want) || id == "" || m.UUID != id || string(m.Payload) != `{"n": 5}` {
 		t.Errorf("the message is %s %s %v\nwant %v", m.UUID, m.Payload, m.Metadata, want)

@@ -60,7 +60,8 @@ func (c *Config) check() error {
 		errs = append(errs, errors.New("outboxwebhook: Config.Secrets: is nil: receivers could not tell your requests from others; set Unsigned if that is what you want"))
 	}
 	if c.Timeout < 0 || c.Timeout > mostTimeout {
-		errs = append(errs, fmt.Errorf("outboxwebhook: Config.Timeout: is %v, must be at most %v", c.Timeout, mostTimeout))
+		errs = append(errs, fmt.Errorf("outboxwebhook: Config.Timeout: is %v, must be at most %v", c.Timeout,
+			mostTimeout))
 	}
 	if c.Concurrency < 0 {
 		errs = append(errs, fmt.Errorf("outboxwebhook: Config.Concurrency: is %d, must not be negative", c.Concurrency))

@@ -72,7 +72,10 @@ func TestTheMapOfWebhooks(t *testing.T) {
 		},
 		"an error of Config.Secrets": func() error {
 			p := newPublisher(t, answer, func(c *Config) {
-				c.Secrets = func(context.Context, string) ([]string, error) { return nil, errors.New("the vault is closed") }
+				c.Secrets = func(context.Context, string) ([]string, error) {
+					return nil,
+						errors.New("the vault is closed")
+				}
 			})
 			return one(t, p, event("1", answer.URL+"/200"))
 		},

@@ -20,8 +20,10 @@ var errRefused = errors.New("refused")
 // special are the blocks of IANA's registries of special-purpose addresses that are not for the
 // public internet, or that lead to others: 6to4 and Teredo embed IPv4 addresses. Azure answers its
 // machines at 168.63.129.16.
-var special = prefixes("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "168.63.129.16/32", "169.254.0.0/16", "172.16.0.0/12",
-	"192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
+var special = prefixes("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "168.63.129.16/32", "169.254.0.0/16",
+	"172.16.0.0/12",
+	"192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24",
+	"203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
 	"2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")
 
 // global is the block of all public IPv6 addresses.
@@ -82,7 +84,8 @@ func (c *Config) checkURL(text string) error {
 	case err != nil:
 		return fmt.Errorf("%w: the URL is not valid", errRefused)
 	case u.Scheme != "https" && (u.Scheme != "http" || !c.AllowHTTP):
-		return fmt.Errorf("%w: the URL begins with %q: must be https (Config.AllowHTTP allows http)", errRefused, u.Scheme)
+		return fmt.Errorf("%w: the URL begins with %q: must be https (Config.AllowHTTP allows http)", errRefused,
+			u.Scheme)
 	case u.Hostname() == "":
 		return fmt.Errorf("%w: the URL has no host", errRefused)
 	case u.User != nil:
@@ -111,11 +114,13 @@ func place(text string) string {
 }
 
 func (c *Config) client(resolver *net.Resolver) *http.Client {
-	dialer := &net.Dialer{Timeout: c.Timeout, KeepAlive: 30 * time.Second, ControlContext: c.control, Resolver: resolver}
+	dialer := &net.Dialer{Timeout: c.Timeout, KeepAlive: 30 * time.Second, ControlContext: c.control,
+		Resolver: resolver}
 	return &http.Client{
 		Transport: &http.Transport{
 			DialContext: dial(dialer), TLSClientConfig: c.TLS, ForceAttemptHTTP2: true, TLSHandshakeTimeout: c.Timeout,
-			MaxIdleConns: 1000, MaxIdleConnsPerHost: max(c.Concurrency, 100), IdleConnTimeout: 90 * time.Second, MaxResponseHeaderBytes: 64 << 10,
+			MaxIdleConns: 1000, MaxIdleConnsPerHost: max(c.Concurrency, 100), IdleConnTimeout: 90 * time.Second,
+			MaxResponseHeaderBytes: 64 << 10,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}

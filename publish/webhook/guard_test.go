@@ -21,11 +21,16 @@ func TestAddresses(t *testing.T) {
 	c := &Config{Allow: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}}
 	for address, want := range map[string]bool{
 		"93.184.216.34": true, "8.8.8.8": true, "2606:2800:220:1::1": true, "10.1.2.3": true,
-		"127.0.0.1": false, "127.255.255.254": false, "10.0.0.1": false, "10.255.0.1": false, "172.16.0.1": false, "172.31.255.255": false,
-		"192.168.1.1": false, "169.254.169.254": false, "100.64.0.1": false, "0.0.0.0": false, "0.1.2.3": false, "224.0.0.1": false,
-		"255.255.255.255": false, "240.0.0.1": false, "192.0.2.1": false, "198.18.0.1": false, "198.51.100.7": false, "203.0.113.9": false,
-		"::1": false, "::": false, "fd00::1": false, "fc00::1": false, "fe80::1": false, "fe80::1%eth0": false, "ff02::1": false,
-		"::ffff:127.0.0.1": false, "::ffff:8.8.8.8": true, "64:ff9b::7f00:1": false, "::ffff:0:127.0.0.1": false, "168.63.129.16": false, "2002:7f00:1::": false, "2001:db8::1": false, "::127.0.0.1": false,
+		"127.0.0.1": false, "127.255.255.254": false, "10.0.0.1": false, "10.255.0.1": false, "172.16.0.1": false,
+		"172.31.255.255": false,
+		"192.168.1.1":    false, "169.254.169.254": false, "100.64.0.1": false, "0.0.0.0": false, "0.1.2.3": false,
+		"224.0.0.1":       false,
+		"255.255.255.255": false, "240.0.0.1": false, "192.0.2.1": false, "198.18.0.1": false, "198.51.100.7": false,
+		"203.0.113.9": false,
+		"::1":         false, "::": false, "fd00::1": false, "fc00::1": false, "fe80::1": false, "fe80::1%eth0": false,
+		"ff02::1":          false,
+		"::ffff:127.0.0.1": false, "::ffff:8.8.8.8": true, "64:ff9b::7f00:1": false, "::ffff:0:127.0.0.1": false,
+		"168.63.129.16": false, "2002:7f00:1::": false, "2001:db8::1": false, "::127.0.0.1": false,
 	} {
 		if err := c.checkAddress(netip.MustParseAddr(address)); (err == nil) != want {
 			t.Errorf("%s: %v, want it to be allowed: %v", address, err, want)
@@ -40,13 +45,16 @@ func TestRefusedURLs(t *testing.T) {
 	_, port, _ := net.SplitHostPort(strings.TrimPrefix(s.URL, "https://"))
 	p := newPublisher(t, s, func(c *Config) { c.Allow = nil })
 	for _, url := range []string{
-		s.URL, "https://localhost:" + port, "https://127.1:" + port, "https://[::1]:" + port, "https://[::ffff:127.0.0.1]:" + port, "https://0.0.0.0:" + port,
-		"https://10.0.0.1", "https://169.254.169.254/latest/meta-data", "https://[fd00::1]/", "http://example.com", "ftp://example.com", "https://",
+		s.URL, "https://localhost:" + port, "https://127.1:" + port, "https://[::1]:" + port,
+		"https://[::ffff:127.0.0.1]:" + port, "https://0.0.0.0:" + port,
+		"https://10.0.0.1", "https://169.254.169.254/latest/meta-data", "https://[fd00::1]/", "http://example.com",
+		"ftp://example.com", "https://",
 		"https://user:password@example.com", "file:///etc/passwd", "::", "",
 	} {
 		err := one(t, p, event("1", url))
 		// A name may get another address. 127.1 is an address to some resolvers, and a name to others.
-		if err == nil || !forward.IsPermanent(err) && !strings.Contains(url, "127.1:") && !strings.Contains(url, "localhost") {
+		if err == nil || !forward.IsPermanent(err) && !strings.Contains(url, "127.1:") &&
+			!strings.Contains(url, "localhost") {
 			t.Errorf("%q: %v, want a permanent error", url, err)
 		}
 		if err != nil && strings.Contains(err.Error(), "password") {
@@ -113,7 +121,8 @@ func TestANameThatResolvesToARefusedAddressLaterIsRefusedThen(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 3 {
-		if err := one(t, p, event("2", url)); err == nil || forward.IsPermanent(err) || !strings.Contains(err.Error(), "not a public address") {
+		if err := one(t, p, event("2", url)); err == nil || forward.IsPermanent(err) ||
+			!strings.Contains(err.Error(), "not a public address") {
 			t.Errorf("answer %d: %v, want a refusal", i+2, err)
 		}
 	}
@@ -131,7 +140,8 @@ func TestAServerThatIsDownBesideARefusedAddressIsTriedAgain(t *testing.T) {
 	p := newPublisher(t, s, nil)
 	resolver, _ := nameServer(t, "127.0.0.2 127.0.0.1")
 	p.client = p.config.client(resolver)
-	if err := one(t, p, event("1", "https://hook.example.org:"+port)); err == nil || forward.IsPermanent(err) || !strings.Contains(err.Error(), "no other address answers") {
+	if err := one(t, p, event("1", "https://hook.example.org:"+port)); err == nil || forward.IsPermanent(err) ||
+		!strings.Contains(err.Error(), "no other address answers") {
 		t.Errorf("got %v, want an error that is not permanent", err)
 	}
 }
@@ -141,7 +151,8 @@ func TestRetryAfter(t *testing.T) {
 	now := time.Date(2026, 11, 1, 12, 0, 0, 1000, time.UTC)
 	for text, want := range map[string]time.Duration{
 		"": 0, "x": 0, "-5": 0, "0": 0, "7": 7 * time.Second, "86400": time.Hour, "99999999999999": mostRetryAfter,
-		"Sun, 01 Nov 2026 12:00:30 GMT": 30 * time.Second, "Sun, 01 Nov 2026 11:00:00 GMT": 0, "Mon, 02 Nov 2026 12:00:00 GMT": time.Hour,
+		"Sun, 01 Nov 2026 12:00:30 GMT": 30 * time.Second, "Sun, 01 Nov 2026 11:00:00 GMT": 0,
+		"Mon, 02 Nov 2026 12:00:00 GMT": time.Hour,
 	} {
 		if got := retryAfter(text, now); got != want {
 			t.Errorf("%q: %v, want %v", text, got, want)

@@ -109,7 +109,8 @@ func deliver(t *testing.T, db *relaytest.Database, d *deliveries, each int) (too
 	r := relaytest.Run(t, db.DB, reg, relay.Config{Workers: 4})
 	r.Leaves("net/http.(*persistConn)")
 	r.Leaves("publish/webhook.(*Publisher)")
-	relaytest.Eventually(t, time.Minute, "the healthy endpoints to have all", func() bool { return d.healthy() >= each*(endpoints-d.hanging) })
+	relaytest.Eventually(t, time.Minute, "the healthy endpoints to have all",
+		func() bool { return d.healthy() >= each*(endpoints-d.hanging) })
 	took = time.Since(began)
 	if d.hanging > 0 && d.open.Load() == 0 {
 		t.Error("no request hangs any more")
@@ -118,7 +119,8 @@ func deliver(t *testing.T, db *relaytest.Database, d *deliveries, each int) (too
 		t.Errorf("%d dead letters", n)
 	}
 	release()
-	relaytest.Eventually(t, 2*time.Minute, "all to be delivered", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task`) == 0 })
+	relaytest.Eventually(t, 2*time.Minute, "all to be delivered",
+		func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task`) == 0 })
 	r.Stop()
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -140,7 +142,8 @@ func TestEndpointsThatHangDoNotHoldUpTheOthers(t *testing.T) {
 	took := deliver(t, relaytest.NewDatabase(t), newDeliveries(5), 4)
 	if os.Getenv("OUTBOX_TEST_TIMING") != "" {
 		const each = 50
-		with, without := deliver(t, relaytest.NewDatabase(t), newDeliveries(5), each), deliver(t, relaytest.NewDatabase(t), newDeliveries(0), each)
+		with, without := deliver(t, relaytest.NewDatabase(t), newDeliveries(5), each),
+			deliver(t, relaytest.NewDatabase(t), newDeliveries(0), each)
 		ratio := (float64(each*95) / with.Seconds()) / (float64(each*100) / without.Seconds())
 		t.Logf("a rate of %.2f of that without hanging endpoints", ratio)
 		if ratio < 0.9 {
@@ -227,7 +230,8 @@ func TestAPanicOfTheAppIsAnError(t *testing.T) {
 			return []string{secretOne}, nil
 		}
 	})
-	if err := one(t, p, event("1", s.URL)); err == nil || !strings.Contains(err.Error(), "the vault is closed") || handlers.ActionOf(err) != "retry" {
+	if err := one(t, p, event("1", s.URL)); err == nil || !strings.Contains(err.Error(), "the vault is closed") ||
+		handlers.ActionOf(err) != "retry" {
 		t.Errorf("a panic: %v", err)
 	}
 	if err := one(t, p, event("2", s.URL)); err == nil || handlers.ActionOf(err) != "retry" {
@@ -267,7 +271,8 @@ func TestAnAttemptHasItsOwnAnswer(t *testing.T) {
 	status.Store(200)
 	next := *late
 	next.Attempt = 2
-	relaytest.Eventually(t, time.Minute, "the second attempt to be sent", func() bool { return one(t, p, &next) == nil })
+	relaytest.Eventually(t, time.Minute, "the second attempt to be sent",
+		func() bool { return one(t, p, &next) == nil })
 	if err := one(t, p, late); err == nil || handlers.ActionOf(err) != "retry" {
 		t.Errorf("the first attempt: %v, want its answer 500", err)
 	}

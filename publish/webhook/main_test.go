@@ -30,7 +30,8 @@ func receiver(t testing.TB, handle http.HandlerFunc) *httptest.Server {
 // newPublisher may dial the server. change may be nil.
 func newPublisher(t testing.TB, s *httptest.Server, change func(*Config)) *Publisher {
 	t.Helper()
-	c := Config{Allow: []netip.Prefix{loopback}, Secrets: func(context.Context, string) ([]string, error) { return []string{secretOne}, nil }}
+	c := Config{Allow: []netip.Prefix{loopback},
+		Secrets: func(context.Context, string) ([]string, error) { return []string{secretOne}, nil }}
 	if s != nil {
 		c.TLS = &tls.Config{RootCAs: s.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}
 	}
@@ -47,8 +48,10 @@ func newPublisher(t testing.TB, s *httptest.Server, change func(*Config)) *Publi
 }
 
 func event(id, to string) *forward.Event {
-	return &forward.Event{ID: id, Source: "/shop.example", Type: "order.placed", Key: "c1", Subject: "größe", Time: time.Unix(1e9, 0),
-		Headers: map[string]string{"traceparent": "00-1", "tracestate": "a=%20 b", "Host": "elsewhere"}, Data: []byte(`{"n": 1}`), To: to, Attempt: 1}
+	return &forward.Event{ID: id, Source: "/shop.example", Type: "order.placed", Key: "c1", Subject: "größe",
+		Time:    time.Unix(1e9, 0),
+		Headers: map[string]string{"traceparent": "00-1", "tracestate": "a=%20 b", "Host": "elsewhere"},
+		Data:    []byte(`{"n": 1}`), To: to, Attempt: 1}
 }
 
 // one publishes one event.

@@ -83,7 +83,8 @@ func (p *Publisher) publish(ctx context.Context, e *forward.Event, deadline time
 	wait, gone, alone := at.enter(time.Now())
 	switch {
 	case gone:
-		return forward.Permanent(fmt.Errorf("outboxwebhook: event %s: %s has answered that it is gone", e.ID, place(e.To)))
+		return forward.Permanent(fmt.Errorf("outboxwebhook: event %s: %s has answered that it is gone", e.ID,
+			place(e.To)))
 	case wait > 0:
 		return waits(e, wait+rand.N(wait/10+1), "does not answer in time, or asked for a pause")
 	}

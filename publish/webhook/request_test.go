@@ -37,8 +37,10 @@ func TestARequestIsSignedWithEachSecret(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, text := <-got, <-body
-	for name, want := range map[string]string{"webhook-id": "7", "Content-Type": "application/json", "ce-id": "7", "ce-source": "/shop.example",
-		"ce-type": "order.placed", "ce-subject": "gr%C3%B6%C3%9Fe", "ce-specversion": "1.0", "ce-time": "2001-09-09T01:46:40Z", "traceparent": "00-1", "tracestate": "a=%20 b"} {
+	for name, want := range map[string]string{"webhook-id": "7", "Content-Type": "application/json", "ce-id": "7",
+		"ce-source": "/shop.example",
+		"ce-type":   "order.placed", "ce-subject": "gr%C3%B6%C3%9Fe", "ce-specversion": "1.0",
+		"ce-time": "2001-09-09T01:46:40Z", "traceparent": "00-1", "tracestate": "a=%20 b"} {
 		if got := r.Header.Get(name); got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
@@ -80,8 +82,10 @@ func TestAnswers(t *testing.T) {
 		want   string // permanent, or the action of the result
 	}{
 		{200, "", "done"}, {204, "", "done"}, {301, "", "retry"}, {307, "", "retry"}, {413, "", "permanent"},
-		{400, "", "retry"}, {401, "", "retry"}, {404, "", "retry"}, {500, "", "retry"}, {503, "", "retry"}, {429, "", "retry"},
-		{429, "7", "retry after 7s"}, {503, time.Now().Add(24 * time.Hour).UTC().Format(http.TimeFormat), "retry after 1h0m0s"}, {429, "99999999999999999999", "retry after 1h0m0s"}, {410, "", "permanent"},
+		{400, "", "retry"}, {401, "", "retry"}, {404, "", "retry"}, {500, "", "retry"}, {503, "", "retry"},
+		{429, "", "retry"},
+		{429, "7", "retry after 7s"}, {503, time.Now().Add(24 * time.Hour).UTC().Format(http.TimeFormat),
+			"retry after 1h0m0s"}, {429, "99999999999999999999", "retry after 1h0m0s"}, {410, "", "permanent"},
 	} {
 		status.Store(int64(c.status))
 		after.Store(nil)
@@ -137,8 +141,14 @@ func TestAnEndpointWithoutSecretsGetsNothing(t *testing.T) {
 			return []string{"whsec_%%%"}, nil
 		},
 	} {
-		p := newPublisher(t, s, func(c *Config) { c.Secrets = func(context.Context, string) ([]string, error) { return secrets() } })
-		if err := one(t, p, event("1", s.URL)); err == nil || forward.IsPermanent(err) || strings.Contains(err.Error(), "%%%") {
+		p := newPublisher(t, s, func(c *Config) {
+			c.Secrets = func(context.Context, string) ([]string,
+				error) {
+				return secrets()
+			}
+		})
+		if err := one(t, p, event("1", s.URL)); err == nil || forward.IsPermanent(err) ||
+			strings.Contains(err.Error(), "%%%") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -146,8 +156,10 @@ func TestAnEndpointWithoutSecretsGetsNothing(t *testing.T) {
 
 func TestConfigNamesWhatIsWrong(t *testing.T) {
 	t.Parallel()
-	_, err := New(Config{Timeout: -1, Concurrency: -1, Rate: -1, GoneFor: -1, Allow: make([]netipPrefix, 1), Headers: []string{"ce-id", "a b"}})
-	for _, field := range []string{"Secrets", "Timeout", "Concurrency", "Rate", "GoneFor", "Allow", `Headers: "ce-id"`, `Headers: "a b"`} {
+	_, err := New(Config{Timeout: -1, Concurrency: -1, Rate: -1, GoneFor: -1, Allow: make([]netipPrefix, 1),
+		Headers: []string{"ce-id", "a b"}})
+	for _, field := range []string{"Secrets", "Timeout", "Concurrency", "Rate", "GoneFor", "Allow", `Headers: "ce-id"`,
+		`Headers: "a b"`} {
 		if err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%v does not name %s", err, field)
 		}
@@ -158,7 +170,8 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 	}
 	p.Close()
 	p.Close()
-	if _, yes := forward.IsUnavailable(one(t, p, event("1", "https://example.com"))); !yes || p.Ready(t.Context()) == nil {
+	if _, yes := forward.IsUnavailable(one(t, p, event("1", "https://example.com"))); !yes ||
+		p.Ready(t.Context()) == nil {
 		t.Error("a closed Publisher publishes")
 	}
 }

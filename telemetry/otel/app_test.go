@@ -53,7 +53,8 @@ func (a *traced) named(t *testing.T, name string) tracetest.SpanStub {
 func (a *traced) picture() string {
 	var b strings.Builder
 	for _, s := range a.spans.GetSpans() {
-		fmt.Fprintf(&b, "%s trace %s span %s parent %s links %d %v\n", s.Name, s.SpanContext.TraceID(), s.SpanContext.SpanID(), s.Parent.SpanID(), len(s.Links), s.Attributes)
+		fmt.Fprintf(&b, "%s trace %s span %s parent %s links %d %v\n", s.Name, s.SpanContext.TraceID(),
+			s.SpanContext.SpanID(), s.Parent.SpanID(), len(s.Links), s.Attributes)
 	}
 	return b.String()
 }
@@ -78,7 +79,8 @@ func has(t *testing.T, s tracetest.SpanStub, want map[string]string) {
 
 func childOf(t *testing.T, child, parent tracetest.SpanStub) {
 	t.Helper()
-	if child.Parent.SpanID() != parent.SpanContext.SpanID() || child.SpanContext.TraceID() != parent.SpanContext.TraceID() {
+	if child.Parent.SpanID() != parent.SpanContext.SpanID() ||
+		child.SpanContext.TraceID() != parent.SpanContext.TraceID() {
 		t.Errorf("%q is not a child of %q", child.Name, parent.Name)
 	}
 }
@@ -123,7 +125,8 @@ func (a *traced) registry() *handlers.Registry {
 		_, span := a.provider.Tracer("app").Start(ctx, "work "+kind)
 		span.End()
 	}
-	handlers.Tx(reg, relaytest.TypeTx, func(ctx context.Context, _ *sql.Tx, task *outbox.Task[relaytest.Payload]) error {
+	handlers.Tx(reg, relaytest.TypeTx, func(ctx context.Context, _ *sql.Tx,
+		task *outbox.Task[relaytest.Payload]) error {
 		if task.Headers["user"] != "7" {
 			return fmt.Errorf("the task has the headers %v", task.Headers)
 		}
@@ -134,9 +137,10 @@ func (a *traced) registry() *handlers.Registry {
 		work(ctx, "LEASED")
 		return nil
 	})
-	handlers.Batch(reg, relaytest.TypeBatch, 10, func(ctx context.Context, _ outbox.Tx, _ []*outbox.Task[relaytest.Payload]) error {
-		work(ctx, "BATCH")
-		return nil
-	})
+	handlers.Batch(reg, relaytest.TypeBatch, 10,
+		func(ctx context.Context, _ outbox.Tx, _ []*outbox.Task[relaytest.Payload]) error {
+			work(ctx, "BATCH")
+			return nil
+		})
 	return reg
 }

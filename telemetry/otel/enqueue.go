@@ -51,17 +51,19 @@ func storable(s string) bool { return utf8.ValidString(s) && !strings.Contains(s
 // commit.
 func (t *Telemetry) Enqueue(ctx context.Context, tx outbox.Querier, task outbox.NewTask) (outbox.Enqueued, error) {
 	var one outbox.Enqueued
-	_, err := t.enqueue(ctx, []outbox.NewTask{task}, func(ctx context.Context, tasks []outbox.NewTask) ([]outbox.Enqueued, error) {
-		var err error
-		one, err = outbox.Enqueue(ctx, tx, tasks[0].Type, tasks[0].Payload, tasks[0].Options...)
-		return []outbox.Enqueued{one}, err
-	})
+	_, err := t.enqueue(ctx, []outbox.NewTask{task},
+		func(ctx context.Context, tasks []outbox.NewTask) ([]outbox.Enqueued, error) {
+			var err error
+			one, err = outbox.Enqueue(ctx, tx, tasks[0].Type, tasks[0].Payload, tasks[0].Options...)
+			return []outbox.Enqueued{one}, err
+		})
 	return one, err
 }
 
 // EnqueueMany is outbox.EnqueueMany within one span, whose context travels with all tasks. Its name
 // is "send TYPE" if they are of one type, else "send".
-func (t *Telemetry) EnqueueMany(ctx context.Context, tx outbox.Querier, tasks []outbox.NewTask) ([]outbox.Enqueued, error) {
+func (t *Telemetry) EnqueueMany(ctx context.Context, tx outbox.Querier, tasks []outbox.NewTask) ([]outbox.Enqueued,
+	error) {
 	if len(tasks) == 0 {
 		return outbox.EnqueueMany(ctx, tx, tasks)
 	}
@@ -87,7 +89,8 @@ func (t *Telemetry) enqueue(ctx context.Context, tasks []outbox.NewTask, do inse
 	if len(tasks) > 1 {
 		attributes = with(attributes, semconv.MessagingBatchMessageCount(len(tasks)))
 	}
-	ctx, span := t.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(attributes...))
+	ctx, span := t.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindProducer),
+		trace.WithAttributes(attributes...))
 	defer span.End()
 	header := t.TraceContext(ctx)
 	sent := make([]outbox.NewTask, len(tasks))
@@ -102,7 +105,8 @@ func (t *Telemetry) enqueue(ctx context.Context, tasks []outbox.NewTask, do inse
 		measured = with(measured, errorType(err))
 		t.fail(span, err)
 	} else if len(results) == 1 {
-		span.SetAttributes(messageID(results[0].TaskID), attribute.String("outbox.outcome", results[0].Outcome.String()))
+		span.SetAttributes(messageID(results[0].TaskID),
+			attribute.String("outbox.outcome", results[0].Outcome.String()))
 	}
 	t.operation.Record(ctx, took, metric.WithAttributes(measured...))
 	for taskType, n := range types {

@@ -39,7 +39,8 @@ func Example() {
 	reg := handlers.New()
 	reg.Use(tel.Middleware())
 	handlers.Leased(reg, SendWelcome, func(context.Context, *outbox.Task[Welcome]) error { return nil })
-	r, err := relay.New(db, reg, relay.Config{Logger: slog.New(slog.DiscardHandler), Observers: []relay.Observer{tel.Observer()}})
+	r, err := relay.New(db, reg, relay.Config{Logger: slog.New(slog.DiscardHandler),
+		Observers: []relay.Observer{tel.Observer()}})
 	relaytest.Must(err)
 	relaytest.Must(r.RunOnce(ctx))
 
@@ -48,7 +49,8 @@ func Example() {
 		parent[s.SpanContext.SpanID().String()] = s.Name
 	}
 	for _, s := range spans.GetSpans() {
-		fmt.Println(s.Name, "in", parent[s.Parent.SpanID().String()], s.SpanContext.TraceID() == span.SpanContext().TraceID())
+		fmt.Println(s.Name, "in", parent[s.Parent.SpanID().String()],
+			s.SpanContext.TraceID() == span.SpanContext().TraceID())
 	}
 	// Output:
 	// send SEND_WELCOME in POST /signup true

@@ -28,7 +28,8 @@ var (
 func (t *Telemetry) makeInstruments(m metric.Meter) error {
 	var errs []error
 	histogram := func(name, about string, bounds []float64) metric.Float64Histogram {
-		h, err := m.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(about), metric.WithExplicitBucketBoundaries(bounds...))
+		h, err := m.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(about),
+			metric.WithExplicitBucketBoundaries(bounds...))
 		errs = append(errs, err)
 		return h
 	}
@@ -42,7 +43,8 @@ func (t *Telemetry) makeInstruments(m metric.Meter) error {
 		errs = append(errs, err)
 		return c
 	}
-	t.operation = histogram("messaging.client.operation.duration", "Duration of enqueues (send) and claims (receive).", durations)
+	t.operation = histogram("messaging.client.operation.duration", "Duration of enqueues (send) and claims (receive).",
+		durations)
 	t.handled = histogram("messaging.process.duration", "Duration of calls of handlers.", durations)
 	t.wait = histogram("outbox.task.wait", "For how long tasks had been due when they were claimed.", waits)
 	t.sent = counter("messaging.client.sent.messages", "{message}", "Tasks that were enqueued, committed or not.")
@@ -59,10 +61,12 @@ func (t *Telemetry) makeInstruments(m metric.Meter) error {
 
 // observeStats reads the counts at each collection.
 func (t *Telemetry) observeStats(m metric.Meter) error {
-	tasks, err1 := m.Int64ObservableGauge("outbox.tasks", metric.WithUnit("{task}"), metric.WithDescription("Tasks by type and state."))
+	tasks, err1 := m.Int64ObservableGauge("outbox.tasks", metric.WithUnit("{task}"),
+		metric.WithDescription("Tasks by type and state."))
 	oldest, err2 := m.Float64ObservableGauge("outbox.oldest_ready", metric.WithUnit("s"),
 		metric.WithDescription("For how long the ready task that has waited longest has been due."))
-	finished, err3 := m.Int64ObservableCounter("outbox.tasks.finished", metric.WithUnit("{task}"), metric.WithDescription("Tasks that are done."))
+	finished, err3 := m.Int64ObservableCounter("outbox.tasks.finished", metric.WithUnit("{task}"),
+		metric.WithDescription("Tasks that are done."))
 	failures, err4 := m.Int64ObservableCounter("outbox.runs.failed", metric.WithUnit("{run}"),
 		metric.WithDescription("Runs that failed, of all relays."))
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
@@ -78,7 +82,8 @@ func (t *Telemetry) observeStats(m metric.Meter) error {
 		}
 		for _, s := range all {
 			of := metric.WithAttributes(semconv.MessagingDestinationName(s.Type))
-			for state, n := range map[string]int64{"ready": s.Ready, "scheduled": s.Scheduled, "leased": s.Leased, "waiting": s.Waiting, "dead": s.Dead} {
+			for state, n := range map[string]int64{"ready": s.Ready, "scheduled": s.Scheduled, "leased": s.Leased,
+				"waiting": s.Waiting, "dead": s.Dead} {
 				o.ObserveInt64(tasks, n, of, metric.WithAttributes(attribute.String("outbox.state", state)))
 			}
 			o.ObserveFloat64(oldest, s.OldestReady.Seconds(), of)
@@ -97,19 +102,23 @@ func (t *Telemetry) Observer() relay.Observer {
 		Claimed: func(c relay.Claim) {
 			of := metric.WithAttributes(with(opReceive, semconv.MessagingDestinationName(c.Type))...)
 			t.operation.Record(ctx, c.Duration.Seconds(), of)
-			t.consumed.Add(ctx, int64(c.Tasks), metric.WithAttributes(with(opReceive[:2], semconv.MessagingDestinationName(c.Type))...))
+			t.consumed.Add(ctx, int64(c.Tasks),
+				metric.WithAttributes(with(opReceive[:2], semconv.MessagingDestinationName(c.Type))...))
 		},
 		Ended: func(e relay.RunEnd) {
 			destination := semconv.MessagingDestinationName(e.Type)
 			failedAs := ""
 			for _, task := range e.Tasks {
-				t.ended.Add(ctx, 1, metric.WithAttributes(destination, attribute.String("outbox.outcome", task.Outcome.String())))
+				t.ended.Add(ctx, 1, metric.WithAttributes(destination,
+					attribute.String("outbox.outcome", task.Outcome.String())))
 				t.wait.Record(ctx, task.Waited.Seconds(), metric.WithAttributes(destination))
 				switch task.Outcome {
 				case relay.Dead:
-					t.dead.Add(ctx, 1, metric.WithAttributes(destination, attribute.String("outbox.reason", task.Reason)))
+					t.dead.Add(ctx, 1, metric.WithAttributes(destination,
+						attribute.String("outbox.reason", task.Reason)))
 					failedAs = task.Outcome.String()
-				case relay.Retry, relay.LeaseLost, relay.Infrastructure, relay.PutOff: // PutOff: of a batch that failed as a whole
+				case relay.Retry, relay.LeaseLost, relay.Infrastructure,
+					relay.PutOff: // PutOff: of a batch that failed as a whole
 					failedAs = task.Outcome.String()
 				}
 			}

@@ -32,11 +32,13 @@ func (t *Telemetry) process(ctx context.Context, call *handlers.Call, next handl
 	about := t.about(call)
 	if !call.ClaimBegan.IsZero() {
 		var receive trace.Span
-		ctx, receive = t.tracer.Start(ctx, "receive "+call.Type, trace.WithSpanKind(trace.SpanKindClient), trace.WithLinks(links...),
+		ctx, receive = t.tracer.Start(ctx, "receive "+call.Type, trace.WithSpanKind(trace.SpanKindClient),
+			trace.WithLinks(links...),
 			trace.WithTimestamp(call.ClaimBegan), trace.WithAttributes(with(opReceive, about...)...))
 		receive.End(trace.WithTimestamp(call.ClaimEnded))
 	}
-	ctx, span := t.tracer.Start(ctx, "process "+call.Type, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithLinks(links...),
+	ctx, span := t.tracer.Start(ctx, "process "+call.Type, trace.WithSpanKind(trace.SpanKindConsumer),
+		trace.WithLinks(links...),
 		trace.WithAttributes(with(opProcess, about...)...))
 	returned := false
 	defer func() {
@@ -63,8 +65,10 @@ func (t *Telemetry) origin(ctx context.Context, call *handlers.Call) (context.Co
 	from := ctx
 	for _, task := range call.Tasks {
 		from = t.config.Propagator.Extract(ctx, propagation.MapCarrier(task.Headers))
-		if creator := trace.SpanContextFromContext(from); creator.IsValid() && len(task.Headers) > 0 && !creator.Equal(trace.SpanContextFromContext(ctx)) {
-			links = append(links, trace.Link{SpanContext: creator, Attributes: []attribute.KeyValue{messageID(task.ID)}})
+		if creator := trace.SpanContextFromContext(from); creator.IsValid() && len(task.Headers) > 0 &&
+			!creator.Equal(trace.SpanContextFromContext(ctx)) {
+			links = append(links, trace.Link{SpanContext: creator,
+				Attributes: []attribute.KeyValue{messageID(task.ID)}})
 		}
 	}
 	if call.Kind == "batch" {
@@ -91,7 +95,8 @@ func (t *Telemetry) about(call *handlers.Call) []attribute.KeyValue {
 		attribute.Int("outbox.attempt", task.Attempt), attribute.Int("outbox.max_attempts", task.MaxAttempts))
 }
 
-var results = map[string]string{"retry": "retry", "throttle": "throttled", "snooze": "snoozed", "discard": "discarded", "dead": "dead", "run again": "run_again"}
+var results = map[string]string{"retry": "retry", "throttle": "throttled", "snooze": "snoozed", "discard": "discarded",
+	"dead": "dead", "run again": "run_again"}
 
 // end notes how a handler ended that returned an error.
 func (t *Telemetry) end(span trace.Span, err error) {

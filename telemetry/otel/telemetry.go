@@ -83,7 +83,8 @@ func New(config Config) (*Telemetry, error) {
 		return nil, errors.Join(errs...)
 	}
 	t := &Telemetry{config: config, tracer: config.TracerProvider.Tracer(scope, trace.WithSchemaURL(semconv.SchemaURL))}
-	if err := t.makeInstruments(config.MeterProvider.Meter(scope, metric.WithSchemaURL(semconv.SchemaURL))); err != nil {
+	if err := t.makeInstruments(config.MeterProvider.Meter(scope,
+		metric.WithSchemaURL(semconv.SchemaURL))); err != nil {
 		return nil, fmt.Errorf("outboxotel: %w", err)
 	}
 	return t, nil
@@ -102,8 +103,10 @@ var system = semconv.MessagingSystemKey.String("outbox")
 // The names of operations are their types.
 var (
 	opSend    = []attribute.KeyValue{system, semconv.MessagingOperationName("send"), semconv.MessagingOperationTypeSend}
-	opReceive = []attribute.KeyValue{system, semconv.MessagingOperationName("receive"), semconv.MessagingOperationTypeReceive}
-	opProcess = []attribute.KeyValue{system, semconv.MessagingOperationName("process"), semconv.MessagingOperationTypeProcess}
+	opReceive = []attribute.KeyValue{system, semconv.MessagingOperationName("receive"),
+		semconv.MessagingOperationTypeReceive}
+	opProcess = []attribute.KeyValue{system, semconv.MessagingOperationName("process"),
+		semconv.MessagingOperationTypeProcess}
 )
 
 func with(operation []attribute.KeyValue, more ...attribute.KeyValue) []attribute.KeyValue {

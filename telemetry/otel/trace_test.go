@@ -29,11 +29,13 @@ func TestATraceFromTheRequestThroughEnqueueClaimAndHandlerIsOnePicture(t *testin
 	a.signUp(t, db.DB)
 	relaytest.Run(t, db.DB, a.registry(), relay.Config{PollInterval: 20 * time.Millisecond})
 	db.Emptied(t, 20*time.Second)
-	relaytest.Eventually(t, 10*time.Second, "all spans have ended", func() bool { return len(a.spans.GetSpans()) == 13 })
+	relaytest.Eventually(t, 10*time.Second, "all spans have ended",
+		func() bool { return len(a.spans.GetSpans()) == 13 })
 
 	request := a.named(t, "POST /signup")
 	for i, kind := range []string{"TX", "LEASED", "BATCH"} {
-		send, receive, process, work := a.named(t, "send "+kind), a.named(t, "receive "+kind), a.named(t, "process "+kind), a.named(t, "work "+kind)
+		send, receive, process, work := a.named(t, "send "+kind), a.named(t, "receive "+kind),
+			a.named(t, "process "+kind), a.named(t, "work "+kind)
 		childOf(t, send, request)
 		if kind != "BATCH" {
 			childOf(t, receive, send)
@@ -47,19 +49,24 @@ func TestATraceFromTheRequestThroughEnqueueClaimAndHandlerIsOnePicture(t *testin
 		childOf(t, work, process)
 		linked(t, receive, send)
 		linked(t, process, send)
-		if send.SpanKind != trace.SpanKindProducer || receive.SpanKind != trace.SpanKindClient || process.SpanKind != trace.SpanKindConsumer {
+		if send.SpanKind != trace.SpanKindProducer || receive.SpanKind != trace.SpanKindClient ||
+			process.SpanKind != trace.SpanKindConsumer {
 			t.Errorf("%s: kinds %v, %v, %v", kind, send.SpanKind, receive.SpanKind, process.SpanKind)
 		}
-		if receive.StartTime.Before(send.StartTime) || !receive.EndTime.After(receive.StartTime) || process.StartTime.Before(receive.EndTime) || process.EndTime.After(time.Now()) {
-			t.Errorf("%s was sent at %v, received from %v to %v, processed at %v", kind, send.StartTime, receive.StartTime, receive.EndTime, process.StartTime)
+		if receive.StartTime.Before(send.StartTime) || !receive.EndTime.After(receive.StartTime) ||
+			process.StartTime.Before(receive.EndTime) || process.EndTime.After(time.Now()) {
+			t.Errorf("%s was sent at %v, received from %v to %v, processed at %v", kind, send.StartTime,
+				receive.StartTime, receive.EndTime, process.StartTime)
 		}
 		for name, s := range map[string]tracetest.SpanStub{"send": send, "receive": receive, "process": process} {
-			has(t, s, map[string]string{"messaging.system": "outbox", "messaging.operation.name": name, "messaging.operation.type": name, "messaging.destination.name": kind})
+			has(t, s, map[string]string{"messaging.system": "outbox", "messaging.operation.name": name,
+				"messaging.operation.type": name, "messaging.destination.name": kind})
 			if strings.Contains(fmt.Sprint(s.Attributes), "9000") {
 				t.Errorf("%s has a payload in it: %v", s.Name, s.Attributes)
 			}
 		}
-		one := map[string]string{"messaging.message.id": strconv.Itoa(i + 1), "outbox.attempt": "1", "outbox.max_attempts": "20", "outbox.kind": strings.ToLower(kind)}
+		one := map[string]string{"messaging.message.id": strconv.Itoa(i + 1), "outbox.attempt": "1",
+			"outbox.max_attempts": "20", "outbox.kind": strings.ToLower(kind)}
 		if kind == "BATCH" {
 			one = map[string]string{"messaging.batch.message_count": "1", "messaging.message.id": ""}
 		}
@@ -89,7 +96,8 @@ func TestABatchIsLinkedToEachOfItsEnqueuers(t *testing.T) {
 	for i := range 3 {
 		ctx, span := a.provider.Tracer("app").Start(t.Context(), fmt.Sprint("request ", i))
 		err := outbox.InTx(ctx, db.DB, func(tx *sql.Tx) error {
-			_, err := a.EnqueueMany(ctx, tx, []outbox.NewTask{relaytest.TypeBatch.New(relaytest.Payload{N: 1}), relaytest.TypeBatch.New(relaytest.Payload{N: 2})})
+			_, err := a.EnqueueMany(ctx, tx, []outbox.NewTask{relaytest.TypeBatch.New(relaytest.Payload{N: 1}),
+				relaytest.TypeBatch.New(relaytest.Payload{N: 2})})
 			return err
 		})
 		span.End()
@@ -118,15 +126,19 @@ func TestHowAHandlerEndsIsInItsSpan(t *testing.T) {
 		status             codes.Code
 		text, result, kind string
 	}{
-		"nil":     {func() error { return nil }, codes.Unset, "", "", ""},
-		"error":   {func() error { return boom }, codes.Error, "send: boom", "retry", "*errors.errorString"},
-		"dead":    {func() error { return handlers.Dead(boom) }, codes.Error, "send: boom", "dead", "*errors.errorString"},
+		"nil":   {func() error { return nil }, codes.Unset, "", "", ""},
+		"error": {func() error { return boom }, codes.Error, "send: boom", "retry", "*errors.errorString"},
+		"dead": {func() error { return handlers.Dead(boom) }, codes.Error, "send: boom", "dead",
+			"*errors.errorString"},
 		"asked":   {func() error { return handlers.RetryAfter(time.Hour, boom) }, codes.Unset, "", "throttled", ""},
 		"snooze":  {func() error { return handlers.Snooze(time.Hour) }, codes.Unset, "", "snoozed", ""},
 		"discard": {func() error { return handlers.Discard(boom) }, codes.Unset, "", "discarded", ""},
-		"panic":   {func() error { panic("secret") }, codes.Error, "the handler panicked, or ended its goroutine", "", "panic"},
-		"caught":  {func() error { return &handlers.PanicError{Value: boom} }, codes.Error, "panic: send: boom", "retry", "panic"},
-		"some":    {func() error { return handlers.BatchError{1: boom, 2: handlers.Snooze(1)} }, codes.Error, "1 tasks of the batch failed, one of them: send: boom", "", "*errors.errorString"},
+		"panic": {func() error { panic("secret") }, codes.Error, "the handler panicked, or ended its goroutine", "",
+			"panic"},
+		"caught": {func() error { return &handlers.PanicError{Value: boom} }, codes.Error, "panic: send: boom",
+			"retry", "panic"},
+		"some": {func() error { return handlers.BatchError{1: boom, 2: handlers.Snooze(1)} }, codes.Error,
+			"1 tasks of the batch failed, one of them: send: boom", "", "*errors.errorString"},
 	} {
 		for _, hide := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, hide), func(t *testing.T) {
@@ -137,7 +149,8 @@ func TestHowAHandlerEndsIsInItsSpan(t *testing.T) {
 							err = fmt.Errorf("%v", p)
 						}
 					}()
-					return a.Middleware()(func(context.Context, *handlers.Call) error { return c.end() })(t.Context(), &handlers.Call{Type: "X", Kind: "batch"})
+					return a.Middleware()(func(context.Context, *handlers.Call) error { return c.end() })(t.Context(),
+						&handlers.Call{Type: "X", Kind: "batch"})
 				}()
 				if (err == nil) != (name == "nil") {
 					t.Errorf("the result became %v", err)
@@ -146,8 +159,10 @@ func TestHowAHandlerEndsIsInItsSpan(t *testing.T) {
 				if hide {
 					c.text = ""
 				}
-				if s.Status.Code != c.status || s.Status.Description != c.text || value(s, "outbox.result") != c.result || value(s, "error.type") != c.kind {
-					t.Errorf("status %v %q, result %q, error.type %q", s.Status.Code, s.Status.Description, value(s, "outbox.result"), value(s, "error.type"))
+				if s.Status.Code != c.status || s.Status.Description != c.text ||
+					value(s, "outbox.result") != c.result || value(s, "error.type") != c.kind {
+					t.Errorf("status %v %q, result %q, error.type %q", s.Status.Code, s.Status.Description,
+						value(s, "outbox.result"), value(s, "error.type"))
 				}
 				if len(a.spans.GetSpans()) != 1 {
 					t.Errorf("without a claim there are the spans\n%s", a.picture())
@@ -178,14 +193,16 @@ func TestATraceContextNeverMakesAnEnqueueFail(t *testing.T) {
 	if _, err := relaytest.TypeTx.Enqueue(ctx, tx, relaytest.Payload{}, a.TraceContext(ctx)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := relaytest.TypeTx.Enqueue(t.Context(), tx, relaytest.Payload{}, a.TraceContext(t.Context())); err != nil {
+	if _, err := relaytest.TypeTx.Enqueue(t.Context(), tx, relaytest.Payload{},
+		a.TraceContext(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	var got []string
 	for _, task := range outboxtest.Enqueued(t, tx, relaytest.TypeTx, nil) {
 		got = append(got, fmt.Sprint(task.Headers))
 	}
-	want := fmt.Sprintf("[map[traceparent:00-%s-%s-01] map[]]", span.SpanContext().TraceID(), span.SpanContext().SpanID())
+	want := fmt.Sprintf("[map[traceparent:00-%s-%s-01] map[]]", span.SpanContext().TraceID(),
+		span.SpanContext().SpanID())
 	if fmt.Sprint(got) != want {
 		t.Errorf("headers %v, want %v", got, want)
 	}

@@ -61,7 +61,8 @@ func New(config Config) (*Collector, error) {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf("outboxprom: "+format, args...)) }
 	if !outbox.ValidSchema(config.Schema) {
-		fail("Config.Schema: %q: use a lower-case name like outbox: letters, digits and _ only, at most 63 bytes", config.Schema)
+		fail("Config.Schema: %q: use a lower-case name like outbox: letters, digits and _ only, at most 63 bytes",
+			config.Schema)
 	}
 	if config.Timeout < 0 {
 		fail("Config.Timeout: %v: must not be negative; 0 is 5s", config.Timeout)

@@ -53,7 +53,8 @@ func values(t testing.TB, r prometheus.Gatherer) map[string]float64 {
 			case dto.MetricType_GAUGE:
 				out[name] = m.GetGauge().GetValue()
 			case dto.MetricType_HISTOGRAM:
-				out[name], out[name+" sum"] = float64(m.GetHistogram().GetSampleCount()), m.GetHistogram().GetSampleSum()
+				out[name], out[name+" sum"] = float64(m.GetHistogram().GetSampleCount()),
+					m.GetHistogram().GetSampleSum()
 			}
 		}
 	}
@@ -87,12 +88,16 @@ func TestTheMetricsSayWhatReallyRan(t *testing.T) {
 	if err := relaytest.Admin(t, db.DB).PauseType(t.Context(), "LATER"); err != nil {
 		t.Fatal(err)
 	}
-	if got := values(t, registry); got["outbox_tasks TX ready"] != 5 || got["outbox_relays_alive"] != 0 || got["outbox_scrape_success"] != 1 {
+	if got := values(t, registry); got["outbox_tasks TX ready"] != 5 || got["outbox_relays_alive"] != 0 ||
+		got["outbox_scrape_success"] != 1 {
 		t.Errorf("before: %v", got)
 	}
-	r := relaytest.Run(t, db.DB, app(), relay.Config{PollInterval: 20 * time.Millisecond, Observers: []relay.Observer{c.Observer()}})
-	relaytest.Eventually(t, 20*time.Second, "all but two are done", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task`) == 2 })
-	relaytest.Eventually(t, 10*time.Second, "the ends are told", func() bool { return values(t, registry)["outbox_runs_total LEASED done"] == 7 })
+	r := relaytest.Run(t, db.DB, app(), relay.Config{PollInterval: 20 * time.Millisecond,
+		Observers: []relay.Observer{c.Observer()}})
+	relaytest.Eventually(t, 20*time.Second, "all but two are done",
+		func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task`) == 2 })
+	relaytest.Eventually(t, 10*time.Second, "the ends are told",
+		func() bool { return values(t, registry)["outbox_runs_total LEASED done"] == 7 })
 	got := values(t, registry)
 	for name, want := range map[string]float64{
 		"outbox_claimed_tasks_total TX":             6,
@@ -181,7 +186,8 @@ func TestScrapesAtTheSameTimeShareARead(t *testing.T) {
 
 func TestADatabaseThatDoesNotAnswerIsAMetric(t *testing.T) {
 	db := relaytest.NewDatabase(t)
-	c, registry := newCollector(t, outboxprom.Config{DB: db.DB, Timeout: 200 * time.Millisecond, MaxAge: time.Millisecond})
+	c, registry := newCollector(t, outboxprom.Config{DB: db.DB, Timeout: 200 * time.Millisecond,
+		MaxAge: time.Millisecond})
 	relaytest.Once(t, db.DB, app(), relay.Config{Observers: []relay.Observer{c.Observer()}})
 	unlock := db.Hold(t, `LOCK TABLE outbox.counter`)
 	got := values(t, registry)
@@ -193,7 +199,8 @@ func TestADatabaseThatDoesNotAnswerIsAMetric(t *testing.T) {
 	}
 	lint(t, registry)
 	unlock()
-	relaytest.Eventually(t, 10*time.Second, "it is read again", func() bool { return values(t, registry)["outbox_scrape_success"] == 1 })
+	relaytest.Eventually(t, 10*time.Second, "it is read again",
+		func() bool { return values(t, registry)["outbox_scrape_success"] == 1 })
 
 	nowhere := relaytest.Open(t, "postgres://127.0.0.1:1/nowhere?sslmode=disable")
 	c, registry = newCollector(t, outboxprom.Config{DB: nowhere.DB, MaxAge: time.Millisecond})
@@ -210,7 +217,8 @@ func TestTypesBeyondTheBoundAreSummedUp(t *testing.T) {
 	relaytest.Run(t, db.DB, app(), relay.Config{Observers: []relay.Observer{c.Observer()}})
 	db.Do(t, `INSERT INTO outbox.task (task_type) SELECT 'A' || n FROM generate_series(1, 50) n`)
 	db.Do(t, `INSERT INTO outbox.task (task_type) VALUES ('(other)')`) // by somebody who means no good
-	relaytest.Eventually(t, 10*time.Second, "the relay is there", func() bool { return values(t, registry)["outbox_type_relays TX"] == 1 })
+	relaytest.Eventually(t, 10*time.Second, "the relay is there",
+		func() bool { return values(t, registry)["outbox_type_relays TX"] == 1 })
 	got := values(t, registry)
 	if got["outbox_tasks (other) ready"] != 50 || got["outbox_tasks A1 ready"] != 1 {
 		t.Errorf("got %v", got)
@@ -234,7 +242,8 @@ func TestTypesBeyondTheBoundAreSummedUp(t *testing.T) {
 
 func TestABadConfigIsRefused(t *testing.T) {
 	for text, c := range map[string]outboxprom.Config{
-		`Config.Schema: "A"`: {Schema: "A"}, "Config.Timeout: -1ns": {Timeout: -1}, "Config.MaxAge: -1ns": {MaxAge: -1}, "Config.MaxTypes: -1": {MaxTypes: -1},
+		`Config.Schema: "A"`: {Schema: "A"}, "Config.Timeout: -1ns": {Timeout: -1}, "Config.MaxAge: -1ns": {MaxAge: -1},
+		"Config.MaxTypes: -1": {MaxTypes: -1},
 	} {
 		if _, err := outboxprom.New(c); err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("got %v, want an error with %q", err, text)
@@ -244,7 +253,8 @@ func TestABadConfigIsRefused(t *testing.T) {
 
 func TestACollectorWithoutADatabaseTellsOfRelaysOnly(t *testing.T) {
 	_, registry := newCollector(t, outboxprom.Config{})
-	if got := values(t, registry); len(got) != 2 || fmt.Sprint(got) != "map[outbox_relay_outage:0 outbox_relay_running:0]" {
+	if got := values(t, registry); len(got) != 2 ||
+		fmt.Sprint(got) != "map[outbox_relay_outage:0 outbox_relay_running:0]" {
 		t.Errorf("got %v", got)
 	}
 }

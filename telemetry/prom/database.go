@@ -11,8 +11,9 @@ import (
 )
 
 var (
-	tasksDesc    = desc("outbox_tasks", "Tasks by type and state.", "type", "state")
-	oldestDesc   = desc("outbox_oldest_ready_seconds", "For how long the ready task of a type that has waited longest has been due.", "type")
+	tasksDesc  = desc("outbox_tasks", "Tasks by type and state.", "type", "state")
+	oldestDesc = desc("outbox_oldest_ready_seconds",
+		"For how long the ready task of a type that has waited longest has been due.", "type")
 	finishedDesc = desc("outbox_finished_total", "Tasks that are done, of all relays.", "type")
 	failedDesc   = desc("outbox_failed_total", "Runs that failed, of all relays.", "type")
 	handlersDesc = desc("outbox_type_relays", "Relays that are alive and have a handler for the type.", "type")
@@ -108,7 +109,8 @@ func (c *Collector) collectDatabase(to chan<- prometheus.Metric) {
 		for _, of := range []struct {
 			state string
 			tasks int64
-		}{{"ready", t.Ready}, {"scheduled", t.Scheduled}, {"leased", t.Leased}, {"waiting", t.Waiting}, {"dead", t.Dead}} {
+		}{{"ready", t.Ready}, {"scheduled", t.Scheduled}, {"leased", t.Leased}, {"waiting", t.Waiting},
+			{"dead", t.Dead}} {
 			gauge(tasksDesc, float64(of.tasks), t.Type, of.state)
 		}
 		gauge(oldestDesc, t.OldestReady.Seconds(), t.Type)

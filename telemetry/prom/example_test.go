@@ -39,14 +39,16 @@ func Example() {
 	})
 	_, err = db.ExecContext(ctx, `INSERT INTO outbox.task (task_type, payload) SELECT 'RESIZE_IMAGE', to_jsonb(n) FROM generate_series(1, 3) n`)
 	relaytest.Must(err)
-	r, err := relay.New(db, reg, relay.Config{Logger: slog.New(slog.DiscardHandler), Observers: []relay.Observer{metrics.Observer()}})
+	r, err := relay.New(db, reg, relay.Config{Logger: slog.New(slog.DiscardHandler),
+		Observers: []relay.Observer{metrics.Observer()}})
 	relaytest.Must(err)
 	relaytest.Must(r.RunOnce(ctx))
 
 	w := httptest.NewRecorder()
 	mux.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	for line := range strings.Lines(w.Body.String()) {
-		if strings.HasPrefix(line, "outbox_runs_total") && !strings.HasSuffix(line, " 0\n") || strings.HasPrefix(line, "outbox_finished_total") || strings.HasPrefix(line, "outbox_scrape_success") {
+		if strings.HasPrefix(line, "outbox_runs_total") && !strings.HasSuffix(line, " 0\n") ||
+			strings.HasPrefix(line, "outbox_finished_total") || strings.HasPrefix(line, "outbox_scrape_success") {
 			fmt.Print(line)
 		}
 	}

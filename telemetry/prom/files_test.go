@@ -132,7 +132,8 @@ func TestTheDashboardAsksOnlyForWhatIsExportedAndForAllOfIt(t *testing.T) {
 		}
 	}
 	for name := range have {
-		if base := strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(name, "_bucket"), "_sum"), "_count"); !strings.Contains(asked, base) {
+		if base := strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(name, "_bucket"), "_sum"),
+			"_count"); !strings.Contains(asked, base) {
 			t.Errorf("no panel shows %s", base)
 		}
 	}
@@ -148,7 +149,8 @@ func TestAlertsAskOnlyForWhatIsExported(t *testing.T) {
 		t.Fatal(err)
 	}
 	have := exported(t)
-	alerts := regexp.MustCompile(`(?m)^      - alert: (\w+)\n        expr: (.*)$`).FindAllStringSubmatch(string(text), -1)
+	alerts := regexp.MustCompile(`(?m)^      - alert: (\w+)\n        expr: (.*)$`).FindAllStringSubmatch(string(text),
+		-1)
 	if len(alerts) != strings.Count(string(text), "alert:") || len(alerts) == 0 {
 		t.Fatalf("%d alerts were found", len(alerts))
 	}
@@ -176,7 +178,8 @@ func TestAPrometheusServerAnswersTheDashboard(t *testing.T) {
 	for _, kind := range []string{"TX", "BATCH", "LEASED", "NOBODY"} {
 		db.Enqueue(t, kind, 5)
 	}
-	relaytest.Run(t, db.DB, app(), relay.Config{PollInterval: 20 * time.Millisecond, Observers: []relay.Observer{c.Observer()}})
+	relaytest.Run(t, db.DB, app(), relay.Config{PollInterval: 20 * time.Millisecond,
+		Observers: []relay.Observer{c.Observer()}})
 	target := httptest.NewServer(promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	defer target.Close()
 
@@ -197,7 +200,8 @@ func TestAPrometheusServerAnswersTheDashboard(t *testing.T) {
 	address := l.Addr().String()
 	l.Close()
 	var log strings.Builder
-	cmd := exec.CommandContext(t.Context(), path, "--config.file="+filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address)
+	cmd := exec.CommandContext(t.Context(), path, "--config.file="+filepath.Join(dir, "prometheus.yml"),
+		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address)
 	cmd.Stdout, cmd.Stderr = &log, &log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -227,7 +231,8 @@ func TestAPrometheusServerAnswersTheDashboard(t *testing.T) {
 		_, _, n := query(`rate(outbox_finished_total{type="TX"}[10s])`)
 		return n == 1
 	})
-	quiet := map[string]bool{"Leases lost and dead letters, in 5 minutes": true, "Types without a relay, or paused": true, "Tasks for each claim": true} // may have nothing to show
+	quiet := map[string]bool{"Leases lost and dead letters, in 5 minutes": true,
+		"Types without a relay, or paused": true, "Tasks for each claim": true} // may have nothing to show
 	for title, exprs := range dashboard(t) {
 		if strings.HasPrefix(title, "variable") {
 			continue

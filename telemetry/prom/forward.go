@@ -9,7 +9,8 @@ var (
 	eventsDesc = prometheus.NewDesc("outbox_events_total",
 		"Events that were handed to a publisher, by outcome.", []string{"type", "outcome"}, nil)
 	pauseDesc = prometheus.NewDesc("outbox_publisher_pause_seconds",
-		"Time until events are sent again to an unavailable broker or target; 0 if all are available.", []string{"type"}, nil)
+		"Time until events are sent again to an unavailable broker or target; 0 if all are available.",
+		[]string{"type"}, nil)
 )
 
 func collectForwarders(to chan<- prometheus.Metric, all []*forward.Forwarder) {

@@ -36,7 +36,8 @@ func TestForwardersHaveMetrics(t *testing.T) {
 	db, reg := relaytest.NewDatabase(t), handlers.New()
 	f := forward.Register(reg, relaytest.TypeTx, broker{})
 	_, registry := newCollector(t, outboxprom.Config{Forwarders: []*forward.Forwarder{f}})
-	if got := values(t, registry); got["outbox_events_total TX published"] != 0 || got["outbox_publisher_pause_seconds TX"] != 0 {
+	if got := values(t, registry); got["outbox_events_total TX published"] != 0 ||
+		got["outbox_publisher_pause_seconds TX"] != 0 {
 		t.Errorf("before: %v", got)
 	}
 	db.Enqueue(t, "TX", 5)
@@ -55,7 +56,8 @@ func TestForwardersHaveMetrics(t *testing.T) {
 	}
 	lint(t, registry)
 	_, err := outboxprom.New(outboxprom.Config{Forwarders: []*forward.Forwarder{f, nil, f}})
-	if err == nil || !strings.Contains(err.Error(), "Forwarders: 1 is nil") || !strings.Contains(err.Error(), "2 is a second one of the type TX") {
+	if err == nil || !strings.Contains(err.Error(), "Forwarders: 1 is nil") ||
+		!strings.Contains(err.Error(), "2 is a second one of the type TX") {
 		t.Errorf("nil and a second one: %v", err)
 	}
 }

@@ -21,18 +21,23 @@ var (
 
 func newRelayMetrics() relayMetrics {
 	histogram := func(name, help string, buckets []float64) *prometheus.HistogramVec {
-		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{"type"})
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets},
+			[]string{"type"})
 	}
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, append([]string{"type"}, labels...))
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help},
+			append([]string{"type"}, labels...))
 	}
 	gauge := func(name, help string) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 	}
 	return relayMetrics{
-		claim:       histogram("outbox_claim_duration_seconds", "How long claims took, those that found nothing included.", claimBuckets),
-		wait:        histogram("outbox_wait_duration_seconds", "For how long tasks had been due when they were claimed.", waitBuckets),
-		handler:     histogram("outbox_handler_duration_seconds", "How long calls of handlers took; one for a batch.", handlerBuckets),
+		claim: histogram("outbox_claim_duration_seconds",
+			"How long claims took, those that found nothing included.", claimBuckets),
+		wait: histogram("outbox_wait_duration_seconds",
+			"For how long tasks had been due when they were claimed.", waitBuckets),
+		handler: histogram("outbox_handler_duration_seconds", "How long calls of handlers took; one for a batch.",
+			handlerBuckets),
 		claimed:     counter("outbox_claimed_tasks_total", "Tasks that were claimed."),
 		runs:        counter("outbox_runs_total", "Ends of runs of tasks, by what became of the task.", "outcome"),
 		deadLetters: counter("outbox_dead_letters_total", "Tasks that became dead letters.", "reason"),

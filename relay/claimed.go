@@ -5,6 +5,7 @@ import (
 
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/plan"
 )
 
 // cameBack notes the end of a claim.
@@ -15,33 +16,37 @@ func (d *dispatcher) cameBack(c *lane) {
 	}
 }
 
-// notMade ends a claim that was not made, as the slots or the rate of its type are used up.
-func (d *dispatcher) notMade(c *lane, began time.Time) {
+// notMade ends a claim that was not made: the slots or the rate of its type are used up, or tasks
+// that cannot be read were set aside.
+func (d *dispatcher) notMade(c *lane, claim plan.Claim) {
 	d.cameBack(c)
+	c.starts.NotMade(claim)
 	c.credit = max(c.credit, 1)
-	d.well(began)
+	d.well(claim.Began)
+}
+
+// claimFailed ends a claim that failed.
+func (d *dispatcher) claimFailed(c *lane, claim plan.Claim, err error) {
+	d.cameBack(c)
+	d.lanes.declined = false
+	c.starts.Failed()
+	d.laneFailed(c, claim.Limit, err, claim.Began)
 }
 
 // claimed ends a claim.
-func (d *dispatcher) claimed(c *lane, t taken, err error, began time.Time) {
+func (d *dispatcher) claimed(c *lane, claim plan.Claim, found plan.Found) {
 	d.cameBack(c)
-	d.lanes.declined = false
-	if err != nil {
-		c.watermarks.NoteShort()
-		d.laneFailed(c, t.limit, err, began)
-		return
-	}
-	d.took(c, t)
-	d.well(began)
+	d.took(c, claim, found)
+	d.well(claim.Began)
 }
 
 // took notes what a claim found.
-func (d *dispatcher) took(c *lane, t taken) {
+func (d *dispatcher) took(c *lane, claim plan.Claim, found plan.Found) {
 	d.lanes.declined = false
-	d.lanes.took(c, t)
-	if t.tasks > 0 {
-		c.failing.grow(time.Since(t.began))
-		c.taskBytes = max(1+t.bytes/t.tasks, c.taskBytes/2)
+	d.lanes.took(c, claim, found)
+	if found.Tasks > 0 {
+		c.failing.grow(time.Since(claim.Began))
+		c.taskBytes = max(1+found.Bytes/found.Tasks, c.taskBytes/2)
 		c.slotWait = 0
 		d.found, d.hitUnknown, d.emptyPolls = true, false, 0
 	}

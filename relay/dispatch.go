@@ -284,7 +284,7 @@ func (d *dispatcher) noteFullPoll(took time.Duration) {
 		return
 	}
 	for _, c := range d.lanes.all {
-		c.watermarks.ForgetOld(now)
+		c.starts.ForgetOld(now)
 	}
 }
 

@@ -14,9 +14,13 @@ import (
 // SpanArgs are arguments of a poll: of the first type only what follows a task of the ordinary
 // priority, and the other priorities.
 func SpanArgs(taskID int) []any {
-	w := plan.Watermarks{}
-	w.NoteClaimed([]plan.ClaimedRun{{Last: plan.Position{TaskID: int64(taskID)}, Tasks: plan.WatermarkAfter}}, 0, time.Now())
-	return spanArgs([][]plan.Span{w.Spans()})
+	var starts plan.Starts
+	var found plan.Found
+	for range 100 {
+		found.Add(plan.Position{TaskID: int64(taskID)}, 0, 0)
+	}
+	starts.Took(plan.Claim{}, found, time.Now())
+	return spanArgs([][]plan.Span{starts.Spans()})
 }
 
 // WithMaintenance replaces the jobs of r's maintenance by one, which calls run with a transaction.

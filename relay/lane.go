@@ -14,21 +14,19 @@ const pollFresh = 50 * time.Millisecond
 
 // lane is the dispatcher's state of one task type.
 type lane struct {
-	h          *handler.Handler
-	head       *plan.Head // as of the last poll
-	polledAt   time.Time  // when the last poll of the lane's head ended
-	urgent     int        // the least priority that its next task may have
-	credit     int        // claims that may find work: one for a head, two more for each full claim
-	running    int        // slots that work for it
-	leasing    int        // claims of leased tasks that have not come back
-	finding    int        // those of them that have not said what they found
-	claiming   int        // other claims that have not
-	claimSize  int        // tasks that the last of these asked for
-	taskBytes  int        // of its leased tasks, about; 0: not known yet
-	served     time.Time  // of its last claim
-	watermarks plan.Watermarks
-	turns      int         // claims in the lane's order that found tasks, since the last one by due time
-	oldest     plan.Oldest // where the next one by due time begins
+	h         *handler.Handler
+	head      *plan.Head // as of the last poll
+	polledAt  time.Time  // when the last poll of the lane's head ended
+	urgent    int        // the least priority that its next task may have
+	credit    int        // claims that may find work: one for a head, two more for each full claim
+	running   int        // slots that work for it
+	leasing   int        // claims of leased tasks that have not come back
+	finding   int        // those of them that have not said what they found
+	claiming  int        // other claims that have not
+	claimSize int        // tasks that the last of these asked for
+	taskBytes int        // of its leased tasks, about; 0: not known yet
+	served    time.Time  // of its last claim
+	starts    plan.Starts
 
 	failing    failing
 	promoting  failing // of what is due: to make it ready
@@ -49,7 +47,7 @@ const (
 )
 
 func (c *lane) batchClaims() int {
-	if c.head != nil && c.watermarks.SeparateClaims(c.head, time.Now()) {
+	if c.head != nil && c.starts.Separate(c.head, time.Now()) {
 		return backlogClaims
 	}
 	return batchClaims
@@ -67,7 +65,7 @@ func (c *lane) urgency() int { return c.urgent + c.h.Priority }
 
 // polled updates the lane from a poll.
 func (c *lane) polled(h *plan.Head) {
-	c.watermarks.Adjust(h)
+	c.starts.Polled(h)
 	c.head, c.polledAt = h, time.Now()
 	if h == nil {
 		c.credit = 0
@@ -79,33 +77,8 @@ func (c *lane) polled(h *plan.Head) {
 // returned has claims begin at the tasks again that a group has locked and left as they were.
 func (c *lane) returned(tasks []*store.Row) {
 	for _, t := range tasks {
-		c.watermarks.Adjust(&plan.Head{Position: plan.Position{Priority: t.Priority, Attempt: t.Attempt, TaskID: t.ID}})
+		c.starts.Returned(plan.Position{Priority: t.Priority, Attempt: t.Attempt, TaskID: t.ID})
 	}
-}
-
-// putOff lets the next claim be by due time instead of one that was not made.
-func (c *lane) putOff(start claimStart) {
-	if start.due != nil {
-		c.turns = fairness
-	}
-}
-
-// taken is the result of a claim of up to limit tasks.
-type taken struct {
-	tasks, limit int
-	bytes        int // of the payloads, of leased tasks
-	claimed      []plan.ClaimedRun
-	due          plan.Due // the last task that a claim by due time took
-	began        time.Time
-	start        claimStart
-}
-
-// claimStart is where and why a claim begins.
-type claimStart struct {
-	random  bool      // at a random place
-	due     *plan.Due // by due time, from here on; nil: in the lane's order
-	hinted  bool      // only a wake-up asked for it, which any role can send: that it fails means nothing
-	started int       // of the lane's watermarks
 }
 
 // Bounds of the wait before a relay tries again to get a slot of other relays. It takes its own free

@@ -206,7 +206,7 @@ func (l *lanes) unblocked(now time.Time) (first time.Time) {
 // spans are those of each lane, for a poll; nil if all are to be read from their heads.
 func (l *lanes) spans() (out [][]plan.Span) {
 	for i, c := range l.all {
-		if s := c.watermarks.Spans(); s != nil {
+		if s := c.starts.Spans(); s != nil {
 			if out == nil {
 				out = make([][]plan.Span, len(l.all))
 			}
@@ -216,44 +216,32 @@ func (l *lanes) spans() (out [][]plan.Span) {
 	return out
 }
 
-// took updates the lane from a claim of up to limit tasks. A full claim earns credit for two more,
-// so a lane with a backlog gets all workers within a few claims. An empty lane costs one claim, not
-// one for each worker.
-func (l *lanes) took(c *lane, t taken) {
-	if t.start.hinted {
-		if t.tasks == 0 {
+// took updates the lane from a claim. A full claim earns credit for two more, so a lane with a backlog
+// gets all workers within a few claims. An empty lane costs one claim, not one for each worker.
+func (l *lanes) took(c *lane, claim plan.Claim, found plan.Found) {
+	if claim.Named {
+		if found.Tasks == 0 {
 			return
 		}
 		if c.head == nil { // it was true: more may follow
-			c.head = &plan.Head{Position: t.claimed[0].Last, Since: t.began}
+			c.head = &plan.Head{Position: found.First(), Since: claim.Began}
 		}
 	}
-	byDue := t.start.due != nil // that says nothing of what comes before in the lane
-	switch {
-	case byDue && t.tasks > 0:
-		c.oldest.Note(t.due)
-	case !byDue:
-		c.turns += min(t.tasks, 1)
-		c.watermarks.NoteClaimed(t.claimed, t.start.started, time.Now())
-	}
-	if t.tasks < t.limit {
-		if c.polledAt.Before(t.began) {
+	c.starts.Took(claim, found, time.Now())
+	if found.Tasks < claim.Limit {
+		if c.polledAt.Before(claim.Began) {
 			c.credit = 0
 		} else { // the poll may have found a task that became ready after the claim
 			c.credit = min(c.credit, 1)
 		}
-		c.watermarks.NoteShort()
 		return
 	}
 	c.credit += 2
 	if c.h.Kind == handler.KindLeased { // the next is one claim as well
-		c.credit = max(c.credit, 2*t.limit)
+		c.credit = max(c.credit, 2*claim.Limit)
 	}
 	c.credit = min(c.credit, l.workers)
-	if byDue {
-		return
-	}
-	for _, run := range t.claimed {
-		c.urgent = max(c.urgent, run.Last.Priority) // what was more urgent is gone
+	if claim.Start.Due == nil {
+		c.urgent = max(c.urgent, found.LeastUrgent()) // more urgent tasks were claimed before
 	}
 }

@@ -83,10 +83,9 @@ func TestALaneIsClaimedFromOnlyWhileItMayHaveMore(t *testing.T) {
 	t.Parallel()
 	l := newLanes(4, [2]int{})
 	c := l.all[0]
-	took := func(limit int) taken {
-		return taken{tasks: 1, limit: limit, claimed: run.ClaimedRuns([]*store.Row{{}}), began: time.Now()}
-	}
-	before := took(2)
+	found := run.Found([]*store.Row{{}})
+	took := func(limit int) { l.took(c, plan.Claim{Limit: limit, Began: time.Now()}, found) }
+	before := plan.Claim{Limit: 2, Began: time.Now()}
 	for _, step := range []struct {
 		what string
 		do   func()
@@ -94,14 +93,14 @@ func TestALaneIsClaimedFromOnlyWhileItMayHaveMore(t *testing.T) {
 	}{
 		{"a poll saw a task", func() {}, 1},
 		{"it is being claimed", func() { c.credit-- }, 0},
-		{"a full claim", func() { l.took(c, took(1)) }, 2},
-		{"two more, up to the number of workers", func() { l.took(c, took(1)); l.took(c, took(1)) }, 4},
+		{"a full claim", func() { took(1) }, 2},
+		{"two more, up to the number of workers", func() { took(1); took(1) }, 4},
 		{"a poll takes none back", func() { c.polled(c.head) }, 4},
-		{"a claim that was not full, but began before that poll", func() { l.took(c, before) }, 1},
-		{"one that began after it", func() { l.took(c, took(2)) }, 0},
+		{"a claim that was not full, but began before that poll", func() { l.took(c, before, found) }, 1},
+		{"one that began after it", func() { took(2) }, 0},
 		{"a poll sees a task again", func() { c.polled(&plan.Head{}) }, 1},
 		{"a poll sees none", func() { c.polled(nil) }, 0},
-		{"a late claim had one all the same", func() { l.took(c, took(1)) }, 2},
+		{"a late claim had one all the same", func() { took(1) }, 2},
 	} {
 		step.do()
 		if c.credit != step.want || l.choosable() != (step.want > 0 && c.head != nil) {
@@ -118,7 +117,7 @@ func TestWhatAClaimTookCorrectsTheUrgencyOfItsLane(t *testing.T) {
 	if c := l.choose(); c != l.all[0] {
 		t.Fatal("the urgent lane was not chosen")
 	}
-	l.took(l.all[0], taken{tasks: 2, limit: 2, claimed: run.ClaimedRuns([]*store.Row{{Priority: -5}, {Priority: 7}})})
+	l.took(l.all[0], plan.Claim{Limit: 2}, run.Found([]*store.Row{{Priority: -5}, {Priority: 7}}))
 	if c := l.choose(); c != l.all[1] {
 		t.Error("a lane that is down to priority 7 was chosen before one with priority 0")
 	}
@@ -189,20 +188,6 @@ func TestTheNextLeaseBeginsWhileTheLastOneCommits(t *testing.T) {
 	}
 }
 
-// A task that commits after others with higher ids may lie below the watermark: a poll sees it.
-func TestAPollMovesTheWatermarkBackToATaskBelowIt(t *testing.T) {
-	t.Parallel()
-	l := newLanes(10, [2]int{})
-	c := l.all[0]
-	for id := int64(1000); id < 1010; id++ {
-		c.watermarks.NoteClaimed([]plan.ClaimedRun{{Last: plan.Position{TaskID: id}, Tasks: plan.WatermarkAfter}}, c.watermarks.Started, time.Now().Add(time.Duration(id)*time.Second))
-	}
-	c.polled(&plan.Head{Position: plan.Position{TaskID: 7}})
-	if at := c.watermarks.Begin(c.head, 1, time.Now()); at == nil || at.TaskID != 7 {
-		t.Errorf("claims begin at %v, want task 7", at)
-	}
-}
-
 func TestTheLatestNameOfAWakeUpCounts(t *testing.T) {
 	t.Parallel()
 	r := &relayRun{named: make(chan string, 1)}
@@ -226,12 +211,9 @@ func TestAWakeUpIsReadOnlyIfItIsOneOfATaskOfAnIdleLane(t *testing.T) {
 		"0 9223372036854775808 IDLE": false, "0 1 OTHER": false, "0 1 BUSY": false, "0 1 IDLE ": false,
 		"": false, " ": false, "0 1": false, "x 1 IDLE": false, "0 x IDLE": false, "0x1 1 IDLE": false,
 	} {
-		c, first := l.named(text)
+		c, _ := l.named(text)
 		if got := c != nil; got != want {
 			t.Errorf("%q names a lane: %v, want %v", text, got, want)
-		}
-		if c != nil && first.TaskID != plan.LaneStart.TaskID {
-			t.Errorf("%q: a claim begins at %+v, so it leaves out what is before the task that is named", text, first)
 		}
 	}
 	if l.all[0].head != nil || l.all[0].credit != 0 {

@@ -128,7 +128,8 @@ func (x *relayRun) newDispatcher() *dispatcher {
 		d.lanes.chooser = &appChooser{chooser: config.Chooser, log: x.log}
 	}
 	for _, h := range x.settings.handlers {
-		d.lanes.all = append(d.lanes.all, &lane{h: h, claimSize: max(h.BatchSize, h.GroupSize), watermarks: plan.Watermarks{Random: config.Order == Random}})
+		d.lanes.all = append(d.lanes.all, &lane{h: h, claimSize: max(h.BatchSize, h.GroupSize),
+			starts: plan.Starts{Random: config.Order == Random}})
 	}
 	return d
 }

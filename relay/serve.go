@@ -34,50 +34,33 @@ func (d *dispatcher) claimAll(chosen []portion, now time.Time) bool {
 // be taken.
 func (d *dispatcher) claim(c *lane, slots int, now time.Time) {
 	c.credit--
-	start := claimStart{random: d.config.Order == Random}
-	if c.turns >= fairness-1 {
-		c.turns = 0
-		due := c.oldest.Begin(now)
-		start = claimStart{due: &due}
-	}
-	d.claimFrom(c, c.head, slots, now, start)
+	limit, exact := d.limit(c, slots)
+	d.start(c, c.starts.Next(c.head, limit, exact, now), slots)
 }
 
-// claimFrom starts a claim where the lane's first task is known to be.
-func (d *dispatcher) claimFrom(c *lane, head *plan.Head, slots int, now time.Time, start claimStart) {
-	c.served = now
-	c.running += slots
-	d.free -= slots
-	d.claims++
-	limit := slots
-	if c.h.Kind != handler.KindLeased {
+// limit is how many tasks a claim with so many slots may take. exact is false if the rate or the slots
+// of the type may leave it less.
+func (d *dispatcher) limit(c *lane, slots int) (limit int, exact bool) {
+	if limit = slots; c.h.Kind != handler.KindLeased {
 		limit = c.failing.upTo(d.r.ClaimSize(c.h))
 		c.claimSize = limit
 	}
-	known := limit
-	if c.h.Rate > 0 || c.h.MaxRunningTotal > 0 { // they may leave it less
-		known = 0
-	}
-	var watermark *plan.Position
-	if start.due == nil {
-		watermark = c.watermarks.Begin(head, known, now)
-	}
-	start.started = c.watermarks.Started
+	return limit, c.h.Rate == 0 && c.h.MaxRunningTotal == 0
+}
+
+// start starts a claim.
+func (d *dispatcher) start(c *lane, claim plan.Claim, slots int) {
+	c.served = claim.Began
+	c.running += slots
+	d.free -= slots
+	d.claims++
 	if c.h.Kind == handler.KindLeased {
-		next := store.LeaseNext{Limit: limit, Watermark: watermark, Due: start.due}
-		if start.random {
-			next.Pivots, next.Lead = head.RandomStarts(slots)
-		}
 		d.lanes.leasing(c, 1)
-		go d.runLeased(c, next, start)
+		go d.runLeased(c, claim)
 		return
 	}
 	c.claiming++
-	next := store.ClaimNext{Limit: limit, Watermark: watermark, Due: start.due}
-	if start.random {
-		next.Pivot = head.RandomStart()
-	}
-	go d.runTx(c, next, start)
+	go d.runTx(c, claim)
 }
 
 // namedPause is how long after the claim of a named task the poll follows that its wake-up asks
@@ -88,10 +71,10 @@ const namedPause = 5 * time.Millisecond
 // before: that would be a round trip more until its handler starts.
 func (d *dispatcher) claimNamed(now time.Time) {
 	var c *lane
-	var first plan.Position
+	var class plan.Class
 	select {
 	case task := <-d.named:
-		c, first = d.lanes.named(task)
+		c, class = d.lanes.named(task)
 	default:
 	}
 	if c == nil || d.ctx.Err() != nil || now.Before(c.failing.until) || d.outage.Active() || d.mute ||
@@ -100,75 +83,51 @@ func (d *dispatcher) claimNamed(now time.Time) {
 		return
 	}
 	if d.lanes.room(c) > 0 && !c.blockedUntil().After(now) && !d.lanes.gathers(c) {
-		d.claimFrom(c, &plan.Head{Position: first, Since: now}, 1, now, claimStart{hinted: true})
+		limit, exact := d.limit(c, 1)
+		d.start(c, c.starts.Named(class, limit, exact, now), 1)
 		d.nextPoll = now.Add(namedPause)
 	}
 }
 
-func tookRows(rows []*store.Row, limit int, began time.Time, start claimStart) taken {
-	t := taken{tasks: len(rows), limit: limit, began: began, start: start}
-	if start.due != nil {
-		t.due = run.LastDue(rows)
-	} else {
-		t.claimed = run.ClaimedRuns(rows)
-	}
-	return t
-}
-
-func tookLeases(runs []*run.LeasedRun, limit int, began time.Time, start claimStart) taken {
-	t := taken{tasks: len(runs), limit: limit, began: began, start: start}
-	for _, x := range runs {
-		t.bytes += x.Bytes()
-	}
-	if start.due != nil {
-		t.due = run.LastDueLease(runs)
-	} else {
-		t.claimed = run.ClaimedLeases(runs)
-	}
-	return t
-}
-
 // runTx claims and runs.
-func (d *dispatcher) runTx(c *lane, next store.ClaimNext, start claimStart) {
-	claimed, ran, ordered, aside, began := false, false, false, false, time.Now()
+func (d *dispatcher) runTx(c *lane, claim plan.Claim) {
+	claimed, ran, ordered, aside := false, false, false, false
 	var left []*store.Row
-	limit, wait, err := d.rates.take(d.ctx, c.h, next.Limit)
+	limit, wait, err := d.rates.take(d.ctx, c.h, claim.Limit)
+	claim.Limit = limit
 	if err == nil && limit > 0 {
-		next.Limit = limit
-		left, err = d.r.RunTx(d.ctx, c.h, next, func(rows []*store.Row) {
+		left, err = d.r.RunTx(d.ctx, c.h, claim, func(rows []*store.Row) {
 			claimed, ran, ordered = true, len(rows) > 0, slices.ContainsFunc(rows, (*store.Row).Ordered)
 			d.rates.unused(c.h, limit-len(rows))
-			t := tookRows(rows, limit, began, start)
-			d.events <- func() { d.claimed(c, t, nil, began) }
+			found := run.Found(rows)
+			d.events <- func() { d.claimed(c, claim, found) }
 		})
 		if !claimed {
 			d.rates.unused(c.h, limit)
-			aside = !start.hinted && d.setAside(c, began, err, limit, next.Places)
+			aside = d.setAside(c, claim, err)
 		}
 		d.rates.unused(c.h, len(left))
 	}
 	d.events <- func() {
 		switch {
 		case claimed && err != nil: // of its runs' rows in the journal, or of what became of its tasks
-			d.laneFailed(c, 0, err, began)
+			d.laneFailed(c, 0, err, claim.Began)
 		case claimed:
-			if ran || !start.hinted {
+			if ran || !claim.Named {
 				d.laneWorks(c)
 			}
 		case aside:
-			d.notMade(c, began)
-		case start.hinted:
+			d.notMade(c, claim)
+		case claim.Named:
 			d.cameBack(c)
 		case errors.Is(err, run.ErrNoSlot):
 			c.waitForSlot()
-			c.putOff(start)
-			d.notMade(c, began)
+			d.notMade(c, claim)
 		case err == nil:
 			c.waitForToken(wait)
-			c.putOff(start)
-			d.notMade(c, began)
+			d.notMade(c, claim)
 		default:
-			d.claimed(c, taken{limit: limit}, err, began)
+			d.claimFailed(c, claim, err)
 		}
 		if ran {
 			d.ran(ordered)
@@ -180,58 +139,56 @@ func (d *dispatcher) runTx(c *lane, next store.ClaimNext, start claimStart) {
 
 // runLeased claims leased tasks and starts their handlers. The next claim of the lane need not wait
 // for the commit of this one.
-func (d *dispatcher) runLeased(c *lane, next store.LeaseNext, start claimStart) {
-	began, slots, reported, aside := time.Now(), next.Limit, false, false
+func (d *dispatcher) runLeased(c *lane, claim plan.Claim) {
+	slots, reported, aside := claim.Limit, false, false
 	var runs []*run.LeasedRun
 	allowed := 0
-	limit, wait, err := d.rates.take(d.ctx, c.h, next.Limit)
+	limit, wait, err := d.rates.take(d.ctx, c.h, claim.Limit)
+	claim.Limit = limit
 	if err == nil && limit > 0 {
-		next.Limit = limit
-		runs, allowed, err = d.leases.Lease(d.ctx, c.h, next, func(found []*run.LeasedRun) {
+		runs, allowed, err = d.leases.Lease(d.ctx, c.h, claim, func(found []*run.LeasedRun) {
 			reported = true
-			took := tookLeases(found, limit, began, start)
+			took := run.FoundLeases(found)
 			d.events <- func() {
 				c.finding--
-				d.took(c, took)
+				d.took(c, claim, took)
 			}
 		})
 		if err != nil {
-			runs, aside = nil, !start.hinted && d.setAside(c, began, err, limit, next.Places)
+			runs, aside = nil, d.setAside(c, claim, err)
 		}
 		d.rates.unused(c.h, limit-len(runs))
 	}
-	if err != nil {
-		allowed = limit
-	}
-	took := tookLeases(runs, allowed, began, start)
+	found := run.FoundLeases(runs)
 	d.events <- func() {
 		d.lanes.leasing(c, -1)
 		if !reported {
 			c.finding--
 		}
-		if err == nil && (len(runs) > 0 || !start.hinted) {
+		if err == nil && (len(runs) > 0 || !claim.Named) {
 			d.laneWorks(c)
 		}
 		switch {
 		case aside:
-			d.notMade(c, began)
-		case start.hinted && len(runs) == 0:
+			d.notMade(c, claim)
+		case claim.Named && len(runs) == 0:
 			d.cameBack(c)
-		case err == nil && limit == 0:
+		case err != nil:
+			d.claimFailed(c, claim, err)
+		case limit == 0:
 			c.waitForToken(wait)
-			c.putOff(start)
-			d.notMade(c, began)
-		case err == nil && allowed == 0:
+			d.notMade(c, claim)
+		case allowed == 0:
 			c.waitForSlot()
-			c.putOff(start)
-			d.notMade(c, began)
-		case err == nil && reported:
+			d.notMade(c, claim)
+		case reported:
 			d.cameBack(c)
-			d.well(began)
+			d.well(claim.Began)
 		default:
-			d.claimed(c, took, err, began)
-			if err == nil && allowed < limit {
-				c.watermarks.NoteShort()
+			claim.Limit = allowed
+			d.claimed(c, claim, found)
+			if allowed < limit {
+				c.starts.Failed()
 				c.waitForSlot()
 			}
 		}
@@ -243,10 +200,11 @@ func (d *dispatcher) runLeased(c *lane, next store.LeaseNext, start claimStart) 
 	d.leases.Start(runs)
 }
 
-// setAside sets aside the tasks that cannot be read, among those that a failed claim of up to limit
-// tasks met, and reports whether there were any.
-func (d *dispatcher) setAside(c *lane, began time.Time, err error, limit int, places func() []store.Place) bool {
-	return pgerr.Refusal(err) && !errors.Is(err, run.ErrNoSlot) && c.unreadable.setAside(began, func() int { return d.r.SetAside(c.h, limit, places()) })
+// setAside sets aside the tasks that cannot be read, among those that a failed claim met, and reports
+// whether there were any.
+func (d *dispatcher) setAside(c *lane, claim plan.Claim, err error) bool {
+	return !claim.Named && pgerr.Refusal(err) && !errors.Is(err, run.ErrNoSlot) &&
+		c.unreadable.setAside(claim.Began, func() int { return d.r.SetAside(c.h, claim.Limit, claim.Start) })
 }
 
 // ended hears of runs of leased tasks whose results are committed.

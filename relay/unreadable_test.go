@@ -12,6 +12,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/pg"
+	outboxplan "github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/relay"
@@ -287,7 +288,7 @@ func TestLookingForTasksThatCannotBeReadEndsWithItsTransaction(t *testing.T) {
 	db.Do(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not to be put off'; END $$;
 		CREATE TRIGGER refuse BEFORE UPDATE ON outbox.task FOR EACH ROW EXECUTE FUNCTION refuse()`)
 	s := store.Store{Schema: "outbox", Conns: pg.NewPool(db.DB)}
-	_, err := s.SetAside(t.Context(), "IT", store.Place{Priority: -1 << 15, TaskID: -1 << 62}, 10)
+	_, err := s.SetAside(t.Context(), "IT", outboxplan.Place{From: outboxplan.LaneStart}, 10)
 	if err == nil || !strings.Contains(err.Error(), "not to be put off") || strings.Contains(err.Error(), "aborted") {
 		t.Errorf("got %v, want the trigger's error alone", err)
 	}

@@ -22,7 +22,7 @@ var edgeMutants = []mutant{
 	{name: "trusted-wake-up",
 		help: "a type rests when a claim fails that only a wake-up asked for, whose numbers nobody checks", edits: []edit{
 			{"", "strconv.ParseInt(words[0], 10, 16)", "strconv.ParseInt(words[0], 10, 64)"},
-			{"", "now, claimStart{hinted: true})", "now, claimStart{})"},
+			{"", "	claim.Named = true\n", ""},
 		}, run: chaosRun{"forged", 15 * time.Second, 2 * time.Second, []string{"errors that relays"}}},
 	{name: "first-in-line", help: "a task that cannot be read stays where it is, before all others of its type",
 		edits: []edit{

@@ -40,6 +40,6 @@ var loopMutants = []mutant{
 	}, run: chaosRun{"none", 20 * time.Second, time.Second, []string{"keyed changes"}}},
 	{name: "cursor", help: "claims go on behind the last one and never back to what was committed late", edits: []edit{
 		{"", "now.Sub(w.since) > watermarkFor", "false"},
-		{"", "one != nil && (w.Random || h.Compare(one.at) < 0) {", "one != nil && w.Random {"},
+		{"", "one != nil && (random || at.Compare(one.at) < 0) {", "one != nil && random {"},
 	}, run: chaosRun{"none", 30 * time.Second, time.Second, []string{"tasks that are left"}}},
 }

@@ -97,8 +97,8 @@ var claimMutants = []mutant{
 			{"outbox.task_removed", "SELECT (-1)::bigint, 0::bigint,", "SELECT 0::bigint, 0::bigint,"},
 		}},
 	{name: "no-fallback", help: "a watermark does not fall back to a task that was committed late below it",
-		tests: testRun{"internal/plan", "TestATaskBelowAWatermarkMovesItBack$"}, edits: []edit{
-			{"", "one != nil && (w.Random || h.Compare(one.at) < 0) {", "one != nil && w.Random {"},
+		tests: testRun{"internal/plan", "TestAClaimBeginsWhereTheClaimsBeforeItTell$"}, edits: []edit{
+			{"", "one != nil && (random || at.Compare(one.at) < 0) {", "one != nil && random {"},
 		}},
 }
 

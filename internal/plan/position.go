@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -13,6 +14,21 @@ type Position struct {
 	TaskID            int64
 }
 
+// Class is the tasks of a lane with one priority and attempt: in it the order is that of their ids.
+type Class struct{ Priority, Attempt int }
+
+// Class is the class of the position.
+func (p Position) Class() Class { return Class{p.Priority, p.Attempt} }
+
+// Compare is by the lane's order.
+func (p Position) Compare(q Position) int {
+	return cmp.Or(cmp.Compare(p.Priority, q.Priority), cmp.Compare(p.Attempt, q.Attempt),
+		cmp.Compare(p.TaskID, q.TaskID))
+}
+
+// Start is before all tasks of the class.
+func (c Class) Start() Position { return Position{c.Priority, c.Attempt, math.MinInt64} }
+
 // LaneStart is before all tasks.
 var LaneStart = Position{math.MinInt16, 0, math.MinInt64}
 
@@ -23,14 +39,8 @@ type Head struct {
 	Since  time.Time // when it became due, by this process's clock
 }
 
-// Claims in random order start at places of their own.
-const (
-	randomLead   = 4  // most leased tasks that one place starts,
-	randomSingly = 30 // in claims of more than this; else it is one
-)
-
-// RandomStart is where a claim in random order starts.
-func (h *Head) RandomStart() *Position {
+// pivot is a random place among the tasks of the head's class; nil if the head is the last task.
+func (h *Head) pivot() *Position {
 	span := h.LastID - h.TaskID
 	if span <= 0 {
 		return nil
@@ -38,16 +48,14 @@ func (h *Head) RandomStart() *Position {
 	return &Position{h.Priority, h.Attempt, h.TaskID + rand.Int64N(span+1)}
 }
 
-// RandomStarts are where a claim of n leased tasks in random order starts, and how many tasks follow each
-// place at most: one, but for large claims.
-func (h *Head) RandomStarts(n int) (places []Position, lead int) {
-	if lead = 1; n > randomSingly {
-		lead = randomLead
+func later(p, q Position) Position {
+	if q.Compare(p) > 0 {
+		return q
 	}
-	for range (n + lead - 1) / lead {
-		if p := h.RandomStart(); p != nil {
-			places = append(places, *p)
-		}
-	}
-	return places, lead
+	return p
+}
+
+func (p Position) plus(ids int64) Position {
+	p.TaskID += ids
+	return p
 }

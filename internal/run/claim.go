@@ -14,10 +14,10 @@ import (
 // claimPlan is a way to take tasks of h's type.
 type claimPlan func(ctx context.Context, s *store.Store, conn pg.Exclusive, t store.ClaimTx) (store.Claimed, error)
 
-// ClaimPlan is the plan of a claim from the lane.
-func claimNext(n store.ClaimNext) claimPlan {
+// claimNext takes up to limit tasks from a place on.
+func claimNext(from plan.Start, limit int) claimPlan {
 	return func(ctx context.Context, s *store.Store, conn pg.Exclusive, t store.ClaimTx) (store.Claimed, error) {
-		return s.Claim(ctx, conn, t, n)
+		return s.Claim(ctx, conn, t, from, limit)
 	}
 }
 
@@ -39,46 +39,21 @@ func idleFor(timeout time.Duration) time.Duration {
 	return timeout + grace(timeout) + AbandonAfter + pg.Bookkeeping
 }
 
-// ClaimedRuns are those of a claim's rows.
-func ClaimedRuns(rows []*store.Row) (out []plan.ClaimedRun) {
-	if !slices.IsSortedFunc(rows, (*store.Row).Compare) { // a group in random order
-		rows = slices.SortedFunc(slices.Values(rows), (*store.Row).Compare)
-	}
+// Found is the rows that a claim found.
+func Found(rows []*store.Row) (out plan.Found) {
 	for _, r := range rows {
-		out = appendRun(out, r, r.Attempt)
+		out.Add(plan.Position{Priority: r.Priority, Attempt: r.Attempt, TaskID: r.ID}, r.RunAt, len(r.Payload))
 	}
 	return out
 }
 
-// LastDue is the one of a claim's rows that became due last.
-func LastDue(rows []*store.Row) (last plan.Due) {
-	for i, r := range rows {
-		if at := (plan.Due{RunAt: r.RunAt, TaskID: r.ID}); i == 0 || at.Compare(last) > 0 {
-			last = at
-		}
-	}
-	return last
-}
-
-// LastDueLease is LastDue of leased tasks.
-func LastDueLease(runs []*LeasedRun) plan.Due { return LastDue(rowsIn(runs)) }
-
-// ClaimedLeases are ClaimedRuns of leased tasks.
-func ClaimedLeases(runs []*LeasedRun) (out []plan.ClaimedRun) {
+// FoundLeases is the leased tasks that a claim found.
+func FoundLeases(runs []*LeasedRun) (out plan.Found) {
 	for _, x := range runs {
-		out = appendRun(out, x.row, x.row.Unclaimed())
+		at := plan.Position{Priority: x.row.Priority, Attempt: x.row.Unclaimed(), TaskID: x.row.ID}
+		out.Add(at, x.row.RunAt, len(x.row.Payload))
 	}
 	return out
-}
-
-func appendRun(runs []plan.ClaimedRun, r *store.Row, attempt int) []plan.ClaimedRun {
-	p := plan.Position{Priority: r.Priority, Attempt: attempt, TaskID: r.ID}
-	if n := len(runs); n == 0 || runs[n-1].Last.Class() != p.Class() {
-		runs = append(runs, plan.ClaimedRun{})
-	}
-	last := &runs[len(runs)-1]
-	last.Last, last.Tasks = p, last.Tasks+1
-	return runs
 }
 
 // unit is the work on one claim of a Tx or Batch handler, in a transaction that its owner begins

@@ -8,6 +8,7 @@ import (
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/store"
 )
 
@@ -26,13 +27,13 @@ func leaseTerms(h *handler.Handler, token string) store.LeaseTerms {
 	return t
 }
 
-// Lease claims up to n.limit tasks for a Leased handler, or up to allowed, if there are only so
+// Lease claims up to c.Limit tasks for a Leased handler, or up to allowed, if there are only so
 // many slots for its type: when it returns them, they are committed as leased by this relay. found
 // is called before the commit when there are some, unless the type has slots.
-func (l *Leases) Lease(ctx context.Context, h *handler.Handler, n store.LeaseNext, found func([]*LeasedRun)) (runs []*LeasedRun, allowed int, err error) {
+func (l *Leases) Lease(ctx context.Context, h *handler.Handler, c plan.Claim, found func([]*LeasedRun)) (runs []*LeasedRun, allowed int, err error) {
 	for try := 1; ; try++ {
 		began := time.Now()
-		runs, allowed, err = l.leaseOnce(ctx, h, n, found)
+		runs, allowed, err = l.leaseOnce(ctx, h, c, found)
 		had := time.Now()
 		for _, x := range runs {
 			x.claim = handler.Claim{Began: began, Ended: had, Log: l.r.Log}
@@ -49,28 +50,26 @@ func (l *Leases) Lease(ctx context.Context, h *handler.Handler, n store.LeaseNex
 	}
 }
 
-func (l *Leases) leaseOnce(ctx context.Context, h *handler.Handler, n store.LeaseNext, found func([]*LeasedRun)) (runs []*LeasedRun, allowed int, err error) {
+func (l *Leases) leaseOnce(ctx context.Context, h *handler.Handler, c plan.Claim, found func([]*LeasedRun)) (runs []*LeasedRun, allowed int, err error) {
 	terms, claimed := leaseTerms(h, store.NewUUID()), store.Claimed{}
-	allowed = n.Limit
+	allowed = c.Limit
 	ctx = context.WithoutCancel(ctx)
 	if h.MaxRunningTotal > 0 {
 		err = l.r.Conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
 			claimed, allowed = store.Claimed{}, 0
-			slots, err := l.r.LockSlots(ctx, h.Type, tx, n.Limit)
+			slots, err := l.r.LockSlots(ctx, h.Type, tx, c.Limit)
 			if err != nil || len(slots) == 0 {
 				return err
 			}
 			allowed = len(slots)
-			few := n
-			few.Limit = allowed
-			if claimed, err = l.r.LeaseWithin(ctx, tx, terms, few); err != nil {
+			if claimed, err = l.r.LeaseWithin(ctx, tx, terms, c.Start, allowed); err != nil {
 				return err
 			}
 			return l.r.FillSlots(ctx, h.Type, tx, slots, claimed.Rows, terms.Token)
 		})
 		runs = newRuns(h, terms.Token, claimed.Rows)
 	} else {
-		claimed, err = l.r.Store.Lease(ctx, terms, n, func(rows []*store.Row) {
+		claimed, err = l.r.Store.Lease(ctx, terms, c.Start, c.Limit, func(rows []*store.Row) {
 			runs = newRuns(h, terms.Token, rows)
 			found(runs)
 		})

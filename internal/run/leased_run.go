@@ -36,9 +36,6 @@ func (x *LeasedRun) Handler() *handler.Handler { return x.h }
 // Ordered reports whether its task has an ordering key.
 func (x *LeasedRun) Ordered() bool { return x.row.Ordered() }
 
-// Bytes are those of its payload.
-func (x *LeasedRun) Bytes() int { return len(x.row.Payload) }
-
 // begin runs the task.
 func (x *LeasedRun) begin() {
 	x.leases.starting.Add(-1)

@@ -6,14 +6,15 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/internal/handler"
+	"github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/store"
 )
 
 // RunTx claims with the given claim and runs the handler of a Tx or Batch type. claimed is called
 // with what was claimed, unless the claim failed. left are those of a group's tasks that are as
 // before. The error is the database's, which is no attempt and a reason to slow down, or ErrNoSlot.
-func (r *Runner) RunTx(ctx context.Context, h *handler.Handler, n store.ClaimNext, claimed func([]*store.Row)) (left []*store.Row, err error) {
-	return r.runTx(ctx, h, claimNext(n), claimed)
+func (r *Runner) RunTx(ctx context.Context, h *handler.Handler, c plan.Claim, claimed func([]*store.Row)) (left []*store.Row, err error) {
+	return r.runTx(ctx, h, claimNext(c.Start, c.Limit), claimed)
 }
 
 func (r *Runner) runTx(ctx context.Context, h *handler.Handler, c claimPlan, claimed func([]*store.Row)) (left []*store.Row, err error) {

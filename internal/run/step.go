@@ -12,6 +12,7 @@ import (
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/store"
 )
 
@@ -97,7 +98,7 @@ func (s *Stepper) Step(ctx context.Context) ([]Run, error) {
 		if h := s.handlers[next]; h.Kind == handler.KindLeased {
 			runs, err = s.stepLeased(ctx, h)
 		} else {
-			runs, err = s.stepTx(ctx, h, claimNext(store.ClaimNext{Limit: h.BatchSize}))
+			runs, err = s.stepTx(ctx, h, claimNext(plan.Start{}, h.BatchSize))
 		}
 		if err != nil || len(runs) > 0 {
 			return runs, err

@@ -11,6 +11,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/store"
 )
 
@@ -52,7 +53,7 @@ func (s *Stepper) stepLeased(ctx context.Context, h *handler.Handler) ([]Run, er
 // lease claims the next task of the type, if there is one, and counts the attempt.
 func (s *Stepper) lease(ctx context.Context, h *handler.Handler, token string) (t *store.Row, err error) {
 	err = s.in.InTx(ctx, func(tx *sql.Tx) error {
-		c, err := s.store.LeaseWithin(ctx, tx, leaseTerms(h, token), store.LeaseNext{Limit: 1})
+		c, err := s.store.LeaseWithin(ctx, tx, leaseTerms(h, token), plan.Start{}, 1)
 		if err != nil || len(c.Rows) == 0 {
 			return err
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/store"
 )
 
@@ -14,8 +15,8 @@ const leastRead = 20
 
 // SetAside puts off the tasks that cannot be read among those that a failed claim of up to limit
 // tasks may have met, and returns how many these are.
-func (r *Runner) SetAside(h *handler.Handler, limit int, places []store.Place) (n int) {
-	for _, p := range places {
+func (r *Runner) SetAside(h *handler.Handler, limit int, from plan.Start) (n int) {
+	for _, p := range from.Places() {
 		unreadable, err := r.Store.SetAside(context.Background(), h.Type, p, max(limit, leastRead))
 		if pgerr.Refusal(err) { // of all tasks, as the claim says
 			return n

@@ -2,10 +2,8 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"database/sql/driver"
 	"errors"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -36,30 +34,6 @@ func (t ClaimTx) begin() string {
 	return "SAVEPOINT " + t.Savepoint + "; SET LOCAL statement_timeout = " + pg.Millis(t.Timeout)
 }
 
-// ClaimNext takes up to Limit tasks from the watermark of the lane on, nil for its start; or from
-// the pivot on if there is one, and then from the watermark; or by due time from a place on.
-type ClaimNext struct {
-	Limit            int
-	Watermark, Pivot *plan.Position
-	Due              *plan.Due // nil: in the lane's order
-}
-
-// Places are where the claim looks for tasks in the lane.
-func (c ClaimNext) Places() []Place { return places(c.Due, c.Pivot, c.Watermark) }
-
-func places(due *plan.Due, at ...*plan.Position) []Place {
-	if due != nil {
-		return []Place{{TaskID: due.TaskID, RunAt: &due.RunAt}}
-	}
-	var out []Place
-	for _, p := range append(at, &plan.LaneStart) {
-		if p != nil {
-			out = append(out, Place{Priority: p.Priority, Attempt: p.Attempt, TaskID: p.TaskID})
-		}
-	}
-	return out
-}
-
 // Claimed is the tasks that a claim took, and its transaction.
 type Claimed struct {
 	Rows []*Row
@@ -83,30 +57,20 @@ SELECT outbox.claim_group($1, $2, $3, $4, $5, $6, $7, $8)`
 // idSpan is among how many ids from a watermark or a pivot on a task is likely.
 const idSpan = 100
 
-// Claim takes tasks, and begins the handler's part of the transaction if there are some.
-func (s *Store) Claim(ctx context.Context, conn pg.Exclusive, t ClaimTx, n ClaimNext) (c Claimed, err error) {
-	starts := []*plan.Position{n.Watermark}
-	if n.Pivot != nil && n.Due == nil {
-		starts = []*plan.Position{n.Pivot, n.Watermark}
-	}
+// Claim takes up to limit tasks, and begins the handler's part of the transaction if there are some.
+func (s *Store) Claim(ctx context.Context, conn pg.Exclusive, t ClaimTx, from plan.Start, limit int) (c Claimed, err error) {
+	places := from.Places()
 	begun := false // the handler's part
-	for i, from := range starts {
-		rest, last := n.Limit-len(c.Rows), i == len(starts)-1
+	for i, p := range places {
+		rest, last := limit-len(c.Rows), i == len(places)-1
 		if rest == 0 {
 			break
 		}
-		most, span := math.MaxInt16, idSpan
-		if !last {
-			most = from.Priority
+		span := 0
+		if p.Near {
+			span = idSpan
 		}
-		if from == nil {
-			from, span = &plan.LaneStart, 0
-		}
-		args := []any{t.TaskType, from.Priority, from.Attempt, from.TaskID, most}
-		var due sql.NullInt64
-		if n.Due != nil {
-			args[3], due = n.Due.TaskID, sql.NullInt64{Int64: n.Due.RunAt, Valid: true}
-		}
+		args := []any{t.TaskType, p.From.Priority, p.From.Attempt, p.From.TaskID, p.Most}
 		m := claimMessage{limit: rest}
 		if begun = last; begun {
 			m.after = t.begin()
@@ -115,20 +79,21 @@ func (s *Store) Claim(ctx context.Context, conn pg.Exclusive, t ClaimTx, n Claim
 			m.before = t.Untimed + t.Settings()
 		}
 		switch {
-		case n.Limit == 1 && n.Due == nil: // it makes the settings
-			m.query, m.args = TakeTaskSQL, append(args, span, pg.Millis(t.Idle), pg.Millis(pg.Bookkeeping), pg.Millis(t.Timeout))
+		case limit == 1 && p.Due == nil: // it makes the settings
+			m.query = TakeTaskSQL
+			m.args = append(args, span, pg.Millis(t.Idle), pg.Millis(pg.Bookkeeping), pg.Millis(t.Timeout))
 			m.before, m.after, begun = "", t.Untimed+"SAVEPOINT "+t.Savepoint, true
-		case t.Group && n.Limit > 1:
-			m.query, m.args, m.group = ClaimGroupSQL, append(args, rest, len(c.Rows) == 0, due), true
+		case t.Group && limit > 1:
+			m.query, m.args, m.group = ClaimGroupSQL, append(args, rest, len(c.Rows) == 0, p.Due), true
 		default:
-			m.query, m.args = ClaimSQL, append(args, rest, due)
+			m.query, m.args = ClaimSQL, append(args, rest, p.Due)
 		}
 		if err := s.claim(ctx, conn, t, m, &c); err != nil {
 			return c, err
 		}
 	}
 	unsorted := c.Rows // RETURNING does not keep the lane's order
-	if t.Group && n.Limit > 1 && len(c.Rows) > 0 {
+	if t.Group && limit > 1 && len(c.Rows) > 0 {
 		unsorted = c.Rows[1:] // the first is deleted
 	}
 	slices.SortFunc(unsorted, (*Row).Compare)

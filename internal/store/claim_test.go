@@ -12,19 +12,15 @@ import (
 )
 
 // claimKinds claim tasks of the type T in a transaction, in each way that a handler's kind does.
-var claimKinds = map[string]func(context.Context, *Store, *sql.Tx, ClaimNext) (Claimed, error){
-	"Tx or Batch": func(ctx context.Context, s *Store, tx *sql.Tx, n ClaimNext) (Claimed, error) {
-		return s.Claim(ctx, pg.Within(tx), claimTx(false), n)
+var claimKinds = map[string]func(context.Context, *Store, *sql.Tx, plan.Start, int) (Claimed, error){
+	"Tx or Batch": func(ctx context.Context, s *Store, tx *sql.Tx, from plan.Start, limit int) (Claimed, error) {
+		return s.Claim(ctx, pg.Within(tx), claimTx(false), from, limit)
 	},
-	"group": func(ctx context.Context, s *Store, tx *sql.Tx, n ClaimNext) (Claimed, error) {
-		return s.Claim(ctx, pg.Within(tx), claimTx(true), n)
+	"group": func(ctx context.Context, s *Store, tx *sql.Tx, from plan.Start, limit int) (Claimed, error) {
+		return s.Claim(ctx, pg.Within(tx), claimTx(true), from, limit)
 	},
-	"Leased": func(ctx context.Context, s *Store, tx *sql.Tx, n ClaimNext) (Claimed, error) {
-		l := LeaseNext{Limit: n.Limit, Watermark: n.Watermark, Due: n.Due}
-		if n.Pivot != nil {
-			l.Pivots, l.Lead = []plan.Position{*n.Pivot}, n.Limit
-		}
-		return s.LeaseWithin(ctx, tx, LeaseTerms{TaskType: "T", Length: time.Minute, Token: aToken}, l)
+	"Leased": func(ctx context.Context, s *Store, tx *sql.Tx, from plan.Start, limit int) (Claimed, error) {
+		return s.LeaseWithin(ctx, tx, LeaseTerms{TaskType: "T", Length: time.Minute, Token: aToken}, from, limit)
 	},
 }
 
@@ -71,20 +67,20 @@ func TestAClaimTakesOnlyReadyTasksOfItsTypeThatNobodyHolds(t *testing.T) {
 	defer func() { _ = held.Rollback() }()
 	first := &plan.Position{TaskID: 1}
 	far := &plan.Position{TaskID: -1000} // the probe of a range of ids finds nothing
-	starts := map[string]ClaimNext{
-		"the start": {}, "a watermark": {Watermark: first}, "a far watermark": {Watermark: far},
+	starts := map[string]plan.Start{
+		"the start": {}, "a watermark": {From: first}, "a far watermark": {From: far},
 		"a pivot": {Pivot: first}, "a far pivot": {Pivot: far}, "due time": {Due: &plan.DueStart},
 	}
 	check := func(reason, change string, want []int64) {
 		t.Helper()
 		for kind, claim := range claimKinds {
-			for start, n := range starts {
-				for n.Limit = 1; n.Limit <= 2; n.Limit++ {
+			for start, from := range starts {
+				for limit := 1; limit <= 2; limit++ {
 					got := claimedIDs(t, db, change, func(ctx context.Context, tx *sql.Tx) (Claimed, error) {
-						return claim(ctx, s, tx, n)
+						return claim(ctx, s, tx, from, limit)
 					})
 					if !slices.Equal(got, want) {
-						t.Errorf("%s, a claim of %d, %s, from %s: took %v, want %v", reason, n.Limit, kind, start, got, want)
+						t.Errorf("%s, a claim of %d, %s, from %s: took %v, want %v", reason, limit, kind, start, got, want)
 					}
 				}
 			}
@@ -125,33 +121,31 @@ func TestAClaimBeginsAtItsPlaceAndGoesOnInItsOrder(t *testing.T) {
 		return &plan.Due{RunAt: time.Date(2020, 1, day, 0, 0, 0, 0, time.UTC).UnixMicro(), TaskID: id}
 	}
 	for _, c := range []struct {
-		from ClaimNext
-		want []int64 // of these the first Limit are claimed
+		from plan.Start
+		want []int64 // the first n are claimed
 	}{
-		{ClaimNext{}, []int64{3, 4, 2, 1}},
-		{ClaimNext{Watermark: at(0, 0, 3)}, []int64{3, 4, 2, 1}},
-		{ClaimNext{Watermark: at(0, 0, 4)}, []int64{4, 2, 1}},
-		{ClaimNext{Watermark: at(0, 0, 5)}, []int64{2, 1}},
-		{ClaimNext{Watermark: at(0, 1, 2)}, []int64{2, 1}},
-		{ClaimNext{Watermark: at(0, 1, 3)}, []int64{1}},
-		{ClaimNext{Watermark: at(1, 0, 2)}, nil},
-		{ClaimNext{Due: due(1, 1)}, []int64{1, 2, 3, 4}},
-		{ClaimNext{Due: due(1, 2)}, []int64{2, 3, 4}},
-		{ClaimNext{Due: due(3, 0)}, []int64{3, 4}},
-		{ClaimNext{Pivot: at(0, 0, 3)}, []int64{3, 4, 2, 1}},
-		{ClaimNext{Pivot: at(0, 0, 4)}, []int64{4, 2, 3, 1}}, // up to the pivot's priority, then from the start
-		{ClaimNext{Pivot: at(0, 1, 2)}, []int64{2, 3, 4, 1}},
-		{ClaimNext{Pivot: at(0, 0, 4), Watermark: at(0, 1, 0)}, []int64{4, 2, 1}},
-		{ClaimNext{Pivot: at(0, 1, 3), Watermark: at(0, 0, 4)}, []int64{4, 2, 1}},
+		{plan.Start{}, []int64{3, 4, 2, 1}},
+		{plan.Start{From: at(0, 0, 3)}, []int64{3, 4, 2, 1}},
+		{plan.Start{From: at(0, 0, 4)}, []int64{4, 2, 1}},
+		{plan.Start{From: at(0, 0, 5)}, []int64{2, 1}},
+		{plan.Start{From: at(0, 1, 2)}, []int64{2, 1}},
+		{plan.Start{From: at(0, 1, 3)}, []int64{1}},
+		{plan.Start{From: at(1, 0, 2)}, nil},
+		{plan.Start{Due: due(1, 1)}, []int64{1, 2, 3, 4}},
+		{plan.Start{Due: due(1, 2)}, []int64{2, 3, 4}},
+		{plan.Start{Due: due(3, 0)}, []int64{3, 4}},
+		{plan.Start{Pivot: at(0, 0, 3)}, []int64{3, 4, 2, 1}},
+		{plan.Start{Pivot: at(0, 0, 4)}, []int64{4, 2, 3, 1}}, // up to the pivot's priority, then from the start
+		{plan.Start{Pivot: at(0, 1, 2)}, []int64{2, 3, 4, 1}},
+		{plan.Start{Pivot: at(0, 0, 4), From: at(0, 1, 0)}, []int64{4, 2, 1}},
+		{plan.Start{Pivot: at(0, 1, 3), From: at(0, 0, 4)}, []int64{4, 2, 1}},
 	} {
 		for kind, claim := range claimKinds {
 			for n := 1; n <= 5; n++ {
-				from := c.from
-				from.Limit = n
 				want := slices.Clone(c.want[:min(n, len(c.want))])
 				slices.Sort(want)
 				got := claimedIDs(t, db, `SELECT 1`, func(ctx context.Context, tx *sql.Tx) (Claimed, error) {
-					return claim(ctx, s, tx, from)
+					return claim(ctx, s, tx, c.from, n)
 				})
 				slices.Sort(got)
 				if kind == "group" && c.from.Pivot != nil && n > 2 { // it may take fewer, but none twice
@@ -159,7 +153,7 @@ func TestAClaimBeginsAtItsPlaceAndGoesOnInItsOrder(t *testing.T) {
 				}
 				if !slices.Equal(got, want) {
 					t.Errorf("%s, a claim of %d from pivot %+v, watermark %+v, due %+v: took %v, want %v",
-						kind, n, c.from.Pivot, c.from.Watermark, c.from.Due, got, want)
+						kind, n, c.from.Pivot, c.from.From, c.from.Due, got, want)
 				}
 			}
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/plan"
 )
 
 // sample is a value of each type that columns of tasks have.
@@ -138,7 +139,7 @@ func deleted(end func(ctx context.Context, s *Store, c pg.Exclusive, r *Row) err
 				return err
 			}
 			terms := ClaimTx{TaskType: "T", MaxAttempts: 5, Timeout: time.Minute, Idle: time.Minute, Savepoint: "s"}
-			claimed, err := s.Claim(ctx, c, terms, ClaimNext{Limit: 1000})
+			claimed, err := s.Claim(ctx, c, terms, plan.Start{}, 1000)
 			for _, r := range claimed.Rows {
 				err = errors.Join(err, end(ctx, s, c, r))
 			}
@@ -158,7 +159,7 @@ func leased(end func(e *LeaseEnd)) func(t *testing.T, s *Store, db *sql.DB) {
 	return func(t *testing.T, s *Store, db *sql.DB) {
 		t.Helper()
 		token := NewUUID()
-		claimed, err := s.Lease(t.Context(), LeaseTerms{TaskType: "T", MaxAttempts: 5, Token: token}, LeaseNext{Limit: 1000}, func([]*Row) {})
+		claimed, err := s.Lease(t.Context(), LeaseTerms{TaskType: "T", MaxAttempts: 5, Token: token}, plan.Start{}, 1000, func([]*Row) {})
 		if err != nil {
 			t.Fatal(err)
 		}

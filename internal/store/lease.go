@@ -26,46 +26,26 @@ type LeaseTerms struct {
 	Token       string
 }
 
-// LeaseNext is a claim of up to Limit leased tasks: a few from each pivot on, if there are some,
-// and then from the watermark of the lane on, nil for its start; or by due time from a place on.
-type LeaseNext struct {
-	Limit     int
-	Watermark *plan.Position
-	Due       *plan.Due       // nil: in the lane's order
-	Pivots    []plan.Position // of the same priority and attempt
-	Lead      int             // most tasks from each of them
-}
-
-// Places are where the claim looks for tasks in the lane.
-func (n LeaseNext) Places() []Place {
-	at := []*plan.Position{n.Watermark}
-	for i := range n.Pivots {
-		at = append(at, &n.Pivots[i])
-	}
-	return places(n.Due, at...)
-}
-
 const LeaseSQL = `/* outbox: lease */
 SELECT tasks, xid FROM outbox.lease_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)`
 
-func (s *Store) leaseArgs(t LeaseTerms, n LeaseNext) []any {
-	from, pivot := plan.LaneStart, plan.Position{}
-	if n.Watermark != nil {
-		from = *n.Watermark
+func (s *Store) leaseArgs(t LeaseTerms, from plan.Start, limit int) []any {
+	places := from.Places()
+	at, pivot, pivots := places[len(places)-1], plan.Position{}, []int64{}
+	if len(places) > 1 {
+		pivot = places[0].From
+		pivots = append(pivots, pivot.TaskID)
 	}
 	var due, length any
-	if n.Due != nil {
-		due, from.TaskID = n.Due.RunAt, n.Due.TaskID
+	if at.Due != nil {
+		due = *at.Due
 	}
 	if t.Length > 0 {
 		length = t.Length.Microseconds()
 	}
-	ids := make([]int64, len(n.Pivots))
-	for i, p := range n.Pivots {
-		ids[i], pivot = p.TaskID, p
-	}
-	return []any{t.TaskType, n.Limit, s.RelayID, t.Token, length, t.Share, t.Margin.Microseconds(),
-		from.Priority, from.Attempt, from.TaskID, pq.Array(ids), pivot.Priority, pivot.Attempt, n.Lead, idSpan, due}
+	return []any{t.TaskType, limit, s.RelayID, t.Token, length, t.Share, t.Margin.Microseconds(),
+		at.From.Priority, at.From.Attempt, at.From.TaskID, pq.Array(pivots), pivot.Priority, pivot.Attempt,
+		limit, idSpan, due}
 }
 
 // As the journal, a lease must survive the death of a relay, and not that of the server, which may
@@ -75,9 +55,9 @@ const beginLease = pg.BeginSQL + "; SET LOCAL synchronous_commit = off"
 // Lease claims leased tasks in a transaction of its own. COMMIT follows the rows, and found: no
 // claim commits whose tasks this relay has not read. After an error with rows the claim may have
 // committed.
-func (s *Store) Lease(ctx context.Context, t LeaseTerms, n LeaseNext, found func([]*Row)) (c Claimed, err error) {
-	err = s.Conns.InMessages(ctx, beginLease, s.SQL(LeaseSQL), s.leaseArgs(t, n), false, func(values []driver.Value) error {
-		err := c.readLeases(values, t, n.Limit)
+func (s *Store) Lease(ctx context.Context, t LeaseTerms, from plan.Start, limit int, found func([]*Row)) (c Claimed, err error) {
+	err = s.Conns.InMessages(ctx, beginLease, s.SQL(LeaseSQL), s.leaseArgs(t, from, limit), false, func(values []driver.Value) error {
+		err := c.readLeases(values, t, limit)
 		if err == nil && len(c.Rows) > 0 {
 			found(c.Rows)
 		}
@@ -87,9 +67,9 @@ func (s *Store) Lease(ctx context.Context, t LeaseTerms, n LeaseNext, found func
 }
 
 // LeaseWithin claims leased tasks in a transaction.
-func (s *Store) LeaseWithin(ctx context.Context, tx *sql.Tx, t LeaseTerms, n LeaseNext) (c Claimed, err error) {
-	err = pg.QueryTx(ctx, tx, s.SQL(LeaseSQL), s.leaseArgs(t, n), func(values []driver.Value) error {
-		return c.readLeases(values, t, n.Limit)
+func (s *Store) LeaseWithin(ctx context.Context, tx *sql.Tx, t LeaseTerms, from plan.Start, limit int) (c Claimed, err error) {
+	err = pg.QueryTx(ctx, tx, s.SQL(LeaseSQL), s.leaseArgs(t, from, limit), func(values []driver.Value) error {
+		return c.readLeases(values, t, limit)
 	})
 	return c, err
 }

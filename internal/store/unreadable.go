@@ -10,6 +10,7 @@ import (
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/plan"
 )
 
 // A task may be unreadable: damage on the disk is in its payload, which PostgreSQL stores out of
@@ -34,19 +35,12 @@ UPDATE outbox.task SET state = 'scheduled', run_at = clock_timestamp() + $2::big
 // SetAsideFor is how long a task is put off that cannot be read.
 const SetAsideFor = time.Hour
 
-// Place is where a claim looks for tasks in a lane.
-type Place struct {
-	Priority, Attempt int
-	TaskID            int64
-	RunAt             *int64 // in microseconds since 1970: by due time, instead of priority and attempt
-}
-
 // SetAside puts off the tasks that cannot be read among the first ready ones of a type, up to limit,
 // from a place in its lane on. No attempt is counted. It returns why each cannot be read.
-func (s *Store) SetAside(ctx context.Context, taskType string, at Place, limit int) (unreadable map[int64]error, err error) {
-	query, args := firstIDsSQL, []any{taskType, at.Priority, at.Attempt, at.TaskID, limit}
-	if at.RunAt != nil {
-		query, args = firstDueSQL, []any{taskType, *at.RunAt, at.TaskID, limit}
+func (s *Store) SetAside(ctx context.Context, taskType string, at plan.Place, limit int) (unreadable map[int64]error, err error) {
+	query, args := firstIDsSQL, []any{taskType, at.From.Priority, at.From.Attempt, at.From.TaskID, limit}
+	if at.Due != nil {
+		query, args = firstDueSQL, []any{taskType, *at.Due, at.From.TaskID, limit}
 	}
 	err = s.Conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		unreadable = map[int64]error{}

@@ -1,0 +1,170 @@
+package plan
+
+import (
+	"math"
+	"reflect"
+	"testing"
+	"time"
+)
+
+// founds are tasks of ordinary priority that a claim took, with these ids as their due times too.
+func founds(ids ...int64) (f Found) {
+	for _, id := range ids {
+		f.Add(Position{TaskID: id}, id, 1)
+	}
+	return f
+}
+
+func TestThePlacesOfAClaim(t *testing.T) {
+	t.Parallel()
+	from, pivot, runAt := Position{1, 2, 3}, Position{0, 1, 9}, int64(5)
+	const most = math.MaxInt16
+	for _, c := range []struct {
+		start Start
+		want  []Place
+	}{
+		{Start{}, []Place{{From: LaneStart, Most: most}}},
+		{Start{From: &from}, []Place{{From: from, Most: most, Near: true}}},
+		{Start{Pivot: &pivot}, []Place{{From: pivot, Most: 0, Near: true}, {From: LaneStart, Most: most}}},
+		{Start{Pivot: &pivot, From: &from}, []Place{{From: pivot, Most: 0, Near: true}, {From: from, Most: most, Near: true}}},
+		{Start{Due: &Due{runAt, 7}}, []Place{{From: Position{TaskID: 7}, Most: most, Due: &runAt}}},
+	} {
+		if got := c.start.Places(); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%+v: %+v, want %+v", c.start, got, c.want)
+		}
+	}
+}
+
+func TestAClaimFindsTheLastTaskOfEachClassAndOfAllByDueTime(t *testing.T) {
+	t.Parallel()
+	var f Found
+	f.Add(Position{0, 1, 5}, 30, 10) // in random order a group is not sorted
+	f.Add(Position{0, 0, 9}, 20, 1)
+	f.Add(Position{7, 0, 2}, 40, 1)
+	f.Add(Position{0, 0, 4}, 40, 1)
+	want := Found{Tasks: 4, Bytes: 13, lastDue: Due{40, 4},
+		classes: []classFound{{Position{0, 1, 5}, 1}, {Position{0, 0, 9}, 2}, {Position{7, 0, 2}, 1}}}
+	if !reflect.DeepEqual(f, want) {
+		t.Errorf("got %+v, want %+v", f, want)
+	}
+	if got := f.LeastUrgent(); got != 7 {
+		t.Errorf("the least urgent task has priority %d, want 7", got)
+	}
+}
+
+// Ten claims that find tasks are nine in the lane's order, and one by due time. Claims by due time go on
+// from the last one, and begin at the oldest task after a while.
+func TestEachTenthClaimGoesByDueTime(t *testing.T) {
+	t.Parallel()
+	for _, random := range []bool{false, true} {
+		s, now := Starts{Random: random}, time.Now()
+		head := &Head{Position: Position{TaskID: 1}, LastID: 100}
+		next := func() Claim {
+			c := s.Next(head, 1, true, now)
+			if (c.Start.Pivot != nil) != (random && c.Start.Due == nil) || c.Limit != 1 || c.Named {
+				t.Fatalf("random %t: claim %+v", random, c)
+			}
+			return c
+		}
+		untilDue := func(want Due) Claim {
+			t.Helper()
+			for range dueTurn - 1 {
+				s.Took(next(), Found{}, now) // an empty claim is no turn
+				c := next()
+				if c.Start.Due != nil {
+					t.Fatalf("random %t: a claim by due time comes early", random)
+				}
+				s.Took(c, founds(1), now)
+			}
+			c := next()
+			if c.Start.Due == nil || *c.Start.Due != want || c.Start.From != nil {
+				t.Fatalf("random %t: the tenth claim begins at %+v, want by due time at %+v", random, c.Start, want)
+			}
+			return c
+		}
+		s.Took(untilDue(DueStart), founds(3, 9), now)
+		s.Took(untilDue(Due{9, 9}), Found{}, now)
+		c := untilDue(Due{9, 9})
+		s.NotMade(c)
+		if c = next(); c.Start.Due == nil {
+			t.Errorf("random %t: a claim that was not made was the turn of due times", random)
+		}
+		now = now.Add(dueRestart)
+		untilDue(DueStart)
+	}
+}
+
+// Where the claims of a lane begin while claims come and go: at its start, then at the watermark, in a
+// backlog behind each other.
+func TestAClaimBeginsWhereTheClaimsBeforeItTell(t *testing.T) {
+	t.Parallel()
+	const none = math.MinInt64
+	now := time.Now()
+	fresh := &Head{Position: Position{TaskID: 1000}, Since: now}
+	old := &Head{Position: Position{TaskID: 1000}, Since: now.Add(-time.Hour)}
+	many := func(s *Starts) { // takes the tasks 1 to 999 within a second
+		for id := int64(1); id < 1000; id++ {
+			s.Took(Claim{Limit: 1}, founds(id), now.Add(time.Duration(id-1000)*time.Millisecond))
+			s.turns = 0
+		}
+	}
+	for name, c := range map[string]struct {
+		do   func(s *Starts)
+		head *Head
+		want []int64 // the ids where claims of ten tasks begin, one after the other
+	}{
+		"of a new lane":               {func(*Starts) {}, old, []int64{none, none}},
+		"where too few were claimed":  {func(s *Starts) { s.Took(Claim{}, founds(make([]int64, watermarkAfter-1)...), now) }, fresh, []int64{none}},
+		"where just enough were":      {func(s *Starts) { s.Took(Claim{}, founds(make([]int64, watermarkAfter)...), now) }, fresh, []int64{0}},
+		"of fresh tasks":              {many, fresh, []int64{961, 961}},
+		"of a backlog":                {many, old, []int64{1000, 1010, 1020}},
+		"after a claim that was full": {func(s *Starts) { many(s); s.Took(s.Next(old, 1, true, now), founds(1004), now) }, old, []int64{1005, 1015}},
+		"after a claim that was short": {func(s *Starts) {
+			many(s)
+			s.Took(s.Next(old, 10, true, now), founds(1004), now)
+		}, old, []int64{961, 971}},
+		"after a claim that failed":      {func(s *Starts) { many(s); s.Next(old, 10, true, now); s.Failed() }, old, []int64{961}},
+		"where limits may leave it less": {func(s *Starts) { many(s); s.Next(old, 10, false, now) }, old, []int64{1000}},
+		"after a late commit":            {func(s *Starts) { many(s); s.Polled(&Head{Position: Position{TaskID: 7}}) }, fresh, []int64{7}},
+		"after tasks came back":          {func(s *Starts) { many(s); s.Returned(Position{TaskID: 30}) }, fresh, []int64{30}},
+		"after a claim from before a late commit": {func(s *Starts) {
+			many(s)
+			before := s.Next(fresh, 1, true, now)
+			s.Polled(&Head{Position: Position{TaskID: 7}})
+			for range 9 { // two of them move the watermark
+				now = now.Add(time.Second)
+				s.Took(before, founds(1100), now)
+			}
+			s.turns = 0
+		}, fresh, []int64{7}},
+		"after a while without claims": {func(s *Starts) { many(s); s.ForgetOld(now.Add(time.Minute)) }, fresh, []int64{none}},
+		"of another class":             {many, &Head{Position: Position{0, 1, 3}, Since: now}, []int64{3}},
+		"in random order":              {func(s *Starts) { s.Random = true; many(s) }, fresh, []int64{none}},
+	} {
+		var s Starts
+		c.do(&s)
+		fresh.Since = now
+		for i, want := range c.want {
+			got := int64(none)
+			if claim := s.Next(c.head, 10, true, now); claim.Start.From != nil {
+				got = claim.Start.From.TaskID
+			}
+			if got != want {
+				t.Errorf("%s: claim %d begins at %d, want %d", name, i+1, got, want)
+			}
+		}
+	}
+}
+
+// Any role can send a wake-up, so its id is not relied on.
+func TestAClaimThatAWakeUpNamesTakesTheClassFromItsStart(t *testing.T) {
+	t.Parallel()
+	s, class := Starts{Random: true, turns: dueTurn}, Class{Priority: -3}
+	if c := s.Named(class, 5, true, time.Now()); !c.Named || c.Limit != 5 || c.Start != (Start{}) {
+		t.Errorf("it begins at %+v, want the start of the lane", c.Start)
+	}
+	s.Took(Claim{}, founds(make([]int64, watermarkAfter)...), time.Now())
+	if c := s.Named(class, 5, true, time.Now()); c.Start.From == nil || *c.Start.From != class.Start() {
+		t.Errorf("with a watermark of another class it begins at %+v, want %+v", c.Start.From, class.Start())
+	}
+}

@@ -57,7 +57,8 @@ func (c *Client) WriteAudit(ctx context.Context, e Entry) (Entry, error) {
 		return Entry{}, err
 	}
 	err := c.inTx(ctx, func(q outbox.Querier) error {
-		return q.QueryRowContext(ctx, c.schema.SQL(writeAuditSQL), e.Actor, e.Tool, e.Action, e.Target, e.Count).Scan(&e.EntryID, &e.At)
+		return q.QueryRowContext(ctx, c.schema.SQL(writeAuditSQL), e.Actor, e.Tool, e.Action, e.Target, e.Count).
+			Scan(&e.EntryID, &e.At)
 	})
 	if err != nil {
 		return Entry{}, failed("write an audit entry", err)
@@ -66,7 +67,8 @@ func (c *Client) WriteAudit(ctx context.Context, e Entry) (Entry, error) {
 }
 
 const auditSQL = `/* outbox: list audit entries */
-SELECT entry_id, at, actor, tool, action, target, count FROM outbox.audit WHERE entry_id < $1 ORDER BY entry_id DESC LIMIT $2`
+SELECT entry_id, at, actor, tool, action, target, count FROM outbox.audit
+ WHERE entry_id < $1 ORDER BY entry_id DESC LIMIT $2`
 
 // Audit returns a page of the audit log, the latest entry first. An entry is seen once its
 // transaction has committed: the ids of transactions that are open are gaps.
@@ -88,7 +90,8 @@ func (c *Client) Audit(ctx context.Context, p Page) (entries []Entry, next strin
 
 const taskAuditSQL = `/* outbox: list audit entries of a task */
 SELECT entry_id, at, actor, tool, action, target, count FROM outbox.audit
- WHERE target COLLATE "C" = $1 OR target COLLATE "C" > $1 || ' ' AND target COLLATE "C" < $1 || '!' ORDER BY entry_id DESC LIMIT 20`
+ WHERE target COLLATE "C" = $1 OR target COLLATE "C" > $1 || ' ' AND target COLLATE "C" < $1 || '!'
+ ORDER BY entry_id DESC LIMIT 20`
 
 // TaskAudit returns the latest 20 entries of the audit log about this task alone, the latest first.
 // Their targets are "task 17", or begin with "task 17 ". Entries about several tasks and about

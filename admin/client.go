@@ -53,7 +53,8 @@ func New(db *sql.DB, o Options) (*Client, error) {
 		errs = append(errs, errors.New("admin: the *sql.DB is nil"))
 	}
 	if !outbox.ValidSchema(o.Schema) {
-		errs = append(errs, invalid("Options.Schema: %q: use a lower-case name like outbox, letters, digits and _ only, at most 63 bytes", o.Schema))
+		errs = append(errs, invalid("Options.Schema: %q: use a lower-case name like outbox, "+
+			"letters, digits and _ only, at most 63 bytes", o.Schema))
 	}
 	if o.Actor != "" {
 		errs = append(errs, checkLength("Options.Actor", o.Actor, 1, 256), checkLength("Options.Tool", o.Tool, 1, 64))
@@ -82,7 +83,8 @@ func (c *Client) pool(call string) (*sql.DB, error) {
 	if db, ok := c.q.(*sql.DB); ok {
 		return db, nil
 	}
-	return nil, fmt.Errorf("admin: %s: %w of its own: call it on the Client that New returned", call, outbox.ErrNoTransaction)
+	return nil, fmt.Errorf("admin: %s: %w of its own: call it on the Client that New returned", call,
+		outbox.ErrNoTransaction)
 }
 
 // inTx runs f on the client's transaction. On a *sql.DB it begins one, as database/sql could retry
@@ -112,7 +114,8 @@ func (c *Client) read(f func(q outbox.Querier) error) error {
 }
 
 // rows reads all rows of a query.
-func rows[T any](ctx context.Context, q outbox.Querier, query string, args []any, scan func(scanner, *T) error) (out []T, err error) {
+func rows[T any](ctx context.Context, q outbox.Querier, query string, args []any, scan func(scanner, *T) error,
+) (out []T, err error) {
 	found, err := q.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
@@ -129,23 +132,24 @@ func rows[T any](ctx context.Context, q outbox.Querier, query string, args []any
 }
 
 // list is rows of the client's pool or transaction, for a call that is named in errors.
-func list[T any](ctx context.Context, c *Client, what, query string, args []any, scan func(scanner, *T) error) (out []T, err error) {
+func list[T any](ctx context.Context, c *Client, call, query string, args []any, scan func(scanner, *T) error,
+) (out []T, err error) {
 	err = c.read(func(q outbox.Querier) error {
 		out, err = rows(ctx, q, c.schema.SQL(query), args, scan)
 		return err
 	})
-	return out, failed(what, err)
+	return out, failed(call, err)
 }
 
 // scanner is a *sql.Row or *sql.Rows.
 type scanner interface{ Scan(...any) error }
 
 // failed wraps an error of the database, in which a driver may repeat its connection string.
-func failed(what string, err error) error {
+func failed(call string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("admin: %s: %w", what, pgerr.WithoutDSN(err))
+	return fmt.Errorf("admin: %s: %w", call, pgerr.WithoutDSN(err))
 }
 
 func invalid(format string, args ...any) error {

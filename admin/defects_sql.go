@@ -24,10 +24,14 @@ var repairs = []repair{
 const wantedSQL = `
 WITH known (of_table, of_column, id) AS (
   SELECT 'task', 'task_id', GREATEST($1::bigint,
-    (SELECT max(task_id) FROM outbox.task), (SELECT max(task_id) FROM outbox.dead_task), (SELECT max(task_id) FROM outbox.done_task),
-    (SELECT max(task_id) FROM (SELECT task_id FROM outbox.unique_key LIMIT 100000) AS k), (SELECT max(GREATEST(task_id, last_id)) FROM outbox.running), (SELECT max(task_id) FROM outbox.cancel),
-    (SELECT sum(CASE kind WHEN 'dead' THEN -arrived WHEN 'failed' THEN 0 WHEN 'canceled' THEN arrived ELSE arrived - tasks END)::bigint
-       FROM (SELECT kind, arrived, tasks FROM outbox.counter UNION ALL SELECT kind, arrived, tasks FROM outbox.counter_log) AS c))
+    (SELECT max(task_id) FROM outbox.task), (SELECT max(task_id) FROM outbox.dead_task),
+    (SELECT max(task_id) FROM outbox.done_task),
+    (SELECT max(task_id) FROM (SELECT task_id FROM outbox.unique_key LIMIT 100000) AS k),
+    (SELECT max(GREATEST(task_id, last_id)) FROM outbox.running), (SELECT max(task_id) FROM outbox.cancel),
+    (SELECT sum(CASE kind WHEN 'dead' THEN -arrived WHEN 'failed' THEN 0 WHEN 'canceled' THEN arrived
+                          ELSE arrived - tasks END)::bigint
+       FROM (SELECT kind, arrived, tasks FROM outbox.counter
+              UNION ALL SELECT kind, arrived, tasks FROM outbox.counter_log) AS c))
    UNION ALL SELECT 'headless_key', 'headless_key_id', max(headless_key_id) FROM outbox.headless_key
    UNION ALL SELECT 'cancel', 'cancel_id', max(cancel_id) FROM outbox.cancel
    UNION ALL SELECT 'audit', 'entry_id', max(entry_id) FROM outbox.audit),
@@ -51,7 +55,8 @@ SELECT setval(oid::regclass, id + 1000000) FROM behind`
 // least 0.
 const countsSQL = `
 WITH held AS (
-  SELECT task_type, state AS kind, count(*) AS n, count(*) - count(attempted_at) AS fresh FROM outbox.task GROUP BY task_type, state
+  SELECT task_type, state AS kind, count(*) AS n, count(*) - count(attempted_at) AS fresh
+    FROM outbox.task GROUP BY task_type, state
    UNION ALL
   SELECT task_type, 'dead' COLLATE "C", count(*), 0 FROM outbox.dead_task GROUP BY task_type),
 counted AS (
@@ -67,7 +72,8 @@ totals AS (
   SELECT task_type, sum(fresh) AS fresh,
          COALESCE(sum(counted - held) FILTER (WHERE kind NOT IN ('dead', 'failed', 'canceled')), 0) AS over,
          GREATEST(sum(counted - held) FILTER (WHERE kind = 'dead'), 0) AS over_dead,
-         sum(CASE kind WHEN 'dead' THEN -arrived WHEN 'canceled' THEN -counted WHEN 'failed' THEN 0 ELSE arrived - counted END) AS finished
+         sum(CASE kind WHEN 'dead' THEN -arrived WHEN 'canceled' THEN -counted WHEN 'failed' THEN 0
+                       ELSE arrived - counted END) AS finished
     FROM every GROUP BY task_type),
 finishes AS MATERIALIZED (
   SELECT task_type, over, over_dead, finished,
@@ -75,7 +81,8 @@ finishes AS MATERIALIZED (
     FROM totals)`
 
 const findCountsSQL = `/* outbox: counts that differ from the rows */` + countsSQL + `
-SELECT task_type || ' ' || kind, counted, held, '' FROM every WHERE kind NOT IN ('failed', 'canceled') AND counted <> held
+SELECT task_type || ' ' || kind, counted, held, '' FROM every
+ WHERE kind NOT IN ('failed', 'canceled') AND counted <> held
  UNION ALL
 SELECT task_type || ' finished', finished::bigint, should::bigint, '' FROM finishes WHERE finished <> should
  ORDER BY 1`
@@ -88,7 +95,8 @@ const mendCountsSQL = `/* outbox: add what the counts lack */` + countsSQL + `
 INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind)
 SELECT held - counted, 0, task_type, kind FROM every WHERE kind NOT IN ('failed', 'canceled') AND counted <> held
  UNION ALL
-SELECT 0, should - finished - over - over_dead, task_type, 'ready' FROM finishes WHERE should - finished - over - over_dead <> 0
+SELECT 0, should - finished - over - over_dead, task_type, 'ready' FROM finishes
+ WHERE should - finished - over - over_dead <> 0
  UNION ALL
 SELECT 0, -over_dead, task_type, 'dead' FROM finishes WHERE over_dead > 0`
 
@@ -103,7 +111,8 @@ const keylessSQL = `
 WITH keyless AS MATERIALIZED (
   SELECT task_type, unique_key, array_agg(task_id ORDER BY task_id) AS ids,
          CASE WHEN count(*) = 1 THEN max(task_id)
-              WHEN count(*) FILTER (WHERE attempted_at IS NULL) = 1 THEN max(task_id) FILTER (WHERE attempted_at IS NULL) END AS holder
+              WHEN count(*) FILTER (WHERE attempted_at IS NULL) = 1
+              THEN max(task_id) FILTER (WHERE attempted_at IS NULL) END AS holder
     FROM outbox.task t
    WHERE unique_key IS NOT NULL
      AND NOT EXISTS (SELECT 1 FROM outbox.unique_key k JOIN outbox.task h ON h.task_id = k.task_id
@@ -112,11 +121,14 @@ WITH keyless AS MATERIALIZED (
    GROUP BY task_type, unique_key)`
 
 const findKeysSQL = `/* outbox: tasks without their unique key, and keys of other tasks */` + keylessSQL + `
-SELECT task_type || ': tasks without their key', count(*), 0, '' FROM keyless WHERE holder IS NOT NULL GROUP BY task_type
+SELECT task_type || ': tasks without their key', count(*), 0, '' FROM keyless
+ WHERE holder IS NOT NULL GROUP BY task_type
  UNION ALL
-SELECT k.task_type || ': keys of other tasks', count(*), 0, '' FROM outbox.unique_key k WHERE ` + wrongKey + ` GROUP BY k.task_type
+SELECT k.task_type || ': keys of other tasks', count(*), 0, '' FROM outbox.unique_key k
+ WHERE ` + wrongKey + ` GROUP BY k.task_type
  UNION ALL
-(SELECT task_type, cardinality(ids), 1, 'the tasks ' || array_to_string(ids[1:5], ', ') || ' have one unique key, and none holds it: cancel all but one'
+(SELECT task_type, cardinality(ids), 1,
+        'the tasks ' || array_to_string(ids[1:5], ', ') || ' have one unique key, and none holds it: cancel all but one'
    FROM keyless WHERE holder IS NULL ORDER BY task_type, ids LIMIT 100)
  ORDER BY 1, 4`
 
@@ -145,8 +157,10 @@ SELECT task_type, key, task_id FROM unnest($1::text[], $2::text[], $3::bigint[])
 const headlessSQL = `
   FROM (SELECT DISTINCT t.task_type, t.ordering_key FROM outbox.task t
          WHERE t.state = 'waiting'
-           AND NOT EXISTS (SELECT 1 FROM outbox.task h WHERE h.task_type = t.task_type AND h.ordering_key = t.ordering_key AND h.state <> 'waiting')
-           AND NOT EXISTS (SELECT 1 FROM outbox.headless_key k WHERE k.task_type = t.task_type AND k.ordering_key = t.ordering_key)) AS lost`
+           AND NOT EXISTS (SELECT 1 FROM outbox.task h
+                            WHERE h.task_type = t.task_type AND h.ordering_key = t.ordering_key AND h.state <> 'waiting')
+           AND NOT EXISTS (SELECT 1 FROM outbox.headless_key k
+                            WHERE k.task_type = t.task_type AND k.ordering_key = t.ordering_key)) AS lost`
 
 const findHeadlessSQL = `/* outbox: ordering keys that nobody promotes */
 SELECT task_type, count(*), 0, ''` + headlessSQL + ` GROUP BY task_type ORDER BY task_type`
@@ -156,7 +170,8 @@ INSERT INTO outbox.headless_key (task_type, ordering_key) SELECT task_type, orde
 
 const findLeasesSQL = `/* outbox: leases of relays that have no row */
 SELECT task_type, count(*), 0, '' FROM outbox.task t
- WHERE state = 'leased' AND NOT EXISTS (SELECT 1 FROM outbox.relay l WHERE l.relay_id = t.relay_id) GROUP BY task_type ORDER BY task_type`
+ WHERE state = 'leased' AND NOT EXISTS (SELECT 1 FROM outbox.relay l WHERE l.relay_id = t.relay_id)
+ GROUP BY task_type ORDER BY task_type`
 
 // A run or a request that is older than its task belongs to an earlier task. The time of a task that
 // is from the future, of a clock that was ahead, says nothing.
@@ -176,10 +191,13 @@ WITH runs AS (DELETE FROM outbox.running r USING outbox.task t WHERE ` + earlier
 DELETE FROM outbox.cancel c USING outbox.task t WHERE ` + earlierCancel
 
 const findTaskIDsSQL = `/* outbox: tasks with ids of other tasks */
-SELECT n.name, cardinality(n.ids), 0, 'the tasks ' || array_to_string(n.ids[1:5], ', ') || CASE WHEN cardinality(n.ids) > 5 THEN ' and others' ELSE '' END || n.text
-  FROM (SELECT 'dead_task' AS name, ARRAY(SELECT task_id FROM outbox.task JOIN outbox.dead_task USING (task_id) ORDER BY task_id) AS ids,
+SELECT n.name, cardinality(n.ids), 0,
+       'the tasks ' || array_to_string(n.ids[1:5], ', ') || CASE WHEN cardinality(n.ids) > 5 THEN ' and others' ELSE '' END || n.text
+  FROM (SELECT 'dead_task' AS name,
+               ARRAY(SELECT task_id FROM outbox.task JOIN outbox.dead_task USING (task_id) ORDER BY task_id) AS ids,
                ' have the ids of dead letters: let them finish before these are redriven, or purge these' AS text
          UNION ALL
-        SELECT 'done_task', ARRAY(SELECT task_id FROM outbox.task JOIN outbox.done_task USING (task_id) ORDER BY task_id),
-               ' have the ids of finished tasks: a type that keeps its tasks cannot finish them before those are gone from the history') AS n
+        SELECT 'done_task',
+               ARRAY(SELECT task_id FROM outbox.task JOIN outbox.done_task USING (task_id) ORDER BY task_id),
+               ' have the ids of finished tasks: a type that keeps its tasks cannot finish them before the history lets those go') AS n
  WHERE cardinality(n.ids) > 0`

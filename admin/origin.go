@@ -149,6 +149,7 @@ func (c *Client) adopt(ctx context.Context, q outbox.Querier, o AdoptOptions) (a
 	if o.Discard {
 		action = "adopt_discard"
 	}
-	_, err = c.In(q).WriteAudit(ctx, Entry{Action: action, Target: cutTarget(target), Count: a.Leases + a.Tasks + a.DeadLetters})
+	_, err = c.In(q).WriteAudit(ctx,
+		Entry{Action: action, Target: cutTarget(target), Count: a.Leases + a.Tasks + a.DeadLetters})
 	return a, err
 }

@@ -50,7 +50,8 @@ func (c *Client) Secrets(ctx context.Context, taskID int64) (Secrets, error) {
 			if err := q.QueryRowContext(ctx, c.schema.SQL(placeSQL), taskID).Scan(&place); err != nil {
 				return err
 			}
-			err = q.QueryRowContext(ctx, c.schema.SQL(secretsSQL[place]), taskID).Scan((*[]byte)(&out.Payload), (*[]byte)(&out.Headers), &out.UniqueKey, &out.OrderingKey)
+			err = q.QueryRowContext(ctx, c.schema.SQL(secretsSQL[place]), taskID).
+				Scan((*[]byte)(&out.Payload), (*[]byte)(&out.Headers), &out.UniqueKey, &out.OrderingKey)
 			if !errors.Is(err, sql.ErrNoRows) {
 				return err
 			}

@@ -83,7 +83,8 @@ func (v *view) askBulk() error {
 
 func (v *view) showBulk(d bulkData) error {
 	v.Section = "dead"
-	return v.show(http.StatusOK, "bulk.html", map[string]string{"redrive": "Redrive", "purge": "Purge"}[d.Do]+" dead letters", d)
+	return v.show(http.StatusOK, "bulk.html",
+		map[string]string{"redrive": "Redrive", "purge": "Purge"}[d.Do]+" dead letters", d)
 }
 
 // countDead counts the dead letters that pass the filter: by the counters if these suffice, else by

@@ -39,7 +39,8 @@ type point struct {
 
 // history is the samples of a type, and one of now.
 func history(samples []admin.Sample, t admin.Type, now time.Time) []admin.Sample {
-	return append(slices.Clip(samples), admin.Sample{At: now, Ready: t.Ready, Dead: t.Dead, Finished: t.Finished, Failed: t.Failed})
+	return append(slices.Clip(samples),
+		admin.Sample{At: now, Ready: t.Ready, Dead: t.Dead, Finished: t.Finished, Failed: t.Failed})
 }
 
 // counts are the points of a count.
@@ -84,7 +85,8 @@ func rateOf(history []admin.Sample, relays []admin.Relay) rate {
 		if d > maxAge || s.At.Before(began) {
 			break
 		}
-		return rate{float64(max(now.Finished-s.Finished, 0)) / d.Minutes(), float64(max(now.Failed-s.Failed, 0)) / d.Minutes(), true}
+		return rate{float64(max(now.Finished-s.Finished, 0)) / d.Minutes(),
+			float64(max(now.Failed-s.Failed, 0)) / d.Minutes(), true}
 	}
 	return rate{}
 }
@@ -166,8 +168,10 @@ func charts(history []admin.Sample, r rate, span time.Duration, over string) []c
 		finished, failed = decimal(r.Finished)+"/min", decimal(r.Failed)+"/min"
 	}
 	return []chart{
-		draw(chart{Title: "Finished", Current: finished, Unit: "/min", Over: over, Tone: "good"}, perMinute(history, finishedOf), now, span),
-		draw(chart{Title: "Failed runs", Current: failed, Unit: "/min", Over: over, Tone: "bad"}, perMinute(history, failedOf), now, span),
+		draw(chart{Title: "Finished", Current: finished, Unit: "/min", Over: over, Tone: "good"},
+			perMinute(history, finishedOf), now, span),
+		draw(chart{Title: "Failed runs", Current: failed, Unit: "/min", Over: over, Tone: "bad"},
+			perMinute(history, failedOf), now, span),
 		draw(chart{Title: "Ready", Current: number(last.Ready), Over: over, Tone: "plain"}, counts(history, readyOf), now, span),
 		draw(chart{Title: "Dead letters", Current: number(last.Dead), Over: over, Tone: "bad"}, counts(history, deadOf), now, span),
 	}

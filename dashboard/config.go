@@ -74,7 +74,8 @@ func (c *Config) check() error {
 		errs = append(errs, fmt.Errorf("dashboard: Config.BasePath: %q: write it like /outbox", c.BasePath))
 	}
 	if c.StatementTimeout < time.Millisecond {
-		errs = append(errs, fmt.Errorf("dashboard: Config.StatementTimeout: %v: must be 1ms at least, or 0 for 5s", c.StatementTimeout))
+		errs = append(errs, fmt.Errorf("dashboard: Config.StatementTimeout: %v: must be 1ms at least, or 0 for 5s",
+			c.StatementTimeout))
 	}
 	for _, origin := range c.TrustedOrigins {
 		errs = append(errs, checkOrigin(origin))

@@ -81,7 +81,8 @@ func (v *view) dead() error {
 	d.Total, d.Next = s.dead(f.Type), d.After
 	err = v.read(func(ctx context.Context, c *admin.Client) error {
 		return search(v.site.searchTime, func() (enough bool, err error) {
-			found, next, err := c.DeadLetters(ctx, f.Filter, admin.Page{After: d.Next, Limit: pageSize - len(d.Letters), Look: looks})
+			found, next, err := c.DeadLetters(ctx, f.Filter,
+				admin.Page{After: d.Next, Limit: pageSize - len(d.Letters), Look: looks})
 			if err != nil {
 				return false, err
 			}

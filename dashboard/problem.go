@@ -71,7 +71,8 @@ func (v *view) explain(err error) (status int, text string) {
 	case errors.Is(err, outbox.ErrInvalidType), errors.Is(err, outbox.ErrInvalidOption):
 		return http.StatusBadRequest, "The address or the form has an invalid value."
 	case errors.Is(err, outbox.ErrCommitUnknown):
-		return http.StatusServiceUnavailable, "The connection broke at the commit. The action was done as a whole or not at all: look before you repeat it."
+		return http.StatusServiceUnavailable, "The connection broke at the commit. The action was done as a whole or not " +
+			"at all: look before you repeat it."
 	case tooLong(err):
 		return http.StatusServiceUnavailable, fmt.Sprintf("This took longer than %v and was stopped. "+
 			"If you search, search for less: a type, or an age.", cmp.Or(v.limit, v.site.config.StatementTimeout))

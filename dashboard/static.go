@@ -38,9 +38,11 @@ var (
 )
 
 func init() {
-	for name, contentType := range map[string]string{"htmx.min.js": "text/javascript; charset=utf-8", "idiomorph-ext.min.js": "text/javascript; charset=utf-8",
-		"dashboard.js":  "text/javascript; charset=utf-8",
-		"dashboard.css": "text/css; charset=utf-8", "icon.svg": "image/svg+xml"} {
+	const script = "text/javascript; charset=utf-8"
+	for name, contentType := range map[string]string{
+		"htmx.min.js": script, "idiomorph-ext.min.js": script, "dashboard.js": script,
+		"dashboard.css": "text/css; charset=utf-8", "icon.svg": "image/svg+xml",
+	} {
 		content, err := files.ReadFile("static/" + name)
 		if err != nil {
 			panic(err)

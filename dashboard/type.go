@@ -56,7 +56,8 @@ func (v *view) taskType() error {
 	}
 	d.Type, d.Known = s.typeNamed(name)
 	d.Type.Type = name
-	d.States = []stateTab{{admin.Ready, d.Ready, true}, {admin.Scheduled, d.Scheduled, true}, {admin.Leased, d.Leased, true}, {admin.Waiting, d.Waiting, true},
+	d.States = []stateTab{{admin.Ready, d.Ready, true}, {admin.Scheduled, d.Scheduled, true},
+		{admin.Leased, d.Leased, true}, {admin.Waiting, d.Waiting, true},
 		{admin.Dead, d.Dead, true}, {State: admin.Finished}}
 	if d.State == "" {
 		d.State = admin.Ready

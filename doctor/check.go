@@ -41,7 +41,8 @@ func (s settings) run(ctx context.Context, db *sql.DB, client *admin.Client, c c
 	// Without statistics the planner underestimates a sequential scan of the tasks.
 	if ms := s.timeout.Milliseconds(); !c.bare {
 		set := fmt.Sprintf("SET LOCAL statement_timeout = %d; SET LOCAL lock_timeout = %d", ms, max(ms/2, 1)) // to tell a lock from a busy server
-		_, err = tx.ExecContext(bounded, set+"; SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL enable_seqscan = off; SET LOCAL jit = off")
+		_, err = tx.ExecContext(bounded,
+			set+"; SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL enable_seqscan = off; SET LOCAL jit = off")
 	}
 	if err == nil {
 		err = c.look(bounded, v)
@@ -90,7 +91,8 @@ func (c check) unknown(err error, schema string) (out []Finding) {
 			what = "not checked: the server did not answer in time"
 		}
 	case "57014":
-		what, do = "not checked: it took longer than its timeout", "try again with a longer one, and look why the server is busy"
+		what, do = "not checked: it took longer than its timeout", "try again with a longer one, "+
+			"and look why the server is busy"
 	case "55P03":
 		what, do = "not checked: another session holds a lock on a table of the outbox", "see lock-wait and held-transaction"
 	case "42P01", "42703", "42883", "3F000":

@@ -41,9 +41,11 @@ var checks = []check{
 		{"prepared-transaction", "no prepared transaction is old"},
 		{"replication-slot", "no slot keeps dead rows"},
 		{"standby-feedback", "no standby keeps dead rows"}}},
-	{look: checkLocks, passed: []passed{{"lock-wait", "no session locks the outbox's tables, or waits for a lock on them"}}},
+	{look: checkLocks, passed: []passed{{"lock-wait",
+		"no session locks the outbox's tables, or waits for a lock on them"}}},
 	{look: checkWraparound, passed: []passed{{"wraparound", "transaction ids are far from running out"}}},
-	{look: checkNotifications, passed: []passed{{"notification-queue", "the queue of notifications is empty, or nearly so"}}},
+	{look: checkNotifications, passed: []passed{{"notification-queue",
+		"the queue of notifications is empty, or nearly so"}}},
 	{look: checkConnections, passed: []passed{{"connections", "the server has connections to give"}}},
 	{look: checkTasks, needs: viewersOn + "tables", passed: []passed{
 		{"relays", "relays are alive, and the dead ones hold nothing"},

@@ -22,8 +22,9 @@ SELECT i.indexrelid::regclass::text, c.oid::regcollation::text, c.collversion, p
 
 func checkCollations(ctx context.Context, v *visit) error {
 	add := func(subject, of, made, now, do string) {
-		v.add("collation-version", Warning, subject, fmt.Sprintf("%s has the order of version %s, and the server's library has that of %s: "+
-			"indexes on text in it may miss rows, and accept a unique value twice", of, made, now), do)
+		v.add("collation-version", Warning, subject,
+			fmt.Sprintf("%s has the order of version %s, and the server's library has that of %s: "+
+				"indexes on text in it may miss rows, and accept a unique value twice", of, made, now), do)
 	}
 	var database, index, collation, made, now string
 	err := v.each(ctx, indexCollationsSQL, []any{v.schema}, []any{&index, &collation, &made, &now}, func() {

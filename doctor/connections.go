@@ -46,13 +46,15 @@ func checkConnections(ctx context.Context, v *visit) error {
 	v.add("connections", fullness(used, limit), "", fmt.Sprintf("%d of %d connections are in use: "+
 		"%d active, %d idle, %d idle in a transaction; the most %s", used, limit, active, idle, inTransaction, most), do)
 	if of := ofDatabase.Int64; of >= 0 && fullness(here, of) > OK {
-		v.add("connections", fullness(here, of), database, fmt.Sprintf("%d of %d connections to the database %s are in use", here, of, database),
+		v.add("connections", fullness(here, of), database,
+			fmt.Sprintf("%d of %d connections to the database %s are in use", here, of, database),
 			"make pools smaller, or ALTER DATABASE "+quote(database)+" CONNECTION LIMIT with more")
 	}
 	var role string
 	return v.each(ctx, roleConnectionsSQL, nil, []any{&role, &used, &limit}, func() {
 		if severity := fullness(used, limit); severity > OK {
-			v.add("connections", severity, role, fmt.Sprintf("%d of %d connections of the role %s are in use", used, limit, role),
+			v.add("connections", severity, role,
+				fmt.Sprintf("%d of %d connections of the role %s are in use", used, limit, role),
 				"make its pools smaller, or ALTER ROLE "+quote(role)+" CONNECTION LIMIT with more")
 		}
 	})

@@ -27,7 +27,8 @@ var reasons = map[string][2]string{
 	"lost_connections": {"lost the connection of ten runs",
 		"look into the server's log: mostly a statement that takes too much memory, or a timeout of a pooler; " +
 			"a Leased handler needs no connection while it runs"},
-	"committed": {"failed after their handler had ended the relay's transaction", "leave COMMIT and ROLLBACK to the relay in Tx and Batch handlers"},
+	"committed": {"failed after their handler had ended the relay's transaction",
+		"leave COMMIT and ROLLBACK to the relay in Tx and Batch handlers"},
 }
 
 func checkDeadLetters(ctx context.Context, v *visit) error {

@@ -32,7 +32,8 @@ WITH holder AS (
          a.usename::text AS role, a.datname::text AS database, a.state,
          CASE WHEN a.datname = current_database() THEN GREATEST(age(a.backend_xid), age(a.backend_xmin))
               ELSE age(a.backend_xid) END AS behind,
-         COALESCE(a.xact_start, CASE WHEN a.state LIKE 'idle in transaction%' THEN a.state_change END) AS since -- an aborted one has no xact_start
+         -- An aborted transaction has no xact_start.
+         COALESCE(a.xact_start, CASE WHEN a.state LIKE 'idle in transaction%' THEN a.state_change END) AS since
     FROM pg_stat_activity a
    WHERE a.datid IS NOT NULL AND a.pid <> pg_backend_pid() AND a.leader_pid IS NULL
      AND (a.backend_xid IS NOT NULL
@@ -42,7 +43,8 @@ WITH holder AS (
   SELECT 'standby', a.pid::text, COALESCE(NULLIF(a.application_name, ''), a.client_addr::text, ''),
          a.usename::text, NULL, a.state, age(a.backend_xmin), NULL
     FROM pg_stat_activity a
-   WHERE a.datid IS NULL AND a.backend_xmin IS NOT NULL AND EXISTS (SELECT 1 FROM pg_stat_get_wal_senders() w WHERE w.pid = a.pid)
+   WHERE a.datid IS NULL AND a.backend_xmin IS NOT NULL
+     AND EXISTS (SELECT 1 FROM pg_stat_get_wal_senders() w WHERE w.pid = a.pid)
   UNION ALL
   SELECT 'slot', slot_name::text, slot_type, NULL, database::text,
          CASE WHEN active THEN 'active' ELSE 'inactive' END, age(xmin), NULL
@@ -50,12 +52,15 @@ WITH holder AS (
   UNION ALL
   SELECT 'prepared', gid, '', owner::text, database::text, '', age(transaction), prepared FROM pg_prepared_xacts)
 SELECT kind, id, quote_literal(id), name, COALESCE(role, ''), COALESCE(database, ''), COALESCE(state, ''),
-       COALESCE(database = current_database(), false), behind, (extract(epoch FROM clock_timestamp() - since) * 1000000)::bigint
+       COALESCE(database = current_database(), false), behind,
+       (extract(epoch FROM clock_timestamp() - since) * 1000000)::bigint
   FROM holder ORDER BY behind DESC NULLS LAST, since NULLS LAST, id LIMIT 100`
 
 const seenSQL = `/* outbox: whether other roles' sessions are seen in full */
-SELECT pg_has_role('pg_read_all_stats', 'USAGE') OR NOT EXISTS (SELECT 1 FROM pg_stat_activity a
-  WHERE a.datname = current_database() AND a.usesysid IS NOT NULL AND NOT pg_has_role(a.usesysid, 'USAGE')), quote_ident(current_user)`
+SELECT pg_has_role('pg_read_all_stats', 'USAGE')
+    OR NOT EXISTS (SELECT 1 FROM pg_stat_activity a
+                    WHERE a.datname = current_database() AND a.usesysid IS NOT NULL AND NOT pg_has_role(a.usesysid, 'USAGE')),
+       quote_ident(current_user)`
 
 func checkHolders(ctx context.Context, v *visit) error {
 	tables, err := v.tableStats(ctx)
@@ -135,7 +140,8 @@ func (v *visit) judge(h holder, dead int64) {
 		}
 		add("replication-slot", h.id, fmt.Sprintf("the %s replication slot %s keeps the snapshot of a standby", h.state, h.id), do)
 	case "standby":
-		add("standby-feedback", h.name, fmt.Sprintf("the standby %s (pid %s) sends the snapshot of an old query", h.name, h.id),
+		add("standby-feedback", h.name,
+			fmt.Sprintf("the standby %s (pid %s) sends the snapshot of an old query", h.name, h.id),
 			"end the query on the standby, or set hot_standby_feedback = off there")
 	}
 }
@@ -161,7 +167,8 @@ func (h holder) session() string {
 func (h holder) endSession() string {
 	do := "find its purpose and end it there, or SELECT pg_terminate_backend(" + h.id + ")"
 	if h.state != "active" {
-		do += "; against the next one: ALTER DATABASE " + quote(h.database) + " SET idle_in_transaction_session_timeout = '5min'"
+		do += "; against the next one: ALTER DATABASE " + quote(h.database) +
+			" SET idle_in_transaction_session_timeout = '5min'"
 	}
 	return do
 }

@@ -64,7 +64,8 @@ func checkLocks(ctx context.Context, v *visit) error {
 	return v.each(ctx, locksSQL, []any{v.schema}, []any{&table, &mode, &sessions, &longest, &blockers}, func() {
 		if longest.Duration >= v.settings.waited {
 			v.add("lock-wait", Critical, table,
-				fmt.Sprintf("%s for %s on the table %s, the longest for %s", waits(sessions), mode, table, longest), endThem(blockers))
+				fmt.Sprintf("%s for %s on the table %s, the longest for %s", waits(sessions), mode, table, longest),
+				endThem(blockers))
 		}
 	})
 }
@@ -94,7 +95,8 @@ func (v *visit) strongLocks(ctx context.Context) error {
 			subject, holder = prepared, fmt.Sprintf("the prepared transaction %s of the role %s", quoted, role)
 			do = "COMMIT PREPARED " + quoted + " or ROLLBACK PREPARED " + quoted
 		}
-		v.add("lock-wait", Critical, subject, fmt.Sprintf("%s has locked the table %s by %s, in a transaction that is %s old: "+
-			"conflicting statements wait", holder, table, mode, since), do)
+		v.add("lock-wait", Critical, subject,
+			fmt.Sprintf("%s has locked the table %s by %s, in a transaction that is %s old: "+
+				"conflicting statements wait", holder, table, mode, since), do)
 	})
 }

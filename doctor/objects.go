@@ -10,12 +10,14 @@ import (
 // What is there. A function may have several forms; an index that is being built is not at fault.
 const objectsSQL = `/* outbox: what is in the schema */
 WITH ns AS (SELECT oid FROM pg_namespace WHERE nspname = $1)
-SELECT CASE c.relkind WHEN 'v' THEN 'view' WHEN 'S' THEN 'sequence' WHEN 'i' THEN 'index' ELSE 'table' END, c.relname, COALESCE(t.relname, ''),
+SELECT CASE c.relkind WHEN 'v' THEN 'view' WHEN 'S' THEN 'sequence' WHEN 'i' THEN 'index' ELSE 'table' END,
+       c.relname, COALESCE(t.relname, ''),
        CASE WHEN x.indexrelid IS NULL THEN CASE c.relpersistence WHEN 'u' THEN 'unlogged' ELSE '' END
             WHEN x.indisvalid AND x.indisready THEN ''
             WHEN EXISTS (SELECT 1 FROM pg_stat_progress_create_index p WHERE p.index_relid = c.oid) THEN 'building'
             ELSE 'invalid' END
-  FROM pg_class c JOIN ns ON c.relnamespace = ns.oid LEFT JOIN pg_index x ON x.indexrelid = c.oid LEFT JOIN pg_class t ON t.oid = x.indrelid
+  FROM pg_class c JOIN ns ON c.relnamespace = ns.oid
+  LEFT JOIN pg_index x ON x.indexrelid = c.oid LEFT JOIN pg_class t ON t.oid = x.indrelid
  WHERE c.relkind IN ('r', 'v', 'S', 'i')
 UNION ALL
 SELECT 'trigger', tgname, c.relname, CASE WHEN tgenabled IN ('O', 'A') THEN '' ELSE 'disabled' END
@@ -46,14 +48,17 @@ func checkObjects(ctx context.Context, v *visit) error {
 			v.add("indexes", Critical, o.name, "the index "+o.name+" of the table "+on+" is invalid: no statement uses it",
 				"REINDEX INDEX CONCURRENTLY "+v.name(o.name))
 		case state == "invalid" && leftover.MatchString(o.name):
-			v.add("indexes", Warning, o.name, "the index "+o.name+" is what a broken REINDEX left behind: it makes writes slower, and is not used",
+			v.add("indexes", Warning, o.name,
+				"the index "+o.name+" is what a broken REINDEX left behind: it makes writes slower, and is not used",
 				"DROP INDEX CONCURRENTLY "+v.name(o.name)+"; or admin.Client.Reindex (outbox reindex), which drops it too")
 		case state == "invalid":
-			v.add("indexes", Warning, o.name, "the index "+o.name+" of the table "+on+", which is not of the outbox's making, is invalid",
+			v.add("indexes", Warning, o.name,
+				"the index "+o.name+" of the table "+on+", which is not of the outbox's making, is invalid",
 				"DROP INDEX CONCURRENTLY "+v.name(o.name))
 		case state == "disabled" && ours:
 			v.add("triggers", Critical, o.name, "the trigger "+o.name+" of the table "+on+" is disabled: "+onTriggers,
-				"ALTER TABLE "+v.name(on)+" ENABLE TRIGGER "+o.name+"; then, as counts and keys are wrong now, outbox repair -yes (admin.Client.Repair)")
+				"ALTER TABLE "+v.name(on)+" ENABLE TRIGGER "+o.name+"; then, as counts and keys are wrong now, "+
+					"outbox repair -yes (admin.Client.Repair)")
 		}
 	})
 	if err == nil {
@@ -75,7 +80,8 @@ func (v *visit) missing(want map[object]string) {
 			statement = strings.TrimSpace(spaces.ReplaceAllString(statement, " "))
 			statement = strings.Replace(statement, " INDEX IF NOT EXISTS ", " INDEX CONCURRENTLY ", 1)
 			on, _, _ := strings.Cut(strings.SplitN(statement, "outbox.", 2)[1], " ")
-			v.add("indexes", Critical, o.name, what+": statements read all of the table "+on+" instead, or rows that exclude each other are let in",
+			v.add("indexes", Critical, o.name,
+				what+": statements read all of the table "+on+" instead, or rows that exclude each other are let in",
 				strings.Replace(statement, "outbox."+on, v.name(on), 1))
 		case o.kind == "index":
 			table := strings.TrimSuffix(o.name, "_pkey")

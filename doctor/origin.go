@@ -19,11 +19,13 @@ func checkOrigin(ctx context.Context, v *visit) error {
 		return nil
 	}
 	if s.Hidden {
-		v.add("copy", Info, "", "the owner of the outbox cannot read the server's system identifier, so not each copy by a dump is recognised",
+		v.add("copy", Info, "", "the owner of the outbox cannot read the server's system identifier, "+
+			"so not each copy by a dump is recognised",
 			"GRANT EXECUTE ON FUNCTION pg_control_system() TO the owner, where the provider lets you; else see environment")
 	}
 	if s.Environment == "" {
-		v.add("environment", Info, "", "no relay names a Config.Environment, so a snapshot or clone of this database sends the tasks that wait in it",
+		v.add("environment", Info, "", "no relay names a Config.Environment, "+
+			"so a snapshot or clone of this database sends the tasks that wait in it",
 			"set relay.Config.Environment in production first, from the app's configuration")
 	}
 	return nil

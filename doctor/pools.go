@@ -56,8 +56,9 @@ func (v *visit) checkPools(ctx context.Context, relays []worker) error {
 		severity = Info
 		hint = fmt.Sprintf(" (or no more than %d, if all their handlers are Leased and those of one process share a pool)", least)
 	}
-	v.add("relay-pool", severity, "", fmt.Sprintf("the pools of %s may take %d connections together%s, and the server has %d in all: %s",
-		plural(len(names), "living relay"), most, hint, limit, first(names, 5)),
+	v.add("relay-pool", severity, "",
+		fmt.Sprintf("the pools of %s may take %d connections together%s, and the server has %d in all: %s",
+			plural(len(names), "living relay"), most, hint, limit, first(names, 5)),
 		"fewer relay.Config.Workers with SetMaxOpenConns, PgBouncer in transaction mode before the server "+
 			"(if it is there already, its default_pool_size decides), or a higher max_connections, which takes a restart")
 	return nil
@@ -75,6 +76,7 @@ func (v *visit) checkPool(w worker) {
 		v.add("relay-pool", Warning, w.id,
 			what+": it is too small whatever its handlers are, so workers wait for connections, and heartbeats with them", do)
 	case w.connections < need:
-		v.add("relay-pool", Info, w.id, what+": that is enough only if all its handlers are Leased", "if some are Tx or Batch: "+do)
+		v.add("relay-pool", Info, w.id, what+": that is enough only if all its handlers are Leased",
+			"if some are Tx or Batch: "+do)
 	}
 }

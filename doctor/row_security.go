@@ -52,7 +52,8 @@ func checkRowSecurity(ctx context.Context, v *visit) error {
 				"or CREATE POLICY outbox ON %[1]s TO %[2]s USING (true) WITH CHECK (true)", v.name(first), quote(role)))
 	})
 	if err == nil && len(v.found) == 0 {
-		v.add("row-security", Info, "", "row level security is on for "+secured+", and hides all rows from no role that may run a relay",
+		v.add("row-security", Info, "",
+			"row level security is on for "+secured+", and hides all rows from no role that may run a relay",
 			"leave it off, unless you need it: the roles of schema.GrantRoles guard the tables")
 	}
 	return err

@@ -18,7 +18,8 @@ given AS (
     FROM pg_settings s JOIN known USING (name)
    WHERE s.source IN ('default', 'configuration file', 'command line', 'environment variable', 'global')
   UNION ALL
-  SELECT s.name, s.reset_val || COALESCE(s.unit, ''), 'in the connection string of the doctor', 'take it out where a relay has it too', true
+  SELECT s.name, s.reset_val || COALESCE(s.unit, ''),
+         'in the connection string of the doctor', 'take it out where a relay has it too', true
     FROM pg_settings s JOIN known USING (name) WHERE s.source = 'client'
   UNION ALL
   SELECT k.name, split_part(c.setting, '=', 2),
@@ -69,7 +70,8 @@ func checkSettings(ctx context.Context, v *visit) error {
 		switch {
 		case name == "session_replication_role" && value == "replica":
 			add(Critical, "triggers do not fire, and "+onTriggers, reset)
-		case name == "client_encoding" && !slices.Contains([]string{"utf8", "unicode"}, strings.ToLower(strings.ReplaceAll(value, "-", ""))):
+		case name == "client_encoding" &&
+			!slices.Contains([]string{"utf8", "unicode"}, strings.ToLower(strings.ReplaceAll(value, "-", ""))):
 			add(Warning, "pgx sends UTF-8 all the same, so text beyond ASCII is stored as other characters; lib/pq sets UTF8 itself", reset)
 		case name == "default_transaction_read_only" && slices.Contains([]string{"on", "true", "yes", "1"}, value):
 			add(Warning, "relays do not start, and schema.Migrate refuses; transactions without READ WRITE, as on pgx, "+
@@ -78,7 +80,8 @@ func checkSettings(ctx context.Context, v *visit) error {
 		case timeout.Duration < of.least:
 			add(Warning, of.what, reset+", or "+of.do+" for the relays' role")
 		case name == "idle_session_timeout":
-			add(Info, "the server ends idle connections of pools", "set a shorter ConnMaxIdleTime of the pools: they then end them themselves")
+			add(Info, "the server ends idle connections of pools",
+				"set a shorter ConnMaxIdleTime of the pools: they then end them themselves")
 		}
 	})
 }

@@ -27,8 +27,10 @@ func serverVersion(major int, text string, now time.Time) (severity Severity, wh
 		return Unknown, "not checked: the end of the support for PostgreSQL " + text + " is unknown", ""
 	}
 	if now.After(end.AddDate(0, 0, 1)) {
-		return Warning, fmt.Sprintf("PostgreSQL %d has ended: there are no fixes for it since %s", major, end.Format("2 January 2006")),
-			fmt.Sprintf("move to a newer major version; the outbox is tested with %d until %s", major, end.AddDate(1, 0, 0).Format("January 2006"))
+		tested := end.AddDate(1, 0, 0).Format("January 2006")
+		return Warning,
+			fmt.Sprintf("PostgreSQL %d has ended: there are no fixes for it since %s", major, end.Format("2 January 2006")),
+			fmt.Sprintf("move to a newer major version; the outbox is tested with %d until %s", major, tested)
 	}
 	return OK, "", ""
 }

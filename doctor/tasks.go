@@ -68,8 +68,9 @@ func (v *visit) checkType(t admin.Type, relays []worker, now time.Time) {
 	case t.Ready > 0 && t.OldestReady > v.settings.starving:
 		v.starves(t, relays)
 	case late > v.settings.starving:
-		v.add("starving-type", Warning, t.Type, fmt.Sprintf("a scheduled task of the type %s has been due for %s, and %s have a handler for it",
-			t.Type, said(late), plural(t.Relays, "living relay")),
+		v.add("starving-type", Warning, t.Type,
+			fmt.Sprintf("a scheduled task of the type %s has been due for %s, and %s have a handler for it",
+				t.Type, said(late), plural(t.Relays, "living relay")),
 			"look into the relays' logs: they make tasks ready when they poll")
 	}
 }
@@ -81,7 +82,8 @@ func (v *visit) unhandled(t admin.Type, relays []worker, due bool) {
 	}
 	died, do := "", "register a handler for it in the relays, or start those that have it"
 	if len(relays) > 0 && relays[0].alive {
-		do += "; if the app enqueues the type no more, and its tasks may go: DELETE FROM " + v.name("task") + " WHERE task_type = …"
+		do += "; if the app enqueues the type no more, and its tasks may go: DELETE FROM " + v.name("task") +
+			" WHERE task_type = …"
 	}
 	for _, w := range relays { // the last one first
 		if !w.alive && w.handles(t.Type) {
@@ -90,8 +92,9 @@ func (v *visit) unhandled(t admin.Type, relays []worker, due bool) {
 			break
 		}
 	}
-	v.add("unhandled-type", severity, t.Type, fmt.Sprintf("no living relay has a handler for the type %s: %s, which counts as no attempt%s",
-		t.Type, tasksWait(t), died), do)
+	v.add("unhandled-type", severity, t.Type,
+		fmt.Sprintf("no living relay has a handler for the type %s: %s, which counts as no attempt%s",
+			t.Type, tasksWait(t), died), do)
 }
 
 func (v *visit) starves(t admin.Type, relays []worker) {
@@ -114,8 +117,9 @@ func (v *visit) starves(t admin.Type, relays []worker) {
 	case known:
 		why = fmt.Sprintf("; %d of %s are busy", busy, plural(workers, "worker"))
 	}
-	v.add("starving-type", severity, t.Type, fmt.Sprintf("a ready task of the type %s has been due for %s, %s, and %s a handler for it%s",
-		t.Type, said(t.OldestReady), isReady(t.Ready), plural(t.Relays, "living relay has", "living relays have"), why), do)
+	v.add("starving-type", severity, t.Type,
+		fmt.Sprintf("a ready task of the type %s has been due for %s, %s, and %s a handler for it%s",
+			t.Type, said(t.OldestReady), isReady(t.Ready), plural(t.Relays, "living relay has", "living relays have"), why), do)
 }
 
 const forgottenPause = time.Hour

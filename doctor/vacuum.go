@@ -54,7 +54,8 @@ func checkAutovacuum(ctx context.Context, v *visit) error {
 			v.add("autovacuum", Warning, name, name+" is "+detail+": dead rows pile up in between and make claims slow",
 				"ALTER SYSTEM SET "+name+" = '1min'"+reload)
 		case "table off":
-			v.add("autovacuum", Warning, name, "autovacuum is off for the table "+name+": its dead rows pile up and make claims slow",
+			v.add("autovacuum", Warning, name,
+				"autovacuum is off for the table "+name+": its dead rows pile up and make claims slow",
 				"ALTER TABLE "+v.name(name)+" RESET (autovacuum_enabled)")
 		case "table slow":
 			v.add("autovacuum", Warning, name,
@@ -78,7 +79,8 @@ type tableStats struct {
 }
 
 const tableStatsSQL = `/* outbox: dead rows */
-SELECT relname, relname IN ('task', 'running', 'counter_log', 'headless_key', 'unique_key', 'slot', 'bucket'), n_live_tup, n_dead_tup,
+SELECT relname, relname IN ('task', 'running', 'counter_log', 'headless_key', 'unique_key', 'slot', 'bucket'),
+       n_live_tup, n_dead_tup,
        (extract(epoch FROM clock_timestamp() - GREATEST(last_vacuum, last_autovacuum)) * 1000000)::bigint
   FROM pg_stat_all_tables WHERE schemaname = $1 ORDER BY n_dead_tup DESC, relname`
 

@@ -14,7 +14,8 @@ SELECT to_regclass('outbox.migration') IS NOT NULL, current_database()`
 
 const versionsSQL = `/* outbox: versions that were applied */
 SELECT COALESCE(max(m.version), 0), COALESCE(max(COALESCE(m.oldest_version, m.version)), 0),
-       (SELECT COALESCE(string_agg(n::text, ', ' ORDER BY n), '') FROM generate_series(1, (SELECT max(version) FROM outbox.migration)) AS n
+       (SELECT COALESCE(string_agg(n::text, ', ' ORDER BY n), '')
+          FROM generate_series(1, (SELECT max(version) FROM outbox.migration)) AS n
          WHERE NOT EXISTS (SELECT 1 FROM outbox.migration a WHERE a.version = n))
   FROM outbox.migration m`
 
@@ -53,12 +54,16 @@ func checkVersion(ctx context.Context, v *visit) error {
 	case version < needed:
 		fault(Critical, fmt.Sprintf("the schema is at version %d, this program needs %d: relays of its version do not start", version, needed), migrate)
 	case version == needed && errors.Is(wrong, schema.ErrNotMigrated):
-		fault(Critical, fmt.Sprintf("the functions of the schema are not those of this program, which has version %d too: relays of this program do not start", needed), migrate)
+		fault(Critical, fmt.Sprintf("the functions of the schema are not those of this program, "+
+			"which has version %d too: relays of this program do not start", needed), migrate)
 	case version > needed && oldest <= needed:
-		fault(Info, fmt.Sprintf("the schema is at version %d, this program knows %d: code that knows %d or newer may run beside it", version, needed, oldest),
-			"upgrade the module github.com/txoutbox/outbox, here and wherever relays are of this version, once the deploy is to stay")
+		fault(Info, fmt.Sprintf("the schema is at version %d, this program knows %d: "+
+			"code that knows %d or newer may run beside it", version, needed, oldest),
+			"upgrade the module github.com/txoutbox/outbox, here and wherever relays are of this version, "+
+				"once the deploy is to stay")
 	case version > needed:
-		fault(Warning, fmt.Sprintf("the schema is at version %d, which needs code that knows %d; this program knows %d: relays of its version do not start", version, oldest, needed),
+		fault(Warning, fmt.Sprintf("the schema is at version %d, which needs code that knows %d; this program knows %d: "+
+			"relays of its version do not start", version, oldest, needed),
 			"upgrade the module github.com/txoutbox/outbox, here and wherever relays are of this version")
 	}
 	if missing != "" {

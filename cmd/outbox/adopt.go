@@ -51,7 +51,8 @@ like its original: adopt it with --environment, the relay.Config.Environment of 
 	}
 	c.Flags().BoolVar(&o.Discard, "discard", false, "delete the tasks, dead letters and next firings of the original")
 	c.Flags().BoolVar(&o.KeepID, "keep-id", false, "this database succeeds the original, with the same task keys")
-	c.Flags().StringVar(&o.Environment, "environment", "", "write this environment into the database: the relay.Config.Environment of its relays")
+	c.Flags().StringVar(&o.Environment, "environment", "",
+		"write this environment into the database: the relay.Config.Environment of its relays")
 	yesFlag(c, &yes)
 	return c
 }

@@ -144,7 +144,8 @@ func (a *app) explain(ctx context.Context, err error) string {
 	}
 	switch code := pgerr.Code(err); {
 	case errors.Is(err, errTimeout):
-		return "no answer within " + a.timeout.String() + ": try a longer --timeout; outbox doctor finds locks and long transactions"
+		return "no answer within " + a.timeout.String() +
+			": try a longer --timeout; outbox doctor finds locks and long transactions"
 	case errors.Is(err, outbox.ErrCommitUnknown):
 		return text + ": look before you repeat it"
 	case ctx.Err() != nil && exitCode(err) == exitFailed: // drivers return errors of several kinds
@@ -153,7 +154,8 @@ func (a *app) explain(ctx context.Context, err error) string {
 		if strings.Contains(text, "is at version 0,") {
 			return "the schema " + a.schema + " is not migrated: run " + migrate
 		}
-		text, canMigrate := strings.CutSuffix(strings.TrimPrefix(text, schema.ErrNotMigrated.Error()+": "), "run schema.Migrate")
+		text, canMigrate := strings.CutSuffix(strings.TrimPrefix(text, schema.ErrNotMigrated.Error()+": "),
+			"run schema.Migrate")
 		if !canMigrate { // a schema from before the baseline, or with tables of another's
 			return strings.Replace(text, "by schema.Schema", "by --schema", 1)
 		}
@@ -165,7 +167,8 @@ func (a *app) explain(ctx context.Context, err error) string {
 	case code == "42501":
 		roles := "outbox_viewer to look, outbox_operator to act, outbox_worker to enqueue, " +
 			"outbox_owner to migrate, reindex and repair"
-		return text + ": use a member of a role with the right: " + strings.ReplaceAll(roles, "outbox_", a.schema+"_") + " (docs/security.md)"
+		return text + ": use a member of a role with the right: " + strings.ReplaceAll(roles, "outbox_", a.schema+"_") +
+			" (docs/security.md)"
 	case strings.HasPrefix(code, "28"):
 		return text + ": check user and password in --database-url, OUTBOX_DATABASE_URL, PGUSER and PGPASSWORD, " +
 			"~/.pgpass or the server's pg_hba.conf"

@@ -132,7 +132,8 @@ the unique key of a dead letter, that is skipped, and the exit code is 1.
 		},
 	}
 	b.add(a, c)
-	c.Flags().BoolVar(&withoutKey, "without-key", false, "redrive also if another task holds the unique key: the task runs without its key")
+	c.Flags().BoolVar(&withoutKey, "without-key", false,
+		"redrive also if another task holds the unique key: the task runs without its key")
 	return c
 }
 
@@ -142,7 +143,8 @@ func orSkipped(err error, ids []int64) error {
 	if len(ids) == 0 {
 		return err
 	}
-	skipped := fmt.Sprintf("%s skipped, as another task holds the unique key: %s", count(len(ids), "dead letter"), join(ids[:min(len(ids), most)]))
+	skipped := fmt.Sprintf("%s skipped, as another task holds the unique key: %s", count(len(ids), "dead letter"),
+		join(ids[:min(len(ids), most)]))
 	if len(ids) > most {
 		skipped += ", …"
 	}

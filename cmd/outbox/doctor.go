@@ -25,7 +25,8 @@ a warning or critical, and else 1 if a check was not possible (unknown), mostly 
 			if err := a.open(); err != nil {
 				return err
 			}
-			found, err := doctor.Check(c.Context(), a.db, doctor.Schema(a.schema), doctor.HeldFor(held), doctor.StarvingFor(starving))
+			found, err := doctor.Check(c.Context(), a.db, doctor.Schema(a.schema), doctor.HeldFor(held),
+				doctor.StarvingFor(starving))
 			if errors.Is(err, doctor.ErrInvalid) {
 				return usage("%w", err)
 			}
@@ -56,7 +57,8 @@ a warning or critical, and else 1 if a check was not possible (unknown), mostly 
 	}
 	c.Flags().BoolVar(&all, "all", false, "print also the checks without a fault")
 	c.Flags().DurationVar(&held, "held", 0, "the least age of reported transactions that hold up vacuum (default 5m)")
-	c.Flags().DurationVar(&starving, "starving", 0, "the least reported age of the oldest ready task of a type (default 1m)")
+	c.Flags().DurationVar(&starving, "starving", 0,
+		"the least reported age of the oldest ready task of a type (default 1m)")
 	return c
 }
 

@@ -58,7 +58,8 @@ an operator enqueues by plain INSERT only.`,
 	c.Flags().StringVar(&f.at, "at", "", "due at this time: "+timeForms)
 	c.Flags().DurationVar(&f.after, "after", 0, "due after this time, like 90s or 2h")
 	c.Flags().IntVar(&f.attempts, "attempts", 0, "the most attempts; 0: those of its handler")
-	c.Flags().StringVar(&f.unique, "unique", "", "key: no second task with it is enqueued; a task that waits stays as it is")
+	c.Flags().StringVar(&f.unique, "unique", "",
+		"key: no second task with it is enqueued; a task that waits stays as it is")
 	c.Flags().StringVar(&f.ordered, "ordered", "", "key: its tasks run one after the other")
 	c.Flags().StringArrayVar(&f.headers, "header", nil, "NAME=VALUE, beside the payload; may be repeated")
 	return c
@@ -99,7 +100,8 @@ func (a *app) newTask(c *cobra.Command, taskType, text string, f enqueueFlags) (
 		}
 		headers[name] = value
 	}
-	task = outbox.NewTask{Type: taskType, Payload: json.RawMessage(payload), Options: append(opts, outbox.Headers(headers))}
+	task = outbox.NewTask{Type: taskType, Payload: json.RawMessage(payload),
+		Options: append(opts, outbox.Headers(headers))}
 	if _, err := task.Encode(); err != nil {
 		return task, usage("%w", err)
 	}

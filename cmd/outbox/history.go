@@ -36,7 +36,8 @@ the handler discarded the task.`,
 				if !k.AttemptedAt.IsZero() {
 					took = age(k.EndedAt.Sub(k.AttemptedAt))
 				}
-				t.add(listJSON(k, admin.Finished), k.TaskID, k.Type, k.Attempt, since(k.EndedAt), took, cutError(taskview.Outcome(k)))
+				t.add(listJSON(k, admin.Finished), k.TaskID, k.Type, k.Attempt, since(k.EndedAt), took,
+					cutError(taskview.Outcome(k)))
 			}
 			return a.printPage("tasks", t, next)
 		},

@@ -104,7 +104,8 @@ func (a *app) root() *cobra.Command {
 	root.SetOut(a.out.w)
 	root.SetErr(a.err)
 	f := root.PersistentFlags()
-	f.StringVar(&a.url, "database-url", "", "connection string: a postgres:// URL or key=value pairs, as lib/pq takes them")
+	f.StringVar(&a.url, "database-url", "",
+		"connection string: a postgres:// URL or key=value pairs, as lib/pq takes them")
 	f.StringVar(&a.schema, "schema", outbox.DefaultSchema, "PostgreSQL schema of the outbox")
 	f.StringVar(&a.actor, "actor", "", "the actor for the audit log (default: user@host of this machine)")
 	f.DurationVar(&a.timeout, "timeout", 30*time.Second, "the limit of one transaction; 0 is none")

@@ -120,7 +120,8 @@ func (a *app) migrateUp(ctx context.Context) error {
 	if from < to { // the table of the audit may be one of those that are new
 		said = fmt.Sprintf("schema %s: migrated from version %d to %d", a.schema, from, to)
 		e := admin.Entry{
-			Action: "migrate", Target: fmt.Sprintf("schema version %d to %d", from, to), Count: int64(len(fileNames()) - len(before)),
+			Action: "migrate", Target: fmt.Sprintf("schema version %d to %d", from, to),
+			Count: int64(len(fileNames()) - len(before)),
 		}
 		err := a.change(ctx, func(ctx context.Context, _ *sql.Tx, c *admin.Client) error {
 			_, err := c.WriteAudit(ctx, e)
@@ -145,7 +146,8 @@ func (a *app) rolesCommand() *cobra.Command {
 gives each its rights. The owner gets the schema and its tables, and PUBLIC loses the right to execute
 its functions. Repeat it after each migration. --timeout does not bound it.`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			question := "Make " + a.schema + "_owner the owner of the schema " + a.schema + ", and take the rights on its functions from PUBLIC?"
+			question := "Make " + a.schema + "_owner the owner of the schema " + a.schema +
+				", and take the rights on its functions from PUBLIC?"
 			if err := a.confirm(c.Context(), yes, question); err != nil {
 				return err
 			}
@@ -179,7 +181,8 @@ func (a *app) knowsRights(ctx context.Context) error {
 	return a.look(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		state, err := schema.Inspect(ctx, tx, a.schema)
 		if err == nil && state.Version > schema.Version() {
-			err = fmt.Errorf("the schema %s is at version %d, and this command knows the rights of version %d: install the command of that version",
+			err = fmt.Errorf("the schema %s is at version %d, and this command knows the rights of version %d: "+
+				"install the command of that version",
 				a.schema, state.Version, schema.Version())
 		}
 		return err

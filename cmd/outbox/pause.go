@@ -13,7 +13,8 @@ import (
 func (a *app) pauseCommand() *cobra.Command {
 	return a.switchCommand(true, &cobra.Command{
 		Use: "pause TYPE", Short: "start no tasks of a type, in all relays", Example: "  outbox pause SEND_MAIL",
-		Long: "Stops all relays from starting tasks of the type, until it is resumed. Running tasks go on, and tasks can be enqueued.",
+		Long: "Stops all relays from starting tasks of the type, until it is resumed. Running tasks go on, " +
+			"and tasks can be enqueued.",
 	})
 }
 
@@ -49,7 +50,8 @@ func (a *app) switchCommand(paused bool, c *cobra.Command) *cobra.Command {
 			return err
 		}
 		if !known {
-			fmt.Fprintf(a.err, "no task of type %s was ever enqueued, and no relay has a handler for it; the pause is kept anyway\n",
+			fmt.Fprintf(a.err, "no task of type %s was ever enqueued, and no relay has a handler for it; "+
+				"the pause is kept anyway\n",
 				clean(name))
 		}
 		return a.out.print(object{{"type", name}, {"paused", paused}}, "type "+name+": "+done)

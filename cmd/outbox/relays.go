@@ -47,7 +47,8 @@ func (a *app) relaysCommand() *cobra.Command {
 			}
 			t := newTable("RELAY", "HOST", ">PID", "STATE", ">SEEN", ">UP", ">WORKERS", ">TASKS", "TYPES")
 			for _, r := range found {
-				t.add(r, r.RelayID, r.Host, r.PID, relayState(r), since(r.LastSeen), since(r.StartedAt), workersOf(r), tasksOf(r), strings.Join(r.Types, " "))
+				t.add(r, r.RelayID, r.Host, r.PID, relayState(r), since(r.LastSeen), since(r.StartedAt), workersOf(r), tasksOf(r),
+					strings.Join(r.Types, " "))
 			}
 			return a.out.print(object{{"relays", t.json}}, t.lines()...)
 		},

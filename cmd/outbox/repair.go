@@ -55,6 +55,7 @@ it. To set sequences, the role must own the tables.`,
 		},
 	}
 	c.Flags().BoolVar(&yes, "yes", false, "repair the defects")
-	c.Flags().Int64Var(&o.Above, "above", 0, "an id that new tasks must exceed: last_value of the old server's task_task_id_seq")
+	c.Flags().Int64Var(&o.Above, "above", 0,
+		"an id that new tasks must exceed: last_value of the old server's task_task_id_seq")
 	return c
 }

@@ -40,7 +40,8 @@ with TLS before it. If the proxy changes the header Host, give the origin that b
 	}
 	c.Flags().StringVar(&f.listen, "listen", "127.0.0.1:8080", "host and port")
 	c.Flags().BoolVar(&f.readOnly, "read-only", false, "change nothing")
-	c.Flags().StringArrayVar(&f.origins, "trusted-origin", nil, "origin that browsers show, like https://outbox.example.com")
+	c.Flags().StringArrayVar(&f.origins, "trusted-origin", nil,
+		"origin that browsers show, like https://outbox.example.com")
 	payloadFlag(c, &f.payload)
 	return c
 }

@@ -48,7 +48,8 @@ first; all types without --type).`,
 			}
 			t := newTable(">TASK", "TYPE", "STATE", ">PRIORITY", ">ATTEMPT", ">AGE", "DUE", "ERROR")
 			for _, k := range found {
-				t.add(listJSON(k, ""), k.TaskID, k.Type, k.State, k.Priority, k.Attempt, since(k.CreatedAt), k.RunAt, cutError(k.LastError))
+				t.add(listJSON(k, ""), k.TaskID, k.Type, k.State, k.Priority, k.Attempt, since(k.CreatedAt), k.RunAt,
+					cutError(k.LastError))
 			}
 			return a.printPage("tasks", t, next)
 		},

@@ -50,7 +50,8 @@ func Timeline(t admin.Task) []Event {
 		out = append(out, eventOf(e))
 	}
 	for _, r := range t.Runs {
-		e := Event{At: r.StartedAt, Text: fmt.Sprintf("attempt %d running, on relay %s", max(t.Attempt, 1), r.RelayID), Tone: Good}
+		e := Event{At: r.StartedAt, Tone: Good}
+		e.Text = fmt.Sprintf("attempt %d running, on relay %s", max(t.Attempt, 1), r.RelayID)
 		if r.Lost {
 			e.Text, e.Tone = "a run began that was lost, on relay "+r.RelayID, Bad
 		}

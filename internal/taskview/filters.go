@@ -34,7 +34,8 @@ var Filters = []Filter{
 		Set: func(f *admin.Filter, text string) error { f.Type = text; return nil },
 	},
 	{
-		Name: "reason", Label: "Reason", About: "that died for: " + strings.Join(reasonNames(), ", "), Any: "any reason", Choices: reasons(),
+		Name: "reason", Label: "Reason", About: "that died for: " + strings.Join(reasonNames(), ", "),
+		Any: "any reason", Choices: reasons(),
 		Get: func(f admin.Filter) string { return f.Reason },
 		Set: func(f *admin.Filter, text string) error { f.Reason = text; return nil },
 	},
@@ -44,7 +45,8 @@ var Filters = []Filter{
 		Set: setError,
 	},
 	{
-		Name: "older", Label: "Dead for more than", About: "that died at least this long ago, like 720h", Any: "any time", Choices: ages(),
+		Name: "older", Label: "Dead for more than", About: "that died at least this long ago, like 720h",
+		Any: "any time", Choices: ages(),
 		Get: func(f admin.Filter) string { return strings.TrimPrefix(f.OlderThan.String(), "0s") },
 		Set: setOlder,
 	},

@@ -61,10 +61,6 @@ func EnqueueMany(ctx context.Context, tx Querier, tasks []NewTask) ([]Enqueued, 
 	return insert(ctx, tx, tasks)
 }
 
-// PostgreSQL drops the connection at a message of 1 GiB. Writing an array doubles each quote and
-// backslash.
-const maxStatement = 256 << 20
-
 var errDropped = errors.New("a row was not inserted: is there a trigger on the task table that drops rows?")
 
 // insert checks all tasks and inserts them with one statement.
@@ -115,10 +111,11 @@ func newRows(tasks []NewTask, payloads *lines) ([]row, error) {
 				r.options.schema)
 		}
 		if err == nil {
-			if total += r.size(); total > maxStatement {
-				err = fmt.Errorf("%w: %d tasks are %d bytes already, at most %d in one call", ErrPayloadTooLarge, i+1,
-					total, maxStatement)
-			}
+			total += r.size()
+		}
+		if err == nil && total > maxStatement {
+			err = fmt.Errorf("%w: %d tasks are %d bytes already, at most %d in one call", ErrPayloadTooLarge, i+1,
+				total, maxStatement)
 		}
 		if err != nil && len(tasks) > 1 {
 			return nil, fmt.Errorf("task %d of %d: %w", i, len(tasks), err)

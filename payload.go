@@ -147,6 +147,10 @@ func writtenOut(number string) (length int, ok bool) {
 	return length, before <= maxBefore && after <= maxAfter
 }
 
+// PostgreSQL drops the connection at a message of 1 GiB. Writing an array doubles each quote and
+// backslash.
+const maxStatement = 256 << 20
+
 // lines are the payloads of one call in one text, each followed by a line feed, which no JSON
 // needs. So many of them travel without quoting and without a buffer for each.
 type lines struct {

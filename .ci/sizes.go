@@ -26,7 +26,7 @@ var parts = []struct {
 	{"harness", []string{"internal/chaos", "internal/mutants", "internal/child", "internal/devpg", "internal/relaytest",
 		"internal/forwardtest", "internal/needs", "internal/invariants", "internal/crashes", "internal/cost", "internal/rights", "bench", ".ci"}},
 	{"operators", []string{"admin", "doctor", "dashboard", "cmd", "telemetry"}},
-	{"delivery", []string{"forward", "inbox", "publish"}},
+	{"delivery", []string{"forward", "inbox", "publish", "internal/publisher"}},
 	{"examples and outboxtest", []string{"examples", "outboxtest"}},
 	{"relay and its internals", []string{"relay", "internal"}},
 	{"root, handlers, schema", []string{"."}},

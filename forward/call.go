@@ -29,7 +29,7 @@ type call struct {
 // whose pause is over lets one event through as its trial.
 func (c *call) choose(tasks []*outbox.Task[json.RawMessage]) {
 	for _, t := range tasks {
-		e, err := c.f.newEvent(t)
+		e, err := c.f.config.newEvent(t)
 		if err != nil {
 			c.f.permanent.Add(1)
 			c.failed[t.ID] = handlers.Dead(err)

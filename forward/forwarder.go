@@ -17,7 +17,7 @@ type TaskType interface{ Name() string }
 
 // Forwarder publishes the tasks of one type. It is safe for concurrent use.
 type Forwarder struct {
-	*config
+	config   *config
 	taskType string
 	to       Publisher
 	circuits circuits
@@ -98,7 +98,7 @@ func (f *Forwarder) handle(ctx context.Context, _ outbox.Tx, tasks []*outbox.Tas
 	defer c.endTrials() // after a panic, or if no event was sent
 	c.choose(tasks)
 	if len(c.events) > 0 {
-		limit, cancel := context.WithTimeout(ctx, f.timeout)
+		limit, cancel := context.WithTimeout(ctx, f.config.timeout)
 		defer cancel()
 		errs := f.to.Publish(limit, c.events)
 		if errs != nil && len(errs) != len(c.events) {

@@ -27,8 +27,6 @@ type group struct {
 	events   []int
 	messages []*message.Message
 	settled  bool // by a result
-
-	called, returned, abandoned bool // of Watermill's Publish; under Publisher.mu
 }
 
 // groups are the events by topic, in the order of the topics' first events.

@@ -30,7 +30,7 @@ type Publisher struct {
 	slots  chan struct{} // of running calls of Watermill's Publish
 
 	mu      sync.Mutex
-	hanging map[string]int // by topic: calls that outlived their Publish
+	running map[*group]context.Context // the calls of Watermill's Publish, with the context of each
 }
 
 var _ forward.Publisher = (*Publisher)(nil)
@@ -42,7 +42,7 @@ func New(p message.Publisher, c Config) *Publisher {
 		panic("outboxwatermill: New: the message.Publisher is nil")
 	}
 	c.setDefaults()
-	return &Publisher{to: p, config: c, slots: make(chan struct{}, mostCalls), hanging: map[string]int{}}
+	return &Publisher{to: p, config: c, slots: make(chan struct{}, mostCalls), running: map[*group]context.Context{}}
 }
 
 // result is the result of the events of one topic.
@@ -80,7 +80,6 @@ func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []erro
 	}
 	for _, g := range groups {
 		if !g.settled {
-			p.abandon(g)
 			g.settle(errs, ended(ctx, "no answer"))
 		}
 	}
@@ -110,39 +109,36 @@ func (p *Publisher) call(ctx context.Context, g *group) error {
 		return ended(ctx, "too many calls of Publish hang")
 	}
 	defer func() { <-p.slots }()
-	p.mu.Lock()
-	hanging := p.hanging[g.topic]
-	g.called = hanging < mostHanging
-	p.mu.Unlock()
-	if !g.called {
-		return forward.TargetUnavailable(fmt.Errorf("outboxwatermill: publish to topic %q: %d calls hang", g.topic,
-			hanging), 0)
+	if err := p.enter(ctx, g); err != nil {
+		return err
 	}
-	defer p.returned(g)
+	defer p.leave(g)
 	return p.publish(g)
 }
 
-// abandon notes that a call outlives its Publish.
-func (p *Publisher) abandon(g *group) {
+// enter notes the start of a call, unless too many calls for its topic have outlived their Publish.
+func (p *Publisher) enter(ctx context.Context, g *group) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if g.called && !g.returned {
-		g.abandoned = true
-		p.hanging[g.topic]++
+	hanging := 0
+	for other, its := range p.running {
+		if other.topic == g.topic && its.Err() != nil {
+			hanging++
+		}
 	}
+	if hanging >= mostHanging {
+		err := fmt.Errorf("outboxwatermill: publish to topic %q: %d calls hang", g.topic, hanging)
+		return forward.TargetUnavailable(err, 0)
+	}
+	p.running[g] = ctx
+	return nil
 }
 
-// returned notes the end of a call.
-func (p *Publisher) returned(g *group) {
+// leave notes the end of a call.
+func (p *Publisher) leave(g *group) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	g.returned = true
-	if !g.abandoned {
-		return
-	}
-	if p.hanging[g.topic]--; p.hanging[g.topic] == 0 {
-		delete(p.hanging, g.topic)
-	}
+	delete(p.running, g)
 }
 
 // publish calls Watermill. A panic is an error, as the relay would make it one in its own

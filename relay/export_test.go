@@ -2,11 +2,8 @@ package relay
 
 import (
 	"context"
-	"database/sql"
-	"log/slog"
 	"time"
 
-	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/upkeep"
 )
@@ -21,13 +18,6 @@ func SpanArgs(taskID int) []any {
 	}
 	starts.Took(plan.Claim{}, found, time.Now())
 	return spanArgs([][]plan.Span{starts.Spans()})
-}
-
-// WithMaintenance replaces the jobs of r's maintenance by one, which calls run with a transaction.
-func (r *Relay) WithMaintenance(name string, run func(ctx context.Context, tx *sql.Tx) (time.Duration, error)) {
-	r.settings.jobs = []upkeep.SharedJob{{Name: name, Run: func(ctx context.Context, _ pg.Schema, _ *slog.Logger, tx *sql.Tx) (time.Duration, error) {
-		return run(ctx, tx)
-	}}}
 }
 
 // HealthWithoutHeartbeat is the Health of a relay that runs, and a beat that comes through.

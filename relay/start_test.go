@@ -228,3 +228,25 @@ func TestAnOutboxOfAnotherName(t *testing.T) {
 	}
 	db.Do(t, `TRUNCATE outbox.task`)
 }
+
+// What a relay may use at most is in its row.
+func TestARelaysRowSaysWhatItMayUse(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	any, bounded := open(t, db.URL), open(t, db.URL)
+	bounded.SetMaxOpenConns(17)
+	run(t, any, all(), relay.Config{Workers: 3})
+	run(t, bounded, all(), relay.Config{Workers: 10})
+	db.becomes(t, 20*time.Second, 2, "both relays beat", `SELECT count(*) FROM outbox.relay`)
+	relays, err := relaytest.Admin(t, db.DB).Relays(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[int]int{}
+	for _, r := range relays {
+		got[r.Workers] = r.Connections
+	}
+	if len(got) != 2 || got[3] != 0 || got[10] != 17 {
+		t.Errorf("got %v, want 3 workers and any number of connections, 10 and 17", got)
+	}
+}

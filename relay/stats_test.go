@@ -12,11 +12,9 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/invariants"
 	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
-	"github.com/txoutbox/outbox/relay"
 )
 
 // statsOf are the counts of one type; the zero ones if there is none.
@@ -173,22 +171,6 @@ func TestCountsAreExactBesideWritersAndFolds(t *testing.T) {
 	if !folded() {
 		t.Error("nothing was folded")
 	}
-}
-
-func TestARelayFoldsTheLogByItself(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	reg := handlers.New()
-	registerTx(reg, typeTx, txEffect)
-	for range 2 {
-		run(t, db, reg, relay.Config{})
-	}
-	for i := range 12 { // more than one statement of the fold takes
-		db.Do(t, `INSERT INTO outbox.counter_log (tasks, task_type, kind) SELECT -1 + 2 * (n % 2), 'OTHER', $1 FROM generate_series(1, 1000) n`, fmt.Sprint("kind", i))
-	}
-	db.becomes(t, 30*time.Second, 0, "the log is empty", `SELECT count(*) FROM outbox.counter_log`)
-	db.want(t, 12, "counters of 12 were written", `SELECT count(*) FROM outbox.counter WHERE task_type = 'OTHER' AND tasks = 0`)
-	db.Do(t, `DELETE FROM outbox.counter WHERE task_type = 'OTHER'`)
 }
 
 // Stats reads the same pages whatever the number of tasks. 10,000,000 of them with

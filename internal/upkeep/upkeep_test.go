@@ -1,0 +1,235 @@
+package upkeep_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/store"
+	"github.com/txoutbox/outbox/internal/upkeep"
+)
+
+func TestMain(m *testing.M) { relaytest.Main(m) }
+
+// relay is the upkeep of one that does not run: it beats and does jobs when a test says.
+type relay struct {
+	*upkeep.Heartbeat
+	now time.Time
+	log relaytest.Records
+}
+
+// newRelay has beaten for as long as it must before it takes over from others.
+func newRelay(t *testing.T, db *relaytest.Database, shared ...upkeep.SharedJob) *relay {
+	t.Helper()
+	r, pool := &relay{now: time.Now()}, pg.NewPool(db.DB)
+	if shared == nil {
+		shared = upkeep.SharedJobs(0)
+	}
+	r.Heartbeat = upkeep.New(upkeep.Params{RelayID: store.NewUUID(), Host: "host", PID: 1, Types: []string{"TX"}, Workers: 1, Schedules: "{}",
+		Schema: "outbox", Pool: pool, Pace: pg.NewPace(&pg.Broadcast{}, func() {}), Log: slog.New(slog.NewTextHandler(&r.log, nil)),
+		Now: func() time.Time { return r.now }, SharedJobs: shared, Lost: func() int { return 0 }, Ready: func() {}, Identified: func(string) {}})
+	t.Cleanup(func() {
+		r.Close()
+		pool.Close()
+	})
+	for range 5 {
+		if err := r.Beat(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r.now = r.now.Add(upkeep.Interval)
+	}
+	return r
+}
+
+// do does a part of a job, and again while a busy machine ends it by its own time limit.
+func (r *relay) do(t *testing.T, job string) (rest time.Duration) {
+	t.Helper()
+	rest, err := r.Do(t.Context(), job)
+	for try := 0; errors.Is(err, context.DeadlineExceeded) && try < 20; try++ {
+		rest, err = r.Do(t.Context(), job)
+	}
+	if err != nil {
+		t.Fatalf("%s: %v", job, err)
+	}
+	return rest
+}
+
+// job is the shared job of that name.
+func job(name string) upkeep.SharedJob {
+	for _, j := range upkeep.SharedJobs(time.Hour) {
+		if j.Name == name {
+			return j
+		}
+	}
+	panic(name)
+}
+
+const (
+	busyRelay, idleRelay = "dddddddd-0000-4000-8000-000000000000", "eeeeeeee-0000-4000-8000-000000000000"
+	taken                = "a relay is dead; its leased tasks are ready again"
+)
+
+func is(t *testing.T, db *relaytest.Database, want, query string) {
+	t.Helper()
+	if got := db.Text(t, query); got != want {
+		t.Errorf("%q, want %q: %s", got, want, query)
+	}
+}
+
+// A relay without leases, say of Tx handlers only, is logged too, once in the fleet. It stays in the
+// list for an hour after the takeover, however long ago it died.
+func TestADeadRelayIsLoggedOnceAndListedForAnHour(t *testing.T) {
+	t.Parallel()
+	db := relaytest.NewDatabase(t)
+	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES
+		('`+busyRelay+`', 'busy', 1, now() - interval '5 hours', '{}'), ('`+idleRelay+`', 'idle', 2, now() - interval '5 hours', '{}')`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, state, attempt, lease_token, relay_id, timeline)
+		SELECT 'LEASED', 'leased', 1, relay_id, relay_id,
+		       CASE n WHEN 1 THEN '[{"event": "failed"}, {"event": "lost"}]' WHEN 2 THEN '[{"event": "lost"}, {"event": "failed"}]' END::jsonb
+		  FROM outbox.relay, generate_series(1, 3) n WHERE host = 'busy'`)
+	first, second := newRelay(t, db), newRelay(t, db)
+	for _, r := range []*relay{first, second, first} {
+		r.do(t, "take over")
+		r.do(t, "reap")
+	}
+	first.log.Want(t, 2, taken)
+	first.log.Want(t, 1, "host=busy pid=1 tasks=3 isolated=1")
+	first.log.Want(t, 1, "host=idle pid=2 tasks=0 isolated=0")
+	second.log.Want(t, 0, taken)
+	is(t, db, "3", `SELECT count(*) FROM outbox.task WHERE lease_token IS NULL`)
+	is(t, db, "busy idle", `SELECT string_agg(host, ' ' ORDER BY host) FROM outbox.relay WHERE alive_until < now()`)
+
+	// The hour begins again where one more of its tasks is taken over.
+	db.Do(t, `UPDATE outbox.relay SET taken_over_at = taken_over_at - interval '61 minutes'`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, state, attempt, lease_token, relay_id) SELECT 'LEASED', 'leased', 1, relay_id, relay_id FROM outbox.relay WHERE host = 'busy'`)
+	for _, name := range []string{"reap", "take over", "reap"} {
+		first.do(t, name)
+	}
+	is(t, db, "busy", `SELECT string_agg(host, ' ') FROM outbox.relay WHERE alive_until < now()`)
+	db.Do(t, `UPDATE outbox.relay SET taken_over_at = taken_over_at - interval '61 minutes'`)
+	first.do(t, "reap")
+	is(t, db, "0", `SELECT count(*) FROM outbox.relay WHERE alive_until < now()`)
+
+	// A heartbeat ends the takeover of its own relay.
+	db.Do(t, `UPDATE outbox.relay SET taken_over_at = now()`)
+	if err := first.Beat(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	is(t, db, "1", `SELECT count(*) FROM outbox.relay WHERE taken_over_at IS NULL`)
+}
+
+// Times that were written while the server's clock was a day ahead stop no upkeep: the leases of a
+// relay that died then are taken over, and shared jobs go on.
+func TestTimesOfAClockThatWasAheadAreNotBelieved(t *testing.T) {
+	t.Parallel()
+	db := relaytest.NewDatabase(t)
+	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES ('`+busyRelay+`', 'h', 1, now() + interval '1 day', '{}')`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, state, attempt, lease_token, relay_id, leased_until)
+		SELECT 'LEASED', 'leased', 1, relay_id, relay_id, now() + interval '2 days' FROM outbox.relay`)
+	r := newRelay(t, db, job("fold"))
+	r.do(t, "take over")
+	is(t, db, "1", `SELECT count(*) FROM outbox.task WHERE lease_token IS NULL`)
+	is(t, db, "1", `SELECT count(*) FROM outbox.relay WHERE alive_until <= now() AND taken_over_at <= now()`)
+	r.log.Want(t, 1, taken)
+
+	r.do(t, "maintain") // adds its row
+	db.Do(t, `UPDATE outbox.maintenance SET due_at = now() + interval '1 day'; DELETE FROM outbox.task`)
+	r.do(t, "maintain")
+	is(t, db, "0 1", `SELECT concat_ws(' ', (SELECT count(*) FROM outbox.counter_log), (SELECT count(*) FROM outbox.maintenance WHERE due_at < now() + interval '1 hour'))`)
+}
+
+// One relay of several does a shared job when it is due. A job that hangs changes nothing, rests, and
+// keeps no relay from the others; neither does a job whose row another relay has locked.
+func TestOneRelayOfManyDoesASharedJobWhenItIsDue(t *testing.T) {
+	t.Parallel()
+	db := relaytest.NewDatabase(t)
+	db.Do(t, `CREATE TABLE done (job text)`)
+	write := func(name, slow string) upkeep.SharedJob {
+		return upkeep.SharedJob{Name: name, Run: func(ctx context.Context, _ pg.Schema, _ *slog.Logger, tx *sql.Tx) (time.Duration, error) {
+			_, err := tx.ExecContext(ctx, `INSERT INTO done VALUES ($1)`, name)
+			_, hangs := tx.ExecContext(ctx, slow)
+			return time.Minute, errors.Join(err, hangs)
+		}}
+	}
+	jobs := []upkeep.SharedJob{write("hangs", `SELECT pg_sleep(60)`), write("locked", ""), write("works", "")}
+	relays := []*relay{newRelay(t, db, jobs...), newRelay(t, db, jobs...)}
+	pass := func() {
+		t.Helper()
+		for range len(jobs) + 1 {
+			for _, r := range relays {
+				r.do(t, "maintain")
+			}
+		}
+	}
+	db.Do(t, `INSERT INTO outbox.maintenance (job, due_at) VALUES ('locked', now() - interval '1 hour')`)
+	locker, err := db.Begin()
+	if err == nil {
+		_, err = locker.Exec(`SELECT FROM outbox.maintenance FOR UPDATE`)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	pass()
+	is(t, db, "works", `SELECT string_agg(job, ' ' ORDER BY job) FROM done`)
+	is(t, db, "10 60", `SELECT string_agg(ceil(extract(epoch FROM due_at - now()) / 10)::int || '0', ' ' ORDER BY job) FROM outbox.maintenance WHERE job <> 'locked'`)
+	if err := locker.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	pass()
+	is(t, db, "locked works", `SELECT string_agg(job, ' ' ORDER BY job) FROM done`)
+	db.Do(t, `UPDATE outbox.maintenance SET due_at = now() WHERE job = 'works'`)
+	pass()
+	is(t, db, "locked works works", `SELECT string_agg(job, ' ' ORDER BY job) FROM done`)
+}
+
+// The fold takes more rows than one of its statements does, and the counts stay.
+func TestTheFoldLeavesNoLogAndTheSameCounts(t *testing.T) {
+	t.Parallel()
+	db := relaytest.NewDatabase(t)
+	for i := range 12 {
+		db.Do(t, `INSERT INTO outbox.counter_log (tasks, task_type, kind) SELECT -1 + 2 * (n % 2), 'OTHER', $1 FROM generate_series(1, 1000) n`, fmt.Sprint("kind", i))
+	}
+	r := newRelay(t, db, job("fold"))
+	for range 10 {
+		r.do(t, "maintain")
+		db.Do(t, `UPDATE outbox.maintenance SET due_at = now()`)
+	}
+	is(t, db, "0 12", `SELECT concat_ws(' ', (SELECT count(*) FROM outbox.counter_log), (SELECT count(*) FROM outbox.counter WHERE task_type = 'OTHER' AND tasks = 0))`)
+	db.Do(t, `DELETE FROM outbox.counter WHERE task_type = 'OTHER'`)
+}
+
+// A sample has the counts of the thousand types with most tasks, and their sum over all. Rows of the
+// day before go, a bounded number with each sample.
+func TestASampleHasTheTypesWithMostTasksAndTheSumOfAll(t *testing.T) {
+	t.Parallel()
+	db := relaytest.NewDatabase(t)
+	db.Do(t, `INSERT INTO outbox.task (task_type) SELECT 'T' || n FROM generate_series(1, 1500) n`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, run_at) SELECT 'T' || n, now() + interval '1 hour' FROM generate_series(1001, 1500) n`)
+	db.Do(t, `INSERT INTO outbox.sample SELECT now() - h * interval '1 hour', 1, 1, 1, 1, 1, 1, 1, 1, 'OLD' FROM generate_series(1, 30) h`)
+	db.Do(t, `INSERT INTO outbox.sample SELECT now() - interval '25 hours' - n * interval '1 second', 1, 1, 1, 1, 1, 1, 1, 1, 'MANY' FROM generate_series(1, 6000) n`)
+	r := newRelay(t, db, job("sample"))
+	for range 2 {
+		r.do(t, "maintain")
+		is(t, db, "60", `SELECT (ceil(extract(epoch FROM due_at - now()) / 10) * 10)::int FROM outbox.maintenance`)
+		db.Do(t, `UPDATE outbox.maintenance SET due_at = now()`)
+	}
+	is(t, db, "2002 1000", `SELECT concat_ws(' ', count(*), count(*) FILTER (WHERE ready = 1 AND scheduled = 1)) FROM outbox.sample WHERE task_type NOT IN ('OLD', 'MANY')`)
+	is(t, db, "2007 23", `SELECT concat_ws(' ', count(*) FILTER (WHERE at < now() - interval '24 hours'), count(*) FILTER (WHERE task_type = 'OLD' AND at > now() - interval '24 hours'))
+		FROM outbox.sample WHERE task_type IN ('OLD', 'MANY')`)
+	for taskType, n := range map[string]int{"": 2, "OLD": 1} {
+		got, err := relaytest.Admin(t, db.DB).Samples(t.Context(), taskType, 90*time.Minute)
+		if err != nil || len(got) != n {
+			t.Fatalf("%q: %+v, %v; want %d samples", taskType, got, err, n)
+		}
+		if s := got[n-1]; taskType == "" && (s.Ready != 1500 || s.Scheduled != 500 || s.Leased+s.Waiting+s.Dead+s.Finished+s.Failed != 0 || s.OldestReady <= 0 || !s.At.After(got[0].At)) {
+			t.Errorf("the sum is %+v", s)
+		}
+	}
+	db.Do(t, `DELETE FROM outbox.task`)
+}

@@ -31,15 +31,16 @@ type Publisher struct {
 
 	mu        sync.Mutex
 	endpoints map[string]*endpoint
-	late      map[string]*answer // of events whose requests went on in the background
-	swept     time.Time          // when forget last ran
+	late      map[string]*request // those that went on in the background
+	swept     time.Time           // when forget last ran
 }
 
-// answer is the answer to a request in the background.
-type answer struct {
+// request is a request to an endpoint. Its fields are under the mu of the Publisher.
+type request struct {
+	ended chan struct{} // closed when the others are set
 	done  bool
 	err   error
-	until time.Time // it is forgotten then
+	until time.Time // then it is forgotten
 }
 
 // New makes a Publisher. Its error names each field of the Config that is wrong.
@@ -51,7 +52,7 @@ func New(c Config) (*Publisher, error) {
 	c.Allow, c.Headers = slices.Clone(c.Allow), slices.Clone(c.Headers)
 	return &Publisher{
 		config: c, client: c.client(nil), wait: defaultWait,
-		endpoints: map[string]*endpoint{}, late: map[string]*answer{},
+		endpoints: map[string]*endpoint{}, late: map[string]*request{},
 	}, nil
 }
 
@@ -73,12 +74,9 @@ func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []erro
 }
 
 func (p *Publisher) publish(ctx context.Context, e *forward.Event, deadline time.Time) error {
-	at, known := p.find(e)
-	if known != nil {
-		if known.done {
-			return known.err
-		}
-		return waits(e, leastPause, "has not answered yet")
+	at, known, err := p.find(e)
+	if known {
+		return err
 	}
 	wait, gone, alone := at.enter(time.Now())
 	switch {
@@ -95,27 +93,45 @@ func (p *Publisher) publish(ctx context.Context, e *forward.Event, deadline time
 		at.left()
 		return waits(e, leastPause, "has as many requests as Config.Concurrency and Config.Rate allow")
 	}
-	ended := make(chan error, 1)
-	p.calls.Go(func() { p.send(context.WithoutCancel(ctx), at, e, ended) })
+	r := &request{ended: make(chan struct{})}
+	p.calls.Go(func() { p.send(context.WithoutCancel(ctx), at, e, r) })
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	select {
-	case err := <-ended:
-		return err
+	case <-r.ended:
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	return p.leave(at, e, ended)
+	return p.result(at, e, r)
 }
 
 // send posts an event, with a slot of its endpoint, which it gives back.
-func (p *Publisher) send(ctx context.Context, at *endpoint, e *forward.Event, ended chan<- error) {
+func (p *Publisher) send(ctx context.Context, at *endpoint, e *forward.Event, r *request) {
+	const kept = 10 * time.Minute
 	limit, cancel := context.WithTimeout(ctx, p.config.Timeout)
 	defer cancel()
 	began := time.Now()
 	answered, err := p.post(limit, at, e)
-	p.finish(at, e, answered, time.Since(began) < p.wait, err, ended)
+	p.mu.Lock() // so that result sees all of it or nothing
+	at.ended(answered, time.Since(began) < p.wait)
+	r.done, r.err, r.until = true, err, time.Now().Add(kept)
+	close(r.ended)
+	p.mu.Unlock()
 	<-at.slots
+}
+
+// result is the error of a request. A request that has not ended goes on in the background, and its
+// event comes back.
+func (p *Publisher) result(at *endpoint, e *forward.Event, r *request) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if r.done {
+		return r.err
+	}
+	p.forget(time.Now())
+	p.late[lateKey(e)] = r
+	at.late()
+	return waits(e, 2*leastPause, "has not answered yet")
 }
 
 // lateKey is the key of the answer to one attempt.
@@ -123,24 +139,25 @@ func lateKey(e *forward.Event) string {
 	return fmt.Sprint(webhookID(e), " ", e.Target, " ", e.Attempt, " ", e.To)
 }
 
-// find returns the endpoint of an event, or the answer to its request in the background.
-func (p *Publisher) find(e *forward.Event) (at *endpoint, known *answer) {
+// find returns the endpoint of an event. It is known if its request is in the background: then err is
+// the answer, or says that there is none yet.
+func (p *Publisher) find(e *forward.Event) (at *endpoint, known bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	id := lateKey(e)
-	if a := p.late[id]; a != nil {
-		if a.done {
-			delete(p.late, id)
-		}
-		copied := *a
-		return nil, &copied
+	switch r := p.late[id]; {
+	case r != nil && r.done:
+		delete(p.late, id)
+		return nil, true, r.err
+	case r != nil:
+		return nil, true, waits(e, leastPause, "has not answered yet")
 	}
 	if at = p.endpoints[e.To]; at == nil {
 		p.forget(time.Now())
 		at = p.config.newEndpoint()
 		p.endpoints[e.To] = at
 	}
-	return at, nil
+	return at, false, nil
 }
 
 // forget drops unused answers and endpoints, once in a minute.
@@ -165,36 +182,9 @@ func (p *Publisher) forget(now time.Time) {
 	}
 }
 
-// leave lets a request go on in the background. Its event comes back when it has ended.
-func (p *Publisher) leave(at *endpoint, e *forward.Event, ended <-chan error) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	select {
-	case err := <-ended: // just now
-		return err
-	default:
-	}
-	p.forget(time.Now())
-	p.late[lateKey(e)] = &answer{}
-	at.late()
-	return waits(e, 2*leastPause, "has not answered yet")
-}
-
 // waits has an event wait without an attempt.
 func waits(e *forward.Event, d time.Duration, why string) error {
 	return handlers.SnoozeWith(d, fmt.Errorf("outboxwebhook: event %s: %s %s", e.ID, place(e.To), why))
-}
-
-// finish hands on the answer to a request, and stores it if its event comes back for it.
-func (p *Publisher) finish(at *endpoint, e *forward.Event, answered, inTime bool, err error, ended chan<- error) {
-	const kept = 10 * time.Minute
-	p.mu.Lock() // so that leave sees all of it or nothing
-	defer p.mu.Unlock()
-	at.ended(answered, inTime)
-	ended <- err
-	if a := p.late[lateKey(e)]; a != nil {
-		a.done, a.err, a.until = true, err, time.Now().Add(kept)
-	}
 }
 
 // Resume sends requests again to an endpoint that has answered 410, or that rests after

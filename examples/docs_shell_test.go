@@ -12,20 +12,21 @@ import (
 var (
 	quotedOrComment = regexp.MustCompile(`'[^']*'|"[^"]*"|(^|\s)#.*$`)
 	separator       = regexp.MustCompile(`&&|\|\||[|;()]`)
-	thisRepository  = regexp.MustCompile(`^(?:\./|github\.com/txoutbox/outbox/|schema/)[\w./-]+\w`)
+	ofRepository    = regexp.MustCompile(`^(?:\./|github\.com/txoutbox/outbox/|(schema/))([\w./-]+\w)`)
 )
 
-// checkShell looks whether what shell blocks tell to run exists: packages, the flags that go run
-// gives them, files of the schema, and subcommands of cmd/outbox. Of a console block these are the
-// lines after "$ "; the others are what is printed.
+// checkShell looks whether the packages, files, flags and subcommands exist that shell blocks name.
+// The commands of a console block are behind "$ "; its other lines are output.
 func checkShell(_ *testing.T, blocks []block) (problems []string) {
 	for _, b := range blocks {
 		for i, line := range strings.Split(b.text, "\n") {
-			if line, prompt := strings.CutPrefix(line, "$ "); prompt || b.lang == "sh" {
-				for _, command := range separator.Split(quotedOrComment.ReplaceAllString(line, ""), -1) {
-					if err := checkCommand(command); err != nil {
-						problems = append(problems, fmt.Sprintf("%s:%d: %v", b.page, b.line+i, err))
-					}
+			line, prompt := strings.CutPrefix(line, "$ ")
+			if b.lang == "console" && !prompt {
+				continue
+			}
+			for _, command := range separator.Split(quotedOrComment.ReplaceAllString(line, ""), -1) {
+				if missing := missingIn(strings.Fields(command)); missing != "" {
+					problems = append(problems, fmt.Sprintf("%s:%d: there is no %s", b.page, b.line+i, missing))
 				}
 			}
 		}
@@ -33,41 +34,35 @@ func checkShell(_ *testing.T, blocks []block) (problems []string) {
 	return problems
 }
 
-func checkCommand(command string) error {
-	words := strings.Fields(command)
+// missingIn is the first word of a command that names nothing, "" if there is none.
+func missingIn(words []string) string {
+	program := ""
 	for i, word := range words {
-		path := strings.TrimPrefix(thisRepository.FindString(word), "github.com/txoutbox/outbox/")
-		if path == "" || strings.HasSuffix(word, "...") {
-			continue
-		}
-		path = filepath.Clean(path)
-		if _, err := os.Stat(filepath.Join(root, path)); err != nil {
-			return fmt.Errorf("there is no %s", path)
-		}
-		if strings.HasPrefix(command, "go run ") {
-			for _, flag := range words[i+1:] {
-				name, isFlag := strings.CutPrefix(flag, "-")
-				name, _, _ = strings.Cut(name, "=")
-				if isFlag && name != "h" && !says(path, name) {
-					return fmt.Errorf("%s has no %s", path, name)
-				}
+		if m := ofRepository.FindStringSubmatch(word); m != nil && !strings.HasSuffix(word, "...") {
+			if _, err := os.Stat(filepath.Join(root, m[1]+m[2])); err != nil {
+				return m[1] + m[2]
+			}
+			if i == 2 && words[1] == "run" {
+				program = m[2]
 			}
 		}
+		name, _, _ := strings.Cut(word, "=")
+		if program != "" && strings.HasPrefix(name, "-") && name != "-h" && !says(program, name[1:]) {
+			return program + " " + name
+		}
 	}
-	if len(words) > 1 && words[0] == "outbox" && !strings.HasPrefix(words[1], "-") && !says("cmd/outbox", words[1]) {
-		return fmt.Errorf("cmd/outbox has no %s", words[1])
+	if len(words) > 1 && words[0] == "outbox" && words[1][0] != '-' && !says("cmd/outbox", words[1]) {
+		return "outbox " + words[1]
 	}
-	return nil
+	return ""
 }
 
-// says looks for the name of a flag or a subcommand in the string literals of a package. The
-// arguments of a subcommand follow its name.
+// says looks for the name of a flag or a subcommand in the string literals of a package.
 func says(dir, name string) bool {
 	literal := regexp.MustCompile("[\"`]" + regexp.QuoteMeta(name) + "[\"` ]")
 	files, _ := filepath.Glob(filepath.Join(root, dir, "*.go"))
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err == nil && literal.Match(text) {
+		if text, err := os.ReadFile(file); err == nil && literal.Match(text) {
 			return true
 		}
 	}

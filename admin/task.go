@@ -51,20 +51,20 @@ type Task struct {
 	State       State
 	Priority    int
 	Attempt     int // attempts begun and counted
-	MaxAttempts int // its own; 0: as its handler was registered. A dead letter's is what held; of a finished task it is not kept
+	MaxAttempts int // its own; 0: as its handler was registered. A dead letter has the limit that held
 	CreatedAt   time.Time
 	RunAt       time.Time
 	AttemptedAt time.Time     // zero: never
 	EndedAt     time.Time     // died or finished; zero for others
 	KeepUntil   time.Time     // of a finished task
 	Reason      string        // of a dead letter
-	LastError   string        // at most 4 kB; of a finished task what it was discarded for
-	Timeout     time.Duration // of its own; 0: as its handler was registered, or finished
-	Iterations  int           // how often its handler returned RunAgain; not kept of a finished task
+	LastError   string        // at most 4 kB; of a finished task the reason why it was discarded
+	Timeout     time.Duration // its own; 0: as its handler was registered
+	Iterations  int           // the number of RunAgain results of its handler
 	LeasedUntil time.Time     // of a leased task with a timeout or more time; zero: while its relay is alive
-	RelayID     string        // leased: of the relay that has it; else "", or of the one that died while it ran the task
+	RelayID     string        // leased: the relay that has it; else "", or the relay that died while it ran the task
 	Runs        []Run         // under way or lost, the oldest first; only Client.Task reads them
-	Timeline    []Event       // what became of it, the oldest first, at most 20 and its end; only Client.Task reads it
+	Timeline    []Event       // at most 20 events, the oldest first, and its end; only Client.Task reads it
 }
 
 // place is where the task is in the order of its state.
@@ -80,18 +80,16 @@ func (t Task) place() string {
 	return formatPlace(string(t.State), t.TaskID)
 }
 
-// The columns of a Task, from each of the tables.
+// The columns of a Task in each table. A new column of task is in all of them.
 const (
-	taskColumns = `t.task_id, t.task_type, t.state, t.priority, t.attempt, COALESCE(t.max_attempts, 0) AS max_attempts, t.created_at, t.run_at, t.attempted_at,
-       NULL::timestamptz AS ended_at, NULL::timestamptz AS keep_until, '' AS reason, COALESCE(t.last_error, '') AS last_error,
-       COALESCE(t.timeout_ms, 0) AS timeout_ms, t.iterations, t.leased_until, COALESCE(t.relay_id::text, '') AS relay_id,
-       ` + databaseID
-	deadColumns = `t.task_id, t.task_type, 'dead', t.priority, t.attempt, t.max_attempts, t.created_at, t.run_at, t.attempted_at,
-       t.died_at, NULL::timestamptz, t.reason, COALESCE(t.last_error, ''), COALESCE(t.timeout_ms, 0), t.iterations, NULL::timestamptz, '', ` + databaseID
-	doneColumns = `t.task_id, t.task_type, 'finished', t.priority, t.attempt, 0, t.created_at, t.run_at, t.attempted_at,
-       t.finished_at, t.keep_until, '', COALESCE(t.last_error, ''), 0, 0, NULL::timestamptz, '', ` + databaseID
+	sharedColumns = `t.task_id, t.task_type, t.state, t.priority, t.attempt, COALESCE(t.max_attempts, 0) AS max_attempts,
+       t.created_at, t.run_at, t.attempted_at, COALESCE(t.last_error, '') AS last_error, COALESCE(t.timeout_ms, 0) AS timeout_ms,
+       t.iterations, t.leased_until, COALESCE(t.relay_id::text, '') AS relay_id,
+       COALESCE((SELECT database_id::text FROM outbox.identity), '') AS database_id, `
 
-	databaseID = `COALESCE((SELECT database_id::text FROM outbox.identity), '') AS database_id`
+	taskColumns = sharedColumns + `NULL::timestamptz AS ended_at, NULL::timestamptz AS keep_until, '' AS reason`
+	deadColumns = sharedColumns + `t.died_at, NULL::timestamptz, t.reason`
+	doneColumns = sharedColumns + `t.finished_at, t.keep_until, ''`
 )
 
 func scanTask(row scanner, t *Task) error { return t.scan(row) }
@@ -101,8 +99,10 @@ func (t *Task) scan(row scanner, more ...any) error {
 	var attempted, ended, kept, leased sql.NullTime
 	var timeout int64
 	var databaseID string
-	err := row.Scan(append([]any{&t.TaskID, &t.Type, &t.State, &t.Priority, &t.Attempt, &t.MaxAttempts, &t.CreatedAt, &t.RunAt, &attempted,
-		&ended, &kept, &t.Reason, &t.LastError, &timeout, &t.Iterations, &leased, &t.RelayID, &databaseID}, more...)...)
+	err := row.Scan(append([]any{
+		&t.TaskID, &t.Type, &t.State, &t.Priority, &t.Attempt, &t.MaxAttempts, &t.CreatedAt, &t.RunAt, &attempted,
+		&t.LastError, &timeout, &t.Iterations, &leased, &t.RelayID, &databaseID, &ended, &kept, &t.Reason,
+	}, more...)...)
 	t.Key = key.Of(databaseID, t.TaskID)
 	t.AttemptedAt, t.EndedAt, t.KeepUntil, t.LeasedUntil = attempted.Time, ended.Time, kept.Time, leased.Time
 	t.Timeout = time.Duration(timeout) * time.Millisecond

@@ -97,7 +97,7 @@ func TestATaskIsFoundWhereverItIs(t *testing.T) {
 				admin.Secrets{Payload: payload(8), Headers: trace, OrderingKey: "o8"}},
 			"dead": {s.dead, admin.Task{Type: "DIES", State: admin.Dead, Priority: 3, Attempt: 1, MaxAttempts: 4, Timeout: 90 * time.Second, Reason: admin.ReasonHandler, LastError: "boom"},
 				admin.Secrets{Payload: payload(5), Headers: trace, UniqueKey: "u5", OrderingKey: "o5"}},
-			"finished":      {s.finished, admin.Task{Type: "KEPT", State: admin.Finished, Priority: 3, Attempt: 1, LastError: "discard: gone"}, admin.Secrets{Payload: payload(6), Headers: trace}},
+			"finished":      {s.finished, admin.Task{Type: "KEPT", State: admin.Finished, MaxAttempts: 4, Timeout: 90 * time.Second, Priority: 3, Attempt: 1, LastError: "discard: gone"}, admin.Secrets{Payload: payload(6), Headers: trace}},
 			"in a Tx claim": {s.tx, admin.Task{Type: "TX", State: admin.Ready, Runs: []admin.Run{{TaskIDs: []int64{s.tx}}}}, admin.Secrets{Payload: payload(9)}},
 			"in a batch":    {s.batch[1], admin.Task{Type: "BATCH", State: admin.Ready, Runs: []admin.Run{{TaskIDs: s.batch}}}, admin.Secrets{Payload: payload(11)}},
 		} {

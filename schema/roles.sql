@@ -129,15 +129,13 @@ ALTER DEFAULT PRIVILEGES FOR ROLE outbox_owner IN SCHEMA outbox GRANT SELECT, UP
 ALTER DEFAULT PRIVILEGES FOR ROLE outbox_owner REVOKE EXECUTE ON ROUTINES FROM PUBLIC;
 ALTER DEFAULT PRIVILEGES FOR ROLE outbox_owner IN SCHEMA outbox GRANT EXECUTE ON ROUTINES TO outbox_worker;
 
--- What there is, without payloads, headers, keys (which may be made of payloads) and the tokens of leases.
-GRANT SELECT (task_id, run_at, created_at, attempted_at, leased_until, relay_id, priority, attempt, max_attempts, state, task_type, last_error, timeline,
-              unique_until_done, timeout_ms, iterations, skip_failed)
-   ON outbox.task TO outbox_viewer, outbox_operator;
-GRANT SELECT (task_id, run_at, created_at, attempted_at, died_at, priority, attempt, max_attempts, task_max_attempts, reason, task_type, last_error, timeline,
-              unique_until_done, timeout_ms, iterations, skip_failed)
-   ON outbox.dead_task TO outbox_viewer, outbox_operator;
-GRANT SELECT (task_id, run_at, created_at, attempted_at, finished_at, keep_until, priority, attempt, task_type, last_error, timeline)
-   ON outbox.done_task TO outbox_viewer, outbox_operator;
+-- Tasks in any state, without payloads, headers, keys (which may be made of payloads) and the tokens of
+-- leases.
+GRANT SELECT (task_id, run_at, created_at, attempted_at, leased_until, relay_id, priority, attempt, max_attempts, state,
+              task_type, last_error, timeline, unique_until_done, timeout_ms, iterations, skip_failed)
+   ON outbox.task, outbox.dead_task, outbox.done_task TO outbox_viewer, outbox_operator;
+GRANT SELECT (died_at, task_max_attempts, reason) ON outbox.dead_task TO outbox_viewer, outbox_operator;
+GRANT SELECT (finished_at, keep_until) ON outbox.done_task TO outbox_viewer, outbox_operator;
 GRANT SELECT (name, next_at, last_at, created_at, paused, catch_up, task_type, spec)
    ON outbox.schedule TO outbox_viewer, outbox_operator;
 GRANT SELECT (task_id, relay_id, lost_connection, started_at, task_ids, first_id, last_id)

@@ -1,7 +1,7 @@
 // Mutants changes the code in small ways and looks which tests notice.
 //
 //	go run ./internal/mutants -n 20 -seed 7          twenty mutants that the results do not have yet
-//	go run ./internal/mutants -only "plan/" -n 10    mutants with this text in their line, known or not
+//	go run ./internal/mutants -only "plan/" -n 10    mutants with this text in their line; -again: known ones, too
 //	go run ./internal/mutants -survivors             those that survived, by all tests that reach them
 //	go run ./internal/mutants -check                 entries of the results whose mutants are gone
 //	go run ./internal/mutants -record relay          look again which code the tests of relay reach

@@ -31,7 +31,8 @@ func run(ctx context.Context) error {
 	n := flag.Int("n", 20, "how many mutants to run, of those that the file does not have")
 	seed := flag.Uint64("seed", 1, "of the choice")
 	packages := flag.String("packages", mutated, "patterns of the packages to change")
-	only := flag.String("only", "", "mutants with this text in their line, also if the file has them")
+	only := flag.String("only", "", "mutants with this text in their line")
+	again := flag.Bool("again", false, "also those that the file has")
 	survivors := flag.Bool("survivors", false, "those that survive, by all tests that reach them")
 	check := flag.Bool("check", false, "print the entries whose mutants are gone, and exit with 1 if there are any")
 	prune := flag.Bool("prune", false, "remove these entries")
@@ -92,18 +93,16 @@ func run(ctx context.Context) error {
 	if *survivors {
 		*most = 1 << 20
 	}
-	return o.attackAll(ctx, choose(c, res, *n, *seed, *only, *survivors), r, res, *most)
+	return o.attackAll(ctx, choose(c, res, *n, *seed, *only, *again, *survivors), r, res, *most)
 }
 
 // choose is a sample of the mutants.
-func choose(c *code, res *results, n int, seed uint64, only string, surviving bool) (out []*mutant) {
+func choose(c *code, res *results, n int, seed uint64, only string, again, surviving bool) (out []*mutant) {
 	for _, m := range c.mutants {
 		verdict, known := res.of[m.id()]
-		wanted := !known
+		wanted := again || !known
 		if surviving {
 			wanted = strings.HasPrefix(verdict, survives)
-		} else if only != "" {
-			wanted = true
 		}
 		if wanted && strings.Contains(m.id(), only) {
 			out = append(out, m)

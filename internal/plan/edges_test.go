@@ -1,0 +1,159 @@
+package plan
+
+import (
+	"math"
+	"testing"
+	"time"
+)
+
+// edgeStarts has a watermark for the ordinary class: the tasks 1 to 999 were claimed, one a
+// millisecond, until now.
+func edgeStarts(random bool, now time.Time) *Starts {
+	s := &Starts{Random: random}
+	for id := int64(1); id < 1000; id++ {
+		s.Took(Claim{Limit: 1}, founds(id), now.Add(time.Duration(id-1000)*time.Millisecond))
+	}
+	s.turns = 0
+	return s
+}
+
+func TestConcurrentClaimsAreSeparateInABacklogOnly(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	head := func(attempt int, waited time.Duration) *Head {
+		return &Head{Position: Position{0, attempt, 1000}, Since: now.Add(-waited)}
+	}
+	few := &Starts{}
+	few.Took(Claim{}, founds(make([]int64, watermarkAfter-1)...), now)
+	enough := &Starts{}
+	enough.Took(Claim{}, founds(make([]int64, watermarkAfter)...), now)
+	for name, c := range map[string]struct {
+		starts *Starts
+		head   *Head
+		want   bool
+	}{
+		"a backlog":                 {edgeStarts(false, now), head(0, watermarkBacklog+1), true},
+		"a fresh head":              {edgeStarts(false, now), head(0, watermarkBacklog), false},
+		"another class":             {edgeStarts(false, now), head(1, time.Hour), false},
+		"random order":              {edgeStarts(true, now), head(0, time.Hour), false},
+		"a new lane":                {&Starts{}, head(0, time.Hour), false},
+		"too few claimed tasks":     {few, head(0, time.Hour), false},
+		"just enough claimed tasks": {enough, head(0, time.Hour), true},
+	} {
+		if got := c.starts.Separate(c.head, now); got != c.want {
+			t.Errorf("%s: %t, want %t", name, got, c.want)
+		}
+	}
+}
+
+func TestTasksMoveTheWatermarkBackOnly(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	const none, lag = int64(math.MinInt64), int64(961)
+	forget := func(after time.Duration) func(*Starts) { // the first claim
+		return func(s *Starts) { s.ForgetOld(now.Add(after - 999*time.Millisecond)) }
+	}
+	above := &Head{Position: Position{TaskID: 5000}}
+	for name, c := range map[string]struct {
+		random bool
+		do     func(*Starts)
+		waited time.Duration // of the head
+		want   int64         // where a claim begins
+	}{
+		"a task above it":                 {false, func(s *Starts) { s.Returned(Position{TaskID: 5000}) }, 0, lag},
+		"a task below it":                 {false, func(s *Starts) { s.Returned(Position{TaskID: 5}) }, 0, 5},
+		"a task of another class":         {false, func(s *Starts) { s.Returned(Position{0, 3, 5}) }, 0, lag},
+		"a head above it in random order": {true, func(s *Starts) { s.Polled(above) }, 0, 5000},
+		"no head":                         {false, func(s *Starts) { s.Polled(nil) }, 0, lag},
+		"a head of almost a backlog":      {false, func(*Starts) {}, watermarkBacklog, lag},
+		"a backlog":                       {false, func(*Starts) {}, watermarkBacklog + 1, 1000},
+		"ten seconds":                     {false, forget(watermarkFor), 0, lag},
+		"more than ten seconds":           {false, forget(watermarkFor + 1), 0, none},
+	} {
+		s := edgeStarts(c.random, now)
+		c.do(s)
+		got := none
+		head := &Head{Position: Position{TaskID: 1000}, Since: now.Add(-c.waited)}
+		if claim := s.Next(head, 10, true, now); claim.Start.From != nil {
+			got = claim.Start.From.TaskID
+		}
+		if got != c.want {
+			t.Errorf("%s: a claim begins at %d, want %d", name, got, c.want)
+		}
+	}
+}
+
+func TestALaneKeepsTheWatermarksOfItsLatestClasses(t *testing.T) {
+	t.Parallel()
+	var w watermarks
+	now := time.Now()
+	for p := range 3 * maxWatermarks {
+		now = claimMany(&w, p, 0, 1, watermarkAfter, now)
+		for kept := max(0, p-maxWatermarks+1); kept <= p; kept++ {
+			if w.of[Class{kept, 0}] == nil {
+				t.Fatalf("after class %d the watermark of class %d is gone", p, kept)
+			}
+		}
+	}
+}
+
+func TestSpansAreFewAndNoneIsEmpty(t *testing.T) {
+	t.Parallel()
+	if spans := (&Starts{}).Spans(); spans != nil {
+		t.Errorf("a new lane has the spans %+v", spans)
+	}
+	columns := []int{math.MinInt16, 0, 1, maxColumn}
+	for _, priority := range columns {
+		for _, attempt := range columns[1:] {
+			for _, second := range columns[1:] {
+				w := watermarks{of: map[Class]*watermark{}}
+				for _, at := range []Position{{priority, attempt, 10}, {priority, second, 10}} {
+					w.of[at.Class()] = &watermark{at: at, claimed: watermarkAfter}
+				}
+				spans := w.spans()
+				if len(spans) > 4*len(w.of) {
+					t.Errorf("%d spans of %d watermarks: %+v", len(spans), len(w.of), spans)
+				}
+				for _, s := range spans {
+					last := Position{s.Last.Priority, s.Last.Attempt, math.MaxInt64}
+					if last.Compare(s.First) < 0 || s.First.Priority > maxColumn || s.Last.Attempt > maxColumn {
+						t.Errorf("the span %+v is empty", s)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestTheFirstTaskOfAClaimCounts(t *testing.T) {
+	t.Parallel()
+	var f Found
+	f.Add(Position{0, 0, 7}, -5, 1) // before 1970
+	f.Add(Position{0, 0, 9}, -6, 1)
+	if f.lastDue != (Due{-5, 7}) || len(f.classes) != 1 || f.classes[0] != (classFound{Position{0, 0, 9}, 2}) {
+		t.Errorf("found %+v", f)
+	}
+}
+
+func TestAPivotMayBeTheLastTask(t *testing.T) {
+	t.Parallel()
+	seen := map[int64]bool{}
+	for range 100 {
+		seen[(&Head{Position: Position{TaskID: 1}, LastID: 2}).pivot().TaskID] = true
+	}
+	if !seen[1] || !seen[2] {
+		t.Errorf("of two tasks the pivots are %v", seen)
+	}
+}
+
+func TestAFullPollThatIsJustNotQuickWaits(t *testing.T) {
+	t.Parallel()
+	var s FullPolls
+	now := time.Now()
+	for range sampledPolls {
+		s.Note(quickPoll, now)
+	}
+	if s.Quick() || s.Due(now) || !s.Due(now.Add(fullPollShare*quickPoll)) {
+		t.Errorf("quick %t, due at once %t", s.Quick(), s.Due(now))
+	}
+}

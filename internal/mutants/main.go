@@ -34,8 +34,8 @@ func run(ctx context.Context) error {
 	only := flag.String("only", "", "mutants with this text in their line")
 	again := flag.Bool("again", false, "also those that the file has")
 	survivors := flag.Bool("survivors", false, "those that survive, by all tests that reach them")
-	check := flag.Bool("check", false, "print the entries whose mutants are gone, and exit with 1 if there are any")
-	prune := flag.Bool("prune", false, "remove these entries")
+	check := flag.Bool("check", false, "print the entries whose mutants or tests are gone, and exit with 1 if there are any")
+	prune := flag.Bool("prune", false, "remove these mutants, and name the tests where they are now")
 	show := flag.Bool("list", false, "print all mutants and run nothing")
 	record := flag.String("record", "", "run all tests of these packages, or of all, to see which mutants they reach")
 	most := flag.Int("tests", 150, "the most tests for one mutant, the fastest")
@@ -114,10 +114,13 @@ func choose(c *code, res *results, n int, seed uint64, only string, again, survi
 }
 
 func checkResults(c *code, res *results, prune bool) error {
-	stale := res.stale(c)
-	for _, id := range stale {
-		fmt.Println(id)
-		delete(res.of, id)
+	tests, err := testNames(c.root)
+	if err != nil {
+		return err
+	}
+	stale := append(res.stale(c), res.moved(tests)...)
+	for _, line := range stale {
+		fmt.Println(line)
 	}
 	switch {
 	case len(stale) == 0:
@@ -125,5 +128,5 @@ func checkResults(c *code, res *results, prune bool) error {
 	case prune:
 		return res.write()
 	}
-	return errors.New("these mutants do not exist any more: run them again under their new names, and -prune")
+	return errors.New("these do not exist any more: -prune")
 }

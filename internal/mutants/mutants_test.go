@@ -184,6 +184,11 @@ func TestResultsAreReadAsTheyAreWritten(t *testing.T) {
 	if got := again.stale(c); !slices.Equal(got, []string{"gone.go | f | drop: z()"}) {
 		t.Errorf("%q are stale", got)
 	}
+	again.of["m"] = killedBy + "relay.TestA, relay.TestB, relay.TestC"
+	tests := map[string][]string{"TestA": {"relay"}, "TestB": {"internal/plan"}}
+	if got := again.moved(tests); again.of["m"] != killedBy+"relay.TestA, internal/plan.TestB" || len(got) != 2 {
+		t.Errorf("moved: %q, now %q", got, again.of["m"])
+	}
 	if err := os.WriteFile(path, []byte("\tkilled by nobody\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

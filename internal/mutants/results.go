@@ -2,8 +2,11 @@ package main
 
 import (
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -79,13 +82,66 @@ func (r *results) write() error {
 	return os.WriteFile(r.path, []byte(b.String()), 0o644)
 }
 
-// stale are the entries whose mutants are not there any more.
+// stale removes the entries whose mutants are not there any more, and returns them.
 func (r *results) stale(c *code) (out []string) {
 	for id := range r.of {
 		if c.seen[id] == 0 && !slices.ContainsFunc(c.mutants, func(m *mutant) bool { return m.id() == id }) {
 			out = append(out, id)
+			delete(r.of, id)
 		}
 	}
 	slices.Sort(out)
 	return out
+}
+
+// moved names tests by the packages that they are in now, and returns those that are not where they
+// were. A mutant whose tests are all gone is removed: it is to be run again.
+func (r *results) moved(tests map[string][]string) (out []string) {
+	for id, verdict := range r.of {
+		names, killed := strings.CutPrefix(verdict, killedBy)
+		if !killed || strings.Contains(names, ": ") {
+			continue
+		}
+		var now []string
+		for _, was := range strings.Split(names, ", ") {
+			dot := strings.LastIndex(was, ".")
+			place, name := was[:dot], was[dot+1:]
+			switch places := tests[name]; {
+			case slices.Contains(places, place):
+			case len(places) == 1:
+				out, place = append(out, was), places[0]
+			default:
+				out = append(out, was)
+				continue
+			}
+			now = append(now, place+"."+name)
+		}
+		if r.of[id] = killedBy + strings.Join(now, ", "); now == nil {
+			delete(r.of, id)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+var testFunction = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Example)\w*)\(`)
+
+// testNames are the packages of each test, by its name.
+func testNames(root string) (map[string][]string, error) {
+	out := map[string][]string{}
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		place, err := filepath.Rel(root, filepath.Dir(path))
+		for _, f := range testFunction.FindAllSubmatch(text, -1) {
+			out[string(f[1])] = append(out[string(f[1])], place)
+		}
+		return err
+	})
+	return out, err
 }

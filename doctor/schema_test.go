@@ -131,7 +131,7 @@ func TestMissingAndDisabledObjectsAreFoundAndMended(t *testing.T) {
 		`ALTER TABLE outbox.task DISABLE TRIGGER task_wake`:                                      {"triggers", doctor.Critical, "task_wake", ""},
 		`ALTER TABLE outbox.task ENABLE REPLICA TRIGGER task_removed`:                            {"triggers", doctor.Critical, "task_removed", ""},
 		`DROP TRIGGER task_arrive ON outbox.task`:                                                {"triggers", doctor.Critical, "task_arrive", again},
-		`DROP FUNCTION outbox.claim_task`:                                                        {"schema-objects", doctor.Critical, "claim_task", again},
+		`DROP FUNCTION outbox.claim_tasks`:                                                       {"schema-objects", doctor.Critical, "claim_tasks", again},
 		`DROP TABLE outbox.bucket`:                                                               {"schema-objects", doctor.Critical, "bucket", again},
 		`DROP VIEW outbox.keyed_task`:                                                            {"schema-objects", doctor.Critical, "keyed_task", again},
 		`ALTER TABLE outbox.task SET UNLOGGED`:                                                   {"schema-objects", doctor.Critical, "task", ""},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -71,9 +72,9 @@ func TestAClaimTakesExactlyItsLimitWithAnyStatisticsAndPlan(t *testing.T) {
 						want int
 						args []any
 					}{
-						{"claim", min(limit, ready), []any{"TX", -1, 0, 0, 0, limit, nil}},
-						{"claim", min(limit, ready-ready/2), []any{"TX", 0, 0, pivot, 0, limit, nil}},
-						{"claim", min(limit, ready), []any{"TX", -1, 0, 0, 0, limit, 0}},
+						{"claim", min(limit, ready), []any{"TX", -1, 0, 0, 0, limit, nil, "1000", "1000", "1000"}},
+						{"claim", min(limit, ready-ready/2), []any{"TX", 0, 0, pivot, 0, limit, nil, "1000", "1000", "1000"}},
+						{"claim", min(limit, ready), []any{"TX", -1, 0, 0, 0, limit, 0, "1000", "1000", "1000"}},
 						{"claim one", 1, []any{"TX", pivot}},
 					} {
 						if got := changed(t, db, planner, statements[c.name], c.args...); got != c.want {
@@ -173,8 +174,7 @@ func TestAClaimThatTookTooMuchIsRolledBackAndReported(t *testing.T) {
 	db.wantRows(t, 5, `outbox.task WHERE state = 'ready' AND attempt = 0`)
 }
 
-// A claim of one task reads what is near its place first, and goes on from there: whatever of it
-// others have locked.
+// A claim of one task goes on from its place, whatever of it others have locked.
 func TestAClaimOfOneTaskFindsTheFirstThatIsFree(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
@@ -183,10 +183,11 @@ func TestAClaimOfOneTaskFindsTheFirstThatIsFree(t *testing.T) {
 	db.Do(t, `UPDATE outbox.task SET priority = 1 WHERE task_id = $1`, first+99)
 	db.Do(t, `UPDATE outbox.task SET attempt = 1 WHERE task_id = $1`, first+98)
 	db.Do(t, `UPDATE outbox.task SET priority = -1 WHERE task_id = $1`, first+97)
-	take := func(tx *sql.Tx, from, most, near int) int {
+	take := func(tx *sql.Tx, from, most int) int {
 		t.Helper()
 		var taken sql.NullString
-		if err := tx.QueryRow(store.TakeTaskSQL, "TX", 0, 0, from, most, near, "1000", "2000", "3000").Scan(&taken); err != nil {
+		err := tx.QueryRow(store.ClaimSQL, "TX", 0, 0, from, most, 1, nil, "1000", "2000", "3000").Scan(&taken)
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			t.Fatal(err)
 		}
 		id, _ := strconv.Atoi(strings.Split(taken.String, "\x1f")[0])
@@ -197,17 +198,15 @@ func TestAClaimOfOneTaskFindsTheFirstThatIsFree(t *testing.T) {
 	if _, err := other.Exec(`SELECT 1 FROM outbox.task WHERE task_id < $1 FOR UPDATE`, first+50); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []struct{ from, most, near, want int }{
-		{0, 0, 10, 50},   // all that is near is locked
-		{0, 0, 60, 50},   // some of it is
-		{0, 0, 0, 50},    // nothing is known of what is near
-		{60, 0, 10, 60},  // it is the first of all
-		{97, 0, 10, 98},  // what was attempted before comes next
-		{100, 1, 10, 98}, //
-		{-50, 0, 10, 50}, // the task before is gone
+	for _, c := range []struct{ from, most, want int }{
+		{0, 0, 50},   // all that is near is locked
+		{60, 0, 60},  // it is the first of all
+		{97, 0, 98},  // what was attempted before comes next
+		{100, 1, 98}, //
+		{-50, 0, 50}, // the task before is gone
 	} {
 		tx := db.begin(t)
-		if got := take(tx, first+c.from, c.most, c.near); got != c.want {
+		if got := take(tx, first+c.from, c.most); got != c.want {
 			t.Errorf("%+v: took %d", c, got)
 		}
 		var limits string
@@ -220,7 +219,7 @@ func TestAClaimOfOneTaskFindsTheFirstThatIsFree(t *testing.T) {
 	tx := db.begin(t)
 	defer tx.Rollback()
 	for _, c := range []struct{ most, want int }{{0, 98}, {0, -first}, {1, 99}} { // the last is less urgent
-		if got := take(tx, first+100, c.most, 10); got != c.want {
+		if got := take(tx, first+100, c.most); got != c.want {
 			t.Errorf("up to priority %d: took %d, want %d", c.most, got, c.want)
 		}
 	}

@@ -72,7 +72,7 @@ func (l *lifecycle) end(a *actor, who, token, name string) step {
 		case "releases":
 			return a.exec(statements["return lease"], l.task, token, "ready", 0, nil, nil, 0, nil, nil)
 		}
-		return a.exec(statements["dead lease"], l.task, token, 1, 1, "attempts", "error", nil)
+		return a.exec(statements["dead lease"], l.task, token, `{"attempt": 1, "reason": "attempts"}`, 1, nil)
 	}, done: func(n int) {
 		should := l.place == token
 		if should {

@@ -75,10 +75,10 @@ func TestClaimsPassOverWhatIsLocked(t *testing.T) {
 	first := db.Int(t, `SELECT min(task_id) FROM outbox.task`)
 	hold(t, db, `SELECT FROM outbox.task ORDER BY task_id LIMIT 3 FOR UPDATE`)
 	const patience = `SET LOCAL lock_timeout = '2s'; `
-	if got := changed(t, db, patience, statements["claim"], "TX", -1, 0, 0, 0, 10, nil); got != 7 {
+	if got := changed(t, db, patience, statements["claim"], "TX", -1, 0, 0, 0, 10, nil, "9000", "2000", "9000"); got != 7 {
 		t.Errorf("a claim of a batch took %d tasks, want 7", got)
 	}
-	if got := changed(t, db, patience, statements["claim"], "TX", -1, 0, 0, 0, 10, 0); got != 7 {
+	if got := changed(t, db, patience, statements["claim"], "TX", -1, 0, 0, 0, 10, 0, "9000", "2000", "9000"); got != 7 {
 		t.Errorf("a claim by due time took %d tasks, want 7", got)
 	}
 	if got := changed(t, db, patience, statements["claim one"], "TX", first); got != 0 {

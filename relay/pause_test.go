@@ -137,12 +137,10 @@ func TestNoClaimTakesATaskOfAPausedType(t *testing.T) {
 		query string
 		args  []any
 	}{
-		"one, near a place":       {store.TakeTaskSQL, []any{"TX", 0, 0, id, 0, 64, "1000", "1000", "1000"}},
-		"one":                     {store.TakeTaskSQL, []any{"TX", -1, 0, 0, 0, 0, "1000", "1000", "1000"}},
-		"several":                 {store.ClaimSQL, []any{"TX", -1, 0, 0, 0, 10, nil}},
-		"a group":                 {store.ClaimGroupSQL, []any{"TX", -1, 0, 0, 0, 10, true, nil}},
-		"a group, by due time":    {store.ClaimGroupSQL, []any{"TX", -1, 0, 0, 0, 10, true, 0}},
-		"several, by due time":    {store.ClaimSQL, []any{"TX", -1, 0, 0, 0, 10, 0}},
+		"several":                 {store.ClaimSQL, []any{"TX", -1, 0, 0, 0, 10, nil, "1000", "1000", "1000"}},
+		"several, by due time":    {store.ClaimSQL, []any{"TX", -1, 0, 0, 0, 10, 0, "1000", "1000", "1000"}},
+		"a group":                 {store.ClaimGroupSQL, []any{"TX", -1, 0, 0, 0, 10, nil, "1000", "1000", "1000", true}},
+		"a group, by due time":    {store.ClaimGroupSQL, []any{"TX", -1, 0, 0, 0, 10, 0, "1000", "1000", "1000", true}},
 		"one of a batch":          {store.ClaimOneSQL, []any{"TX", id}},
 		"leased":                  {store.LeaseSQL, lease()},
 		"leased, by due time":     {store.LeaseSQL, byDue},

@@ -67,7 +67,7 @@ type planned struct {
 func plannedWith(limit, taskID int) map[string]planned {
 	token := pq.Array([]string{someUUID})
 	return map[string]planned{
-		"claim":             {"", []any{"TX", 0, 0, taskID, 0, limit, nil}},
+		"claim":             {"", []any{"TX", 0, 0, taskID, 0, limit, nil, "0", "0", "0"}},
 		"claim one":         {"task_pkey", []any{"TX", taskID}},
 		"poll":              {"", append([]any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int64{1, 2})}, relay.SpanArgs(taskID)...)},
 		"take over due":     {"task_leased", []any{true}},
@@ -86,7 +86,7 @@ func plannedWith(limit, taskID int) map[string]planned {
 		"return lease":      {"task_pkey", []any{taskID, someUUID, "ready", 0, nil, nil, 0, nil, nil}},
 		"lock slots":        {"task_pkey", []any{"TX", limit, "1000", "1000"}},
 		"fill slots":        {"slot_pkey", []any{"TX", pq.Array([]int{1}), pq.Array([]int{taskID}), someUUID}},
-		"dead lease":        {"task_pkey", []any{taskID, someUUID, 1, 1, "attempts", "error", nil}},
+		"dead lease":        {"task_pkey", []any{taskID, someUUID, `{"attempt": 1, "reason": "attempts"}`, 1, nil}},
 		"begin suspects":    {"task_pkey", []any{"{1,2,3}", someUUID}},
 		"extend":            {"task_pkey", []any{taskID, someUUID, 1000}},
 		"hear":              {"task_pkey", []any{pq.Array([]int{taskID}), pq.Array([]int{taskID}), token}},
@@ -194,7 +194,7 @@ func TestTheCostOfAClaimDoesNotDependOnTheBacklog(t *testing.T) {
 		db.Do(t, `VACUUM ANALYZE outbox.task`)
 		middle := db.Int(t, `SELECT (min(task_id) + max(task_id)) / 2 FROM outbox.task`)
 		all := leases(1, middle)
-		all["claim by due time"] = statement{store.ClaimSQL, []any{"TX", 0, 0, 0, 0, 1, 0}}
+		all["claim by due time"] = statement{store.ClaimSQL, []any{"TX", 0, 0, 0, 0, 1, 0, "0", "0", "0"}}
 		all["lease by due time"] = statement{store.LeaseSQL, append(slices.Clone(all["lease"].args[:15]), 0)}
 		all["stats"] = statement{statsSQL(t), nil}
 		for _, name := range []string{"claim", "claim one", "poll", "last"} {
@@ -232,7 +232,7 @@ func TestBesideAForgottenTransactionNothingReadsWhatWasClaimed(t *testing.T) {
 	}
 	// A claim by due time begins where the last one ended.
 	due := db.Int(t, `SELECT (extract(epoch FROM min(run_at)) * 1000000)::bigint FROM outbox.task`)
-	if p := explain(t, db, true, store.ClaimSQL, "TX", 0, 0, first, 0, 10, due); p.Hit+p.Read > most {
+	if p := explain(t, db, true, store.ClaimSQL, "TX", 0, 0, first, 0, 10, due, "0", "0", "0"); p.Hit+p.Read > most {
 		t.Errorf("beside %d dead rows a claim by due time reads %d pages, want at most %d", dead, p.Hit+p.Read, most)
 	}
 }

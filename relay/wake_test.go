@@ -268,7 +268,7 @@ func TestForgedWakeUpsDoNotHoldUpAType(t *testing.T) {
 	eventually(t, 30*time.Second, "the relay is idle", func() bool { return db.Int(t, `SELECT last_value FROM outbox.wake`) > asked })
 	const broken = "BEGIN RAISE division_by_zero;"
 	replace := func(old, new string) {
-		for _, name := range []string{"claim_task", "claim_tasks", "lease_tasks"} {
+		for _, name := range []string{"claim_tasks", "lease_tasks"} {
 			db.Do(t, `DO $do$ BEGIN EXECUTE replace(pg_get_functiondef('outbox.`+name+`'::regproc), '`+old+`', '`+new+`'); END $do$`)
 		}
 	}

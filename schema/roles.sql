@@ -118,7 +118,7 @@ GRANT SELECT, INSERT, UPDATE ON outbox.promote_lock TO outbox_worker;
 GRANT SELECT, UPDATE ON SEQUENCE outbox.wake TO outbox_worker;
 GRANT EXECUTE ON FUNCTION
       outbox.poll, outbox.rest, outbox.claimed, outbox.whole, outbox.timeline, outbox.put_back, outbox.bury, outbox.keep,
-      outbox.claim_task, outbox.claim_tasks, outbox.claim_group, outbox.claim_member, outbox.lease_tasks, outbox.finish_tasks, outbox.complete_task,
+      outbox.claim_tasks, outbox.claim_group, outbox.claim_member, outbox.lease_tasks, outbox.finish_tasks, outbox.complete_task,
       outbox.record_runs, outbox.record_batch, outbox.split_lost, outbox.claim_ended, outbox.end_run, outbox.cancel_task, outbox.run_task_now,
       outbox.add_events, outbox.lost_runs, outbox.this_database, outbox.note_origin
    TO outbox_worker;

@@ -14,7 +14,7 @@ import (
 )
 
 // edit replaces a text that is once in the Go files of a folder or those below it, of the whole
-// library where in is "", or once in a function of the schema, such as outbox.claim_task.
+// library where in is "", or once in a function of the schema, such as outbox.claim_tasks.
 type edit struct{ in, old, new string }
 
 // chaosRun is a run of this program that fails with one of the expected kinds of violation.

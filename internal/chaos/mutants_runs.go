@@ -9,12 +9,11 @@ var loopMutants = []mutant{
 	{name: "unfenced-claim",
 		help: "a claim deletes a task more than its limit now and then, as one that is not fenced does",
 		edits: []edit{
-			{"outbox.claim_task", "  DELETE FROM outbox.task t WHERE t.ctid = place\n",
+			{"outbox.claim_tasks", "  setting := set_config('statement_timeout'",
 				`  DELETE FROM outbox.task t WHERE random() < 0.01 AND t.task_id IN (
-    SELECT n.task_id FROM outbox.task n WHERE n.state = 'ready' AND n.task_type = of_type AND n.ctid <> place
+    SELECT n.task_id FROM outbox.task n WHERE n.state = 'ready' AND n.task_type = of_type
     LIMIT 1 FOR UPDATE SKIP LOCKED);
-  DELETE FROM outbox.task t WHERE t.ctid = place
-`},
+  setting := set_config('statement_timeout'`},
 		}, run: chaosRun{"none", 15 * time.Second, time.Second, []string{"lost tasks"}}},
 	{name: "failed-rollback-to", help: "ROLLBACK TO was not carried out, and the claim is committed all the same",
 		edits: []edit{

@@ -11,8 +11,8 @@ var testMutants = slices.Concat(lockMutants, claimMutants, leaseMutants)
 var lockMutants = []mutant{
 	{name: "waiting-claim", help: "a claim of one task waits for a locked row",
 		tests: testRun{"relay", "TestAClaimOfOneTaskFindsTheFirstThatIsFree$"}, edits: []edit{
-			{"outbox.claim_task", "BY t.task_id LIMIT 1 FOR UPDATE SKIP LOCKED", "BY t.task_id LIMIT 1 FOR UPDATE"},
-			{"outbox.claim_task", ", t.task_id LIMIT 1 FOR UPDATE SKIP LOCKED", ", t.task_id LIMIT 1 FOR UPDATE"},
+			{"outbox.claim_tasks", "BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED",
+				"BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE"},
 		}},
 	{name: "waiting-batch-claim", help: "a claim of a batch waits for a locked row",
 		tests: testRun{"relay", "TestClaimsPassOverWhatIsLocked$"}, edits: []edit{

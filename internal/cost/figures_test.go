@@ -59,7 +59,7 @@ AND NOT poll), 0), coalesce(sum(calls) FILTER (WHERE NOT toplevel), 0),
        coalesce(sum(shared_blks_hit + shared_blks_read) FILTER (WHERE toplevel AND NOT poll), 0),
        coalesce(sum(wal_bytes) FILTER (WHERE poll), 0)
   FROM (SELECT s.*, s.query ~ '/\* outbox: (poll|find )|outbox\.poll\(' AS poll -- PostgreSQL 18 drops a comment before
-  a statement
+  -- a statement
           FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid WHERE d.datname = $1) s`
 
 // totals are what has been used up to now.

@@ -90,9 +90,8 @@ func statements() (out []right) {
 		// The functions, called directly: those that are SECURITY DEFINER most of all.
 		{`SELECT outbox.cancel_task(1001)`, operators},
 		{`SELECT outbox.run_task_now(1007)`, operators},
-		{`SELECT outbox.claim_task('A', 0::smallint, 0::smallint, 0, 0::smallint, 0, '0', '0', '0')`, workers},
-		{`SELECT outbox.claim_tasks('A', 0::smallint, 0::smallint, 0, 0::smallint, 10)`, workers},
-		{`SELECT outbox.claim_group('A', 0::smallint, 0::smallint, 0, 0::smallint, 10, false)`, workers},
+		{`SELECT outbox.claim_tasks('A', 0::smallint, 0::smallint, 0, 0::smallint, 10, NULL, '0', '0', '0')`, workers},
+		{`SELECT outbox.claim_group('A', 0::smallint, 0::smallint, 0, 0::smallint, 10, NULL, '0', '0', '0', false)`, workers},
 		{`SELECT outbox.claim_member('(0,1)', '0', '0', '0')`, workers},
 		{`SELECT outbox.poll(ARRAY['A'], '{}', '{}', '{}', '{}', '{}', '{}', '{}')`, workers},
 		{`SELECT outbox.finish_tasks('{}', '{}', '{}', '{}')`, workers},

@@ -24,15 +24,14 @@ type ClaimTx struct {
 	Savepoint   string
 }
 
-// Settings are statements that bound the transaction, but not the handler's statements.
+// Settings are statements that bound the transaction, but not the handler's statements. claim_tasks
+// makes them itself.
 func (t ClaimTx) Settings() string {
 	return "SET LOCAL idle_in_transaction_session_timeout = " + pg.Millis(t.Idle) + "; SET LOCAL lock_timeout = " + pg.Millis(pg.Bookkeeping)
 }
 
 // begin are statements that begin the handler's part of the transaction.
-func (t ClaimTx) begin() string {
-	return "SAVEPOINT " + t.Savepoint + "; SET LOCAL statement_timeout = " + pg.Millis(t.Timeout)
-}
+func (t ClaimTx) begin() string { return t.Untimed + "SAVEPOINT " + t.Savepoint }
 
 // Claimed is the tasks that a claim took, and its transaction.
 type Claimed struct {
@@ -40,22 +39,14 @@ type Claimed struct {
 	XID  string
 }
 
-// One task, by a function that keeps its plan and makes the transaction's settings.
-const TakeTaskSQL = `/* outbox: claim a task */
-SELECT outbox.claim_task($1, $2, $3, $4, $5, $6, $7, $8, $9)`
-
-// Several, in the same way: from a place on, which is the start of the lane, a watermark, or a
-// pivot, where the bound keeps less urgent tasks out while urgent ones lie below it; or those that
-// have been due longest.
+// From a place on, which is the start of the lane, a watermark, or a pivot, where the bound keeps less
+// urgent tasks out while urgent ones lie below it; or the tasks that have been due longest.
 const ClaimSQL = `/* outbox: claim */
-SELECT outbox.claim_tasks($1, $2, $3, $4, $5, $6, $7)`
+SELECT outbox.claim_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`
 
-// Several for a group, in the same way: each is claimed when its turn comes.
+// In the same way for a group: each task is claimed when its turn comes.
 const ClaimGroupSQL = `/* outbox: claim a group */
-SELECT outbox.claim_group($1, $2, $3, $4, $5, $6, $7, $8)`
-
-// idSpan is among how many ids from a watermark or a pivot on a task is likely.
-const idSpan = 100
+SELECT outbox.claim_group($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`
 
 // Claim takes up to limit tasks, and begins the handler's part of the transaction if there are some.
 func (s *Store) Claim(ctx context.Context, conn pg.Exclusive, t ClaimTx, from plan.Start, limit int) (c Claimed, err error) {
@@ -66,27 +57,13 @@ func (s *Store) Claim(ctx context.Context, conn pg.Exclusive, t ClaimTx, from pl
 		if rest == 0 {
 			break
 		}
-		span := 0
-		if p.Near {
-			span = idSpan
-		}
-		args := []any{t.TaskType, p.From.Priority, p.From.Attempt, p.From.TaskID, p.Most}
-		m := claimMessage{limit: rest}
+		m := claimMessage{query: ClaimSQL, limit: rest, args: []any{t.TaskType, p.From.Priority, p.From.Attempt, p.From.TaskID,
+			p.Most, rest, p.Due, pg.Millis(t.Idle), pg.Millis(pg.Bookkeeping), pg.Millis(t.Timeout)}}
 		if begun = last; begun {
 			m.after = t.begin()
 		}
-		if i == 0 {
-			m.before = t.Untimed + t.Settings()
-		}
-		switch {
-		case limit == 1 && p.Due == nil: // it makes the settings
-			m.query = TakeTaskSQL
-			m.args = append(args, span, pg.Millis(t.Idle), pg.Millis(pg.Bookkeeping), pg.Millis(t.Timeout))
-			m.before, m.after, begun = "", t.Untimed+"SAVEPOINT "+t.Savepoint, true
-		case t.Group && limit > 1:
-			m.query, m.args, m.group = ClaimGroupSQL, append(args, rest, len(c.Rows) == 0, p.Due), true
-		default:
-			m.query, m.args = ClaimSQL, append(args, rest, p.Due)
+		if t.Group && limit > 1 {
+			m.query, m.args, m.group = ClaimGroupSQL, append(m.args, len(c.Rows) == 0), true
 		}
 		if err := s.claim(ctx, conn, t, m, &c); err != nil {
 			return c, err
@@ -103,10 +80,8 @@ func (s *Store) Claim(ctx context.Context, conn pg.Exclusive, t ClaimTx, from pl
 	return c, err
 }
 
-// The CTE is fenced by its row locks and by MATERIALIZED: as a bare sub-select in USING the planner
-// may run it once for each row, and take more than its LIMIT. By id: ready is said by what it is
-// not, as no index but the primary key fits then. After statistics from a drained queue the planner
-// would take the lane's and read all of it.
+// By id: the condition names the states that are not ready, so that only the primary key fits. After
+// statistics from a drained queue the planner would take the lane's index and read all of it.
 const ClaimOneSQL = `/* outbox: claim one task */
 WITH c AS MATERIALIZED (
   SELECT task_id FROM outbox.task WHERE task_id = $2 AND task_type = $1 AND state NOT IN ('scheduled', 'leased', 'waiting')
@@ -117,7 +92,8 @@ RETURNING outbox.claimed(t)`
 
 // ClaimOne takes one task by its id, if it is ready and its row is not locked.
 func (s *Store) ClaimOne(ctx context.Context, conn pg.Exclusive, t ClaimTx, taskID int64) (c Claimed, err error) {
-	m := claimMessage{before: t.Untimed + t.Settings(), query: ClaimOneSQL, args: []any{t.TaskType, taskID}, after: t.begin(), limit: 1}
+	m := claimMessage{before: t.Settings(), query: ClaimOneSQL, args: []any{t.TaskType, taskID}, limit: 1,
+		after: t.begin() + "; SET LOCAL statement_timeout = " + pg.Millis(t.Timeout)}
 	err = s.claim(ctx, conn, t, m, &c)
 	return c, err
 }
@@ -157,7 +133,7 @@ SELECT outbox.claim_member($1, $2, $3, $4)`
 // its type is paused. It returns the transaction's id.
 func (s *Store) ClaimMember(ctx context.Context, conn pg.Exclusive, t ClaimTx, before string, r *Row) (claimed bool, xid string, err error) {
 	args := []any{r.Place, pg.Millis(t.Idle), pg.Millis(pg.Bookkeeping), pg.Millis(t.Timeout)}
-	err = conn.Together(ctx, before, s.SQL(claimMemberSQL), args, t.Untimed+"SAVEPOINT "+t.Savepoint, func(values []driver.Value) error {
+	err = conn.Together(ctx, before, s.SQL(claimMemberSQL), args, t.begin(), func(values []driver.Value) error {
 		var found string
 		xid, found, _ = strings.Cut(pg.Text(values[0]), " ")
 		claimed = found == "t"

@@ -16,6 +16,9 @@ import (
 	"github.com/txoutbox/outbox/internal/plan"
 )
 
+// idSpan is among how many ids from a pivot on a task is likely.
+const idSpan = 100
+
 // LeaseTerms are those of the leases of one claim.
 type LeaseTerms struct {
 	TaskType    string

@@ -72,122 +72,91 @@ BEGIN
 END
 $$;
 
--- Deletes the first task of a lane from a place on, whose priority is at most the given one, and
--- returns it as claimed does; NULL for none. An index scan reads a leaf from the place on to its end,
--- and compares all; so it is bounded first, by so many ids. The settings are the transaction's, in milliseconds: the first two are made before a row is
--- locked.
-CREATE OR REPLACE FUNCTION outbox.claim_task(
+-- Deletes up to so many of the first tasks of a lane from a place on, whose priority is at most the
+-- given one, and returns each as claimed does, in no order. With due_from it takes the tasks that have
+-- been due longest instead, from due_from (in microseconds since 1970) and from_id on. The settings are
+-- the transaction's, in milliseconds: the first two are made before a row is locked.
+--
+-- The CTE is fenced by its row locks and by MATERIALIZED: the planner may run a bare sub-select in USING
+-- once for each row, and take more than its LIMIT. A join would leave it the choice to read the lane for
+-- each task: = ANY (ARRAY (...)) does not. To delete by ctid in a second statement is faster by 0.5 us
+-- for each of 1,000 tasks, which is 7 % of a Batch task, and as fast for one task.
+CREATE OR REPLACE FUNCTION outbox.claim_tasks(
   of_type text, from_priority smallint, from_attempt smallint, from_id bigint, most smallint,
-    id_span bigint,
-  idle_timeout text, lock_timeout text, statement_timeout text) RETURNS text
+  up_to integer, due_from bigint, idle_timeout text, lock_timeout text, statement_timeout text)
+  RETURNS SETOF text
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
-  SET plan_cache_mode = force_generic_plan AS $$
+  SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
-  place tid;
-  taken text;
   setting text := set_config('idle_in_transaction_session_timeout', idle_timeout, true)
     || set_config('lock_timeout', lock_timeout, true);
 BEGIN
-  IF id_span > 0 THEN
-    SELECT t.ctid INTO place FROM outbox.task t WHERE t.state = 'ready' AND t.task_type = of_type
-       AND t.priority = from_priority AND t.attempt = from_attempt AND t.task_id >= from_id
-         AND t.task_id <= from_id + id_span
-       AND NOT EXISTS (SELECT FROM outbox.task_type p
-                        WHERE p.task_type = of_type AND p.paused)
-     ORDER BY t.task_id LIMIT 1 FOR UPDATE SKIP LOCKED;
-  END IF;
-  IF place IS NULL THEN
-    SELECT t.ctid INTO place FROM outbox.task t WHERE t.state = 'ready' AND t.task_type = of_type
-       AND (t.priority, t.attempt, t.task_id) >= (from_priority, from_attempt, from_id)
-         AND t.priority <= most
-       AND NOT EXISTS (SELECT FROM outbox.task_type p
-                        WHERE p.task_type = of_type AND p.paused)
-     ORDER BY t.priority, t.attempt, t.task_id LIMIT 1 FOR UPDATE SKIP LOCKED;
-    IF place IS NULL THEN
-      RETURN NULL;
-    END IF;
-  END IF;
-  DELETE FROM outbox.task t WHERE t.ctid = place
-  RETURNING outbox.claimed(t)
-       INTO taken;
-  setting := set_config('statement_timeout', statement_timeout, true);
-  RETURN taken;
-END
-$$;
-
--- Deletes up to so many of the first tasks of a lane, and returns each as claim_task does. With
--- due_from it takes the tasks that have been due longest, from due_from (in microseconds since 1970)
--- and from_id on. The rows are deleted by their place (ctid), which saves the search by id. The second
--- statement has a snapshot of its own, which sees what was updated before it was locked.
-CREATE OR REPLACE FUNCTION outbox.claim_tasks(
-  of_type text, from_priority smallint, from_attempt smallint, from_id bigint, most smallint,
-    up_to integer, due_from bigint DEFAULT NULL) RETURNS SETOF text
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
-  SET jit = off SET plan_cache_mode = force_generic_plan AS $$
-DECLARE
-  places tid[];
-BEGIN
   IF due_from IS NULL THEN
-    places := ARRAY(
-      SELECT t.ctid FROM outbox.task t WHERE t.state = 'ready' AND t.task_type = of_type
+    RETURN QUERY
+    WITH c AS MATERIALIZED (
+      SELECT t.task_id FROM outbox.task t
+       WHERE t.state = 'ready' AND t.task_type = of_type
          AND (t.priority, t.attempt, t.task_id) >= (from_priority, from_attempt, from_id)
-           AND t.priority <= most
-         AND NOT EXISTS (SELECT FROM outbox.task_type p
-                          WHERE p.task_type = of_type AND p.paused)
-       ORDER BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED);
+         AND t.priority <= most
+         AND NOT EXISTS (SELECT FROM outbox.task_type p WHERE p.task_type = of_type AND p.paused)
+       ORDER BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED)
+    DELETE FROM outbox.task t WHERE t.task_id = ANY (ARRAY(SELECT c.task_id FROM c))
+    RETURNING outbox.claimed(t);
   ELSE
-    places := ARRAY(
-      SELECT t.ctid FROM outbox.task t WHERE t.state = 'ready' AND t.task_type = of_type
+    RETURN QUERY
+    WITH c AS MATERIALIZED (
+      SELECT t.task_id FROM outbox.task t
+       WHERE t.state = 'ready' AND t.task_type = of_type
          AND (t.run_at, t.task_id)
           >= (timestamptz 'epoch' + due_from * interval '1 microsecond', from_id)
-         AND NOT EXISTS (SELECT FROM outbox.task_type p
-                          WHERE p.task_type = of_type AND p.paused)
-       ORDER BY t.run_at, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED);
+         AND NOT EXISTS (SELECT FROM outbox.task_type p WHERE p.task_type = of_type AND p.paused)
+       ORDER BY t.run_at, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED)
+    DELETE FROM outbox.task t WHERE t.task_id = ANY (ARRAY(SELECT c.task_id FROM c))
+    RETURNING outbox.claimed(t);
   END IF;
-  IF cardinality(places) = 0 THEN
-    RETURN;
-  END IF;
-  RETURN QUERY
-  DELETE FROM outbox.task t WHERE t.ctid = ANY (places)
-  RETURNING outbox.claimed(t);
+  setting := set_config('statement_timeout', statement_timeout, true);
 END
 $$;
 
--- Locks up to so many of the first tasks of a lane for a group, and returns each as claim_tasks does,
--- with its place (ctid) before. The tasks are waiting tasks for all that the transaction does until
--- claim_member deletes them. That needs the transaction's own level for both: a lock and a delete of
--- different levels would make a MultiXact. If begins is true, the first is deleted here.
+-- Locks tasks for a group as claim_tasks would claim them, and returns each with its place (ctid)
+-- before. The tasks are waiting tasks for all that the transaction does until claim_member deletes them.
+-- That needs the transaction's own level for both: a lock and a delete of different levels would make a
+-- MultiXact. If begins is true, the first is deleted here.
 CREATE OR REPLACE FUNCTION outbox.claim_group(
   of_type text, from_priority smallint, from_attempt smallint, from_id bigint, most smallint,
-    up_to integer, begins boolean, due_from bigint DEFAULT NULL) RETURNS SETOF text
+  up_to integer, due_from bigint, idle_timeout text, lock_timeout text, statement_timeout text,
+  begins boolean) RETURNS SETOF text
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
   SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
-  places tid[];
-  lines  text[];
+  places  tid[];
+  lines   text[];
+  setting text := set_config('idle_in_transaction_session_timeout', idle_timeout, true)
+    || set_config('lock_timeout', lock_timeout, true);
 BEGIN
   IF due_from IS NULL THEN
-    SELECT array_agg(f.place), array_agg(f.line) INTO places, lines
-      FROM (SELECT t.ctid AS place, concat_ws(E'\x1f', t.ctid, outbox.claimed(t)) AS line
-              FROM outbox.task t WHERE t.state = 'ready' AND t.task_type = of_type
-               AND (t.priority, t.attempt, t.task_id) >= (from_priority, from_attempt, from_id)
-               AND t.priority <= most
-               AND NOT EXISTS (SELECT FROM outbox.task_type p
-                                WHERE p.task_type = of_type AND p.paused)
-             ORDER BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED) AS f;
+    SELECT array_agg(f.place), array_agg(f.line) INTO places, lines FROM (
+      SELECT t.ctid AS place, concat_ws(E'\x1f', t.ctid, outbox.claimed(t)) AS line
+        FROM outbox.task t
+       WHERE t.state = 'ready' AND t.task_type = of_type
+         AND (t.priority, t.attempt, t.task_id) >= (from_priority, from_attempt, from_id)
+         AND t.priority <= most
+         AND NOT EXISTS (SELECT FROM outbox.task_type p WHERE p.task_type = of_type AND p.paused)
+       ORDER BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED) AS f;
   ELSE
-    SELECT array_agg(f.place), array_agg(f.line) INTO places, lines
-      FROM (SELECT t.ctid AS place, concat_ws(E'\x1f', t.ctid, outbox.claimed(t)) AS line
-              FROM outbox.task t WHERE t.state = 'ready' AND t.task_type = of_type
-               AND (t.run_at, t.task_id)
-                >= (timestamptz 'epoch' + due_from * interval '1 microsecond', from_id)
-               AND NOT EXISTS (SELECT FROM outbox.task_type p
-                                WHERE p.task_type = of_type AND p.paused)
-             ORDER BY t.run_at, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED) AS f;
+    SELECT array_agg(f.place), array_agg(f.line) INTO places, lines FROM (
+      SELECT t.ctid AS place, concat_ws(E'\x1f', t.ctid, outbox.claimed(t)) AS line
+        FROM outbox.task t
+       WHERE t.state = 'ready' AND t.task_type = of_type
+         AND (t.run_at, t.task_id)
+          >= (timestamptz 'epoch' + due_from * interval '1 microsecond', from_id)
+         AND NOT EXISTS (SELECT FROM outbox.task_type p WHERE p.task_type = of_type AND p.paused)
+       ORDER BY t.run_at, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED) AS f;
   END IF;
   IF begins AND lines IS NOT NULL THEN
     DELETE FROM outbox.task t WHERE t.ctid = places[1];
   END IF;
+  setting := set_config('statement_timeout', statement_timeout, true);
   RETURN QUERY SELECT unnest(lines);
 END
 $$;

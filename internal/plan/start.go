@@ -18,7 +18,6 @@ type Start struct {
 type Place struct {
 	From Position
 	Most int    // the least urgent priority
-	Near bool   // a task is likely among the next ids
 	Due  *int64 // the due time, in microseconds since 1970; From has only the id then
 }
 
@@ -28,12 +27,12 @@ func (s Start) Places() (out []Place) {
 		return []Place{{From: Position{TaskID: s.Due.TaskID}, Most: math.MaxInt16, Due: &s.Due.RunAt}}
 	}
 	if s.Pivot != nil {
-		out = append(out, Place{From: *s.Pivot, Most: s.Pivot.Priority, Near: true})
+		out = append(out, Place{From: *s.Pivot, Most: s.Pivot.Priority})
 	}
 	if s.From == nil {
 		return append(out, Place{From: LaneStart, Most: math.MaxInt16})
 	}
-	return append(out, Place{From: *s.From, Most: math.MaxInt16, Near: true})
+	return append(out, Place{From: *s.From, Most: math.MaxInt16})
 }
 
 // Due is a place in the order of due times, whether a task has it or not.

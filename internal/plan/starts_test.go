@@ -24,9 +24,9 @@ func TestThePlacesOfAClaim(t *testing.T) {
 		want  []Place
 	}{
 		{Start{}, []Place{{From: LaneStart, Most: most}}},
-		{Start{From: &from}, []Place{{From: from, Most: most, Near: true}}},
-		{Start{Pivot: &pivot}, []Place{{From: pivot, Most: 0, Near: true}, {From: LaneStart, Most: most}}},
-		{Start{Pivot: &pivot, From: &from}, []Place{{From: pivot, Most: 0, Near: true}, {From: from, Most: most, Near: true}}},
+		{Start{From: &from}, []Place{{From: from, Most: most}}},
+		{Start{Pivot: &pivot}, []Place{{From: pivot, Most: 0}, {From: LaneStart, Most: most}}},
+		{Start{Pivot: &pivot, From: &from}, []Place{{From: pivot, Most: 0}, {From: from, Most: most}}},
 		{Start{Due: &Due{runAt, 7}}, []Place{{From: Position{TaskID: 7}, Most: most, Due: &runAt}}},
 	} {
 		if got := c.start.Places(); !reflect.DeepEqual(got, c.want) {

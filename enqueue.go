@@ -176,6 +176,7 @@ func (r row) size() int {
 	return n
 }
 
+// For one task insertManySQL takes about twice as long: 220 µs instead of 95 µs, with pgx.
 const insertOneSQL = `/* outbox: enqueue */
 INSERT INTO "%s".task (task_type, payload%s)
 VALUES ($1, $2::jsonb%s)

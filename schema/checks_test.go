@@ -33,6 +33,8 @@ func TestTheTableRefusesRowsThatNoRelayCouldRun(t *testing.T) {
 		{"task_type, state", "'T', 'waiting'", "task_state_check"},
 		{"task_type, state, ordering_key", "'T', 'waiting', 'k'", ""},
 		{"task_type, timeout_ms", "'T', 0", "task_timeout_check"},
+		{"task_type, timeout_ms, run_at", "'T', 0, now() + interval '1 hour'", "task_timeout_check"},
+		{"task_type, timeout_ms, ordering_key", "'T', 0, 'k'", "task_timeout_check"},
 		{"task_type, ordering_key", "'T', ''", "task_ordering_check"},
 		{"task_type, ordering_key", "'T', repeat('x', 257)", "task_ordering_check"},
 		{"task_type, state", "'T', 'leased'", "task_lease_check"},
@@ -54,6 +56,7 @@ func TestTheTableRefusesRowsThatNoRelayCouldRun(t *testing.T) {
 		{"task_type, run_at", "'T', '4713-01-01 00:00:00+00 BC'", ""},
 		{"task_type, created_at", "'T', 'infinity'", "task_time_check"},
 		{"task_type, created_at", "'T', '-infinity'", "task_time_check"},
+		{"task_type, created_at", "'T', '10000-01-01 00:00:00+00'", "task_time_check"},
 		{"task_type, attempted_at", "'T', 'infinity'", "task_time_check"},
 		{"task_type, attempted_at", "'T', '10000-01-01 00:00:00+00'", "task_time_check"},
 		{"task_type, task_id", "'T', 1", "428C9"}, // ids are the sequence's

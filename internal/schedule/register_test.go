@@ -153,6 +153,14 @@ func TestAClockThatWasAheadDoesNotStopASchedule(t *testing.T) {
 			t.Errorf("for a relay that %s, it fires in %d s, want within the hour", name, in)
 		}
 	}
+	// A schedule that is right is left as it is.
+	db.Do(t, `INSERT INTO outbox.schedule SELECT (jsonb_populate_record(s, '{"name": "other"}')).* FROM outbox.schedule s;
+		UPDATE outbox.schedule SET next_at = now() + interval '25 hours'`)
+	newProcess(t, db, 2).passes(t)
+	if n := db.Int(t, `SELECT count(*) FROM outbox.schedule WHERE next_at < now() + interval '24 hours'`); n != 1 {
+		t.Errorf("%d schedules are set back, want the relay's own", n)
+	}
+	db.Do(t, `DELETE FROM outbox.schedule WHERE name = 'other'`)
 	// What the timing itself gives stays, to the microsecond.
 	next := db.Text(t, `SELECT next_at::text FROM outbox.schedule`)
 	newProcess(t, db, 2).passes(t)

@@ -11,6 +11,7 @@ import (
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/timeline"
 )
 
 // Why a task is a dead letter, as in dead_task.reason; package admin has the same constants for
@@ -122,12 +123,12 @@ func (s *Store) Noted(c Change) *string {
 	if c.Err == nil || c.Again || c.Unlisted {
 		return nil
 	}
-	e := Event{Event: EventFailed, Attempt: c.Attempt, Relay: s.RelayID, Micros: c.Took.Microseconds(), Error: cut(pgerr.Text(c.Err)), Reason: c.Reason}
+	e := timeline.Event{Event: timeline.Failed, Attempt: c.Attempt, Relay: s.RelayID, Micros: c.Took.Microseconds(), Error: cut(pgerr.Text(c.Err)), Reason: c.Reason}
 	switch {
 	case c.Throttled:
-		e.Event, e.Attempt = EventThrottled, c.Attempt+1
+		e.Event, e.Attempt = timeline.Throttled, c.Attempt+1
 	case c.Reason != "" && !c.Failed:
-		e.Event = EventDead
+		e.Event = timeline.Dead
 	case !c.Failed:
 		e.Attempt++ // it is not counted
 	}
@@ -135,7 +136,7 @@ func (s *Store) Noted(c Change) *string {
 		at := time.Now().Add(s.Ahead)
 		e.At = &at
 	}
-	text, err := json.Marshal([]Event{e})
+	text, err := json.Marshal([]timeline.Event{e})
 	if err != nil {
 		return nil
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/timeline"
 )
 
 type Task = outbox.Task[json.RawMessage]
@@ -184,16 +185,16 @@ func (r *Row) Fill(t *Task, of *Identity, attempt int) {
 
 // Throttled reports whether the last run was throttled.
 func (r *Row) Throttled() bool {
-	all := readEvents(r.uses().Timeline)
-	return len(all) > 0 && all[len(all)-1].Event == EventThrottled
+	all := timeline.Read(r.uses().Timeline)
+	return len(all) > 0 && all[len(all)-1].Event == timeline.Throttled
 }
 
 // FirstFailure is when the first run failed or was throttled since the task was enqueued, replaced
 // or redriven.
 func (r *Row) FirstFailure() (at time.Time, failed bool) {
-	for _, e := range readEvents(r.uses().Timeline) {
+	for _, e := range timeline.Read(r.uses().Timeline) {
 		switch {
-		case e.Event == EventRedriven || e.Event == EventReplaced:
+		case e.Event == timeline.Redriven || e.Event == timeline.Replaced:
 			failed = false
 		case !failed && e.At != nil:
 			at, failed = *e.At, true
@@ -215,8 +216,8 @@ func (r *Row) At(t time.Time) time.Time {
 
 // lostInARow is how many of the last attempts were lost.
 func (r *Row) lostInARow() (n int) {
-	for _, e := range readEvents(r.uses().Timeline) {
-		if n++; e.Event != EventLost {
+	for _, e := range timeline.Read(r.uses().Timeline) {
+		if n++; e.Event != timeline.Lost {
 			n = 0
 		}
 	}

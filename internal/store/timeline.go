@@ -6,29 +6,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/txoutbox/outbox"
-)
-
-// Event is an entry of the column timeline.
-type Event struct {
-	Event   string     `json:"event"`
-	Attempt int        `json:"attempt,omitempty"`
-	At      *time.Time `json:"at,omitempty"` // nil: when it is written
-	Relay   string     `json:"relay,omitempty"`
-	Micros  int64      `json:"us,omitempty"` // of the handler's call
-	Error   string     `json:"error,omitempty"`
-	Reason  string     `json:"reason,omitempty"` // why the task was a dead letter then
-	By      string     `json:"by,omitempty"`
-}
-
-// The events.
-const (
-	EventFailed    = "failed"
-	EventThrottled = "throttled" // several in a row are one entry (add_events)
-	EventLost      = "lost"      // its process died
-	EventExpired   = "expired"   // its lease ran out
-	EventDead      = "dead"      // without a call of the handler
-	EventRedriven  = "redriven"
-	EventReplaced  = "replaced" // by OnConflict(Replace): what follows is of another payload
+	"github.com/txoutbox/outbox/internal/timeline"
 )
 
 // maxEventError is of how many bytes an error is in the timeline.
@@ -45,24 +23,14 @@ func cut(text string) string {
 	return text[:end]
 }
 
-// readEvents reads a timeline.
-func readEvents(timeline json.RawMessage) []Event {
-	if len(timeline) == 0 { // as of most tasks, which allocate nothing
-		return nil
-	}
-	var all []Event
-	_ = json.Unmarshal(timeline, &all) // plain SQL may have written something else
-	return all
-}
-
 // attemptErrors are the attempts with the present payload in a timeline, for the handler.
-func attemptErrors(timeline json.RawMessage) (all []outbox.AttemptError) {
-	for _, e := range readEvents(timeline) {
+func attemptErrors(column json.RawMessage) (all []outbox.AttemptError) {
+	for _, e := range timeline.Read(column) {
 		switch e.Event {
-		case EventReplaced:
+		case timeline.Replaced:
 			all = nil
 			continue
-		case EventRedriven, EventDead, EventThrottled:
+		case timeline.Redriven, timeline.Dead, timeline.Throttled:
 			continue
 		}
 		a := outbox.AttemptError{Attempt: e.Attempt, RelayID: e.Relay, Duration: time.Duration(e.Micros) * time.Microsecond, Error: e.Error}

@@ -15,58 +15,53 @@ type Publisher interface {
 	Publish(ctx context.Context, events []*Event) []error
 }
 
-type permanent struct{ error }
+// marked is an error with the mark of a fault.
+type marked[fault any] struct {
+	error
+	after time.Duration // when to try again
+}
 
-func (e permanent) Unwrap() error { return e.error }
+func (m marked[fault]) Unwrap() error { return m.error }
 
-// Permanent marks an error of a Publisher that can never change, as with too large a message or an
-// invalid name: the event becomes a dead letter at once. A nil err gives nil.
-func Permanent(err error) error {
+type (
+	ofEvent  struct{} // for good
+	ofBroker struct{}
+	ofTarget struct{}
+)
+
+func mark[fault any](err error, after time.Duration) error {
 	if err == nil {
 		return nil
 	}
-	return permanent{err}
+	return marked[fault]{err, max(after, 0)}
 }
+
+func isMarked[fault any](err error) (after time.Duration, yes bool) {
+	var m marked[fault]
+	yes = errors.As(err, &m)
+	return m.after, yes
+}
+
+// Permanent marks an error of a Publisher that can never change, as with too large a message or an
+// invalid name: the event becomes a dead letter at once. A nil err gives nil.
+func Permanent(err error) error { return mark[ofEvent](err, 0) }
 
 // IsPermanent reports whether err, or an error in its chain, is marked by [Permanent].
 func IsPermanent(err error) bool {
-	var p permanent
-	return errors.As(err, &p)
+	_, yes := isMarked[ofEvent](err)
+	return yes
 }
-
-type unavailable struct {
-	error
-	after time.Duration
-}
-
-func (e unavailable) Unwrap() error { return e.error }
 
 // Unavailable marks an error of a Publisher as the broker's: there is no connection to it at all.
 // No attempt is counted, and the Forwarder sends nothing for a while if nothing passed. Only a list
 // of connection errors qualifies: an unknown error is the message's. after is when to try again, at
 // most an hour; 0 leaves that to the circuit, which waits a second, then two, at most a minute. A
 // nil err gives nil.
-func Unavailable(err error, after time.Duration) error {
-	if err == nil {
-		return nil
-	}
-	return unavailable{err, max(after, 0)}
-}
+func Unavailable(err error, after time.Duration) error { return mark[ofBroker](err, after) }
 
 // IsUnavailable reports whether err, or an error in its chain, is marked by [Unavailable], and the
 // time after which to try again.
-func IsUnavailable(err error) (after time.Duration, yes bool) {
-	var u unavailable
-	yes = errors.As(err, &u)
-	return u.after, yes
-}
-
-type targetUnavailable struct {
-	error
-	after time.Duration
-}
-
-func (e targetUnavailable) Unwrap() error { return e.error }
+func IsUnavailable(err error) (after time.Duration, yes bool) { return isMarked[ofBroker](err) }
 
 // TargetUnavailable marks an error of a Publisher as that of the event's target ([Event.To]): it
 // takes nothing now, as a full queue, a subject at its limit, or a topic without a leader. It is an
@@ -74,17 +69,8 @@ func (e targetUnavailable) Unwrap() error { return e.error }
 // by [handlers.RetryAfter]. If nothing passed to the target, its other events are postponed without
 // an attempt, and those of other targets are sent. after is as of [Unavailable]. A nil err gives
 // nil.
-func TargetUnavailable(err error, after time.Duration) error {
-	if err == nil {
-		return nil
-	}
-	return targetUnavailable{err, max(after, 0)}
-}
+func TargetUnavailable(err error, after time.Duration) error { return mark[ofTarget](err, after) }
 
 // IsTargetUnavailable reports whether err, or an error in its chain, is marked by
 // [TargetUnavailable], and the time after which to try again.
-func IsTargetUnavailable(err error) (after time.Duration, yes bool) {
-	var u targetUnavailable
-	yes = errors.As(err, &u)
-	return u.after, yes
-}
+func IsTargetUnavailable(err error) (after time.Duration, yes bool) { return isMarked[ofTarget](err) }

@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/txoutbox/outbox/bench/measure"
@@ -53,6 +56,50 @@ func (c benchCase) measure(ctx context.Context, b *bench) error {
 		}
 	}
 	return nil
+}
+
+// with calls do with a fresh database of the side's, and a client that enqueues in it.
+func (b *bench) with(ctx context.Context, s side, do func(d *database, c client) error) error {
+	d, err := b.server.fresh(ctx, s)
+	if err != nil {
+		return err
+	}
+	defer d.drop()
+	c, err := s.open(ctx, d)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	return do(d, c)
+}
+
+// repeat calls do with 1, 2, … from so many goroutines for d: a rate's number in a second, or as often
+// as it can. It returns how often do has succeeded.
+func repeat(ctx context.Context, goroutines int, d time.Duration, rate int,
+	do func(ctx context.Context, n int) error) (int, error) {
+	var sent, done atomic.Int64
+	var group sync.WaitGroup
+	errs := make([]error, goroutines)
+	began := time.Now()
+	for i := range goroutines {
+		group.Go(func() {
+			for errs[i] == nil && ctx.Err() == nil && time.Since(began) < d {
+				n := int(sent.Add(1))
+				if rate > 0 {
+					at := time.Duration(n) * time.Second / time.Duration(rate)
+					if at > d {
+						return
+					}
+					pause(ctx, time.Until(began.Add(at)))
+				}
+				if errs[i] = do(ctx, n); errs[i] == nil {
+					done.Add(1)
+				}
+			}
+		})
+	}
+	group.Wait()
+	return int(done.Load()), errors.Join(append(errs, ctx.Err())...)
 }
 
 // say prints a line with the time since the start.

@@ -46,8 +46,8 @@ func (p plan) backlogs() []int {
 func claimSides(p plan) (all []side) {
 	for _, backlog := range p.backlogs() {
 		for _, random := range []bool{false, true} {
-			all = append(all, oursSide(claimSide(backlog, random), backlog,
-				relaySettings{Kind: kindBatch, Workers: 1, Batch: claimSize, Random: random, Claims: &claims{}}))
+			all = append(all, timedSide(claimSide(backlog, random), backlog,
+				relaySettings{Kind: kindBatch, Workers: 1, Batch: claimSize, Random: random}))
 		}
 	}
 	return all

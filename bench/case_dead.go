@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/txoutbox/outbox/bench/measure"
@@ -47,29 +45,23 @@ SELECT COALESCE(sum(n_dead_tup), 0), COALESCE(sum(n_dead_tup) FILTER (WHERE reln
   FROM pg_stat_user_tables`
 
 func deadTurn(ctx context.Context, b *bench, t turn) error {
-	d, err := b.server.fresh(ctx, t.side)
-	if err != nil {
-		return err
-	}
-	defer d.drop()
+	return b.with(ctx, t.side, func(d *database, c client) error { return b.deadRows(ctx, t, d, c) })
+}
+
+func (b *bench) deadRows(ctx context.Context, t turn, d *database, c client) error {
 	d.SetMaxIdleConns(deadEnqueuers)
 	release, err := hold(ctx, d.DB)
 	if err != nil {
 		return err
 	}
 	defer release()
-	enqueue, err := t.open(ctx, d)
-	if err != nil {
-		return err
-	}
-	defer enqueue.close()
 	p := measure.NewProgress(int(b.plan.dead.Seconds() * deadRate))
 	stop, err := t.start(ctx, d.url, p.Done)
 	if err != nil {
 		return err
 	}
 	began := time.Now()
-	tasks, err := evenly(ctx, enqueue, b.plan.dead)
+	tasks, err := repeat(ctx, deadEnqueuers, b.plan.dead, deadRate, c.one)
 	for left := 1; err == nil && left > 0; {
 		pause(ctx, 10*time.Millisecond)
 		left, err = t.left(ctx, d.DB)
@@ -89,28 +81,4 @@ func deadTurn(ctx context.Context, b *bench, t turn) error {
 	b.say("  %-34s round %d: %9.2f dead rows/task, %.2f of them in the table of tasks", t.name, t.round+1,
 		all/float64(tasks), inTasks/float64(tasks))
 	return nil
-}
-
-// evenly enqueues at deadRate for d, or until nothing more is due; tasks is how many.
-func evenly(ctx context.Context, c client, d time.Duration) (tasks int, err error) {
-	var sent atomic.Int64
-	var group sync.WaitGroup
-	errs := make([]error, deadEnqueuers)
-	began := time.Now()
-	for i := range deadEnqueuers {
-		group.Go(func() {
-			for errs[i] == nil && ctx.Err() == nil {
-				n := sent.Add(1)
-				at := time.Duration(n) * time.Second / deadRate
-				if at > d {
-					sent.Add(-1)
-					return
-				}
-				pause(ctx, time.Until(began.Add(at)))
-				errs[i] = c.one(ctx, int(n))
-			}
-		})
-	}
-	group.Wait()
-	return int(sent.Load()), errors.Join(append(errs, ctx.Err())...)
 }

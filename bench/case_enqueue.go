@@ -3,11 +3,8 @@ package main
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/txoutbox/outbox/bench/river"
@@ -120,7 +117,7 @@ func (b *bench) hammerSide(ctx context.Context, t turn, d *database, busy *proce
 		return err
 	}
 	defer c.close()
-	if _, err := hammerFor(ctx, b.plan.enqueue/10, c.one); err != nil {
+	if _, err := repeat(ctx, enqueuers, b.plan.enqueue/10, 0, c.one); err != nil {
 		return err
 	}
 	before, err := busy.used(ctx)
@@ -128,36 +125,17 @@ func (b *bench) hammerSide(ctx context.Context, t turn, d *database, busy *proce
 		return err
 	}
 	began := time.Now()
-	rate, err := hammerFor(ctx, b.plan.enqueue, c.one)
+	n, err := repeat(ctx, enqueuers, b.plan.enqueue, 0, c.one)
 	if err != nil {
 		return err
 	}
+	rate := float64(n) / time.Since(began).Seconds()
 	after, err := busy.used(ctx)
 	meantime := float64(after.Done-before.Done) / time.Since(began).Seconds()
 	b.add(t, mSpeed, rate)
 	b.add(t, mRelayMeantime, meantime)
 	b.say("  %-40s round %d: %7.0f transactions/s (the relay: %.0f tasks/s)", t.name, t.round+1, rate, meantime)
 	return err
-}
-
-// hammerFor calls do from all connections for d and returns how often a second.
-func hammerFor(ctx context.Context, d time.Duration, do func(context.Context, int) error) (float64, error) {
-	var n atomic.Int64
-	var group sync.WaitGroup
-	errs := make([]error, enqueuers)
-	began := time.Now()
-	for i := range enqueuers {
-		group.Go(func() {
-			for errs[i] == nil && time.Since(began) < d && ctx.Err() == nil {
-				if errs[i] = do(ctx, int(n.Load())); errs[i] == nil {
-					n.Add(1)
-				}
-			}
-		})
-	}
-	group.Wait()
-	rate := float64(n.Load()) / time.Since(began).Seconds()
-	return rate, errors.Join(append(errs, ctx.Err())...)
 }
 
 // hold opens a REPEATABLE READ transaction that has a snapshot, so that vacuum removes nothing that

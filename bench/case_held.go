@@ -31,18 +31,12 @@ transaction ends.`,
 }
 
 func heldTransaction(ctx context.Context, b *bench) error {
-	set := relaySettings{Kind: kindBatch, Workers: 4, Batch: heldClaim, Listen: true, Claims: &claims{}}
-	s := oursSide(sideHeldAll, 0, set)
-	d, err := b.server.fresh(ctx, s)
-	if err != nil {
-		return err
-	}
-	defer d.drop()
-	enqueue, err := s.open(ctx, d)
-	if err != nil {
-		return err
-	}
-	defer enqueue.close()
+	set := relaySettings{Kind: kindBatch, Workers: 4, Batch: heldClaim, Listen: true}
+	s := timedSide(sideHeldAll, 0, set)
+	return b.with(ctx, s, func(d *database, c client) error { return b.heldWith(ctx, s, d, c) })
+}
+
+func (b *bench) heldWith(ctx context.Context, s side, d *database, c client) error {
 	p := measure.NewProgress(1 << 30)
 	stop, err := s.start(ctx, d.url, p.Done)
 	if err != nil {
@@ -51,7 +45,7 @@ func heldTransaction(ctx context.Context, b *bench) error {
 	producing, cancel := context.WithCancel(ctx)
 	defer cancel()
 	produced := make(chan error, 1)
-	go func() { produced <- produce(producing, enqueue) }()
+	go func() { produced <- produce(producing, c) }()
 	if err := first(ctx, p); err != nil {
 		return errors.Join(err, stop())
 	}
@@ -61,12 +55,12 @@ func heldTransaction(ctx context.Context, b *bench) error {
 		return errors.Join(err, stop())
 	}
 	defer release()
-	set.Claims.take()
+	s.claims.take()
 	offset, began := p.Elapsed(), time.Now()
 	select {
 	case err = <-produced:
 	case <-time.After(b.plan.held):
-		b.heldWindows(p.Windows(b.plan.heldWindow, offset, p.Elapsed()), set.Claims.take(), began)
+		b.heldWindows(p.Windows(b.plan.heldWindow, offset, p.Elapsed()), s.claims.take(), began)
 		cancel()
 		err = <-produced
 	}

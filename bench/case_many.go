@@ -33,30 +33,22 @@ func manySides(plan) []side {
 }
 
 func manyTurn(ctx context.Context, b *bench, t turn) error {
-	d, err := b.server.fresh(ctx, t.side)
-	if err != nil {
-		return err
-	}
-	defer d.drop()
-	c, err := t.open(ctx, d)
-	if err != nil {
-		return err
-	}
-	defer c.close()
-	if err := c.many(ctx, manySize); err != nil { // connects, and does not count
-		return err
-	}
-	before, began := usageNow(), time.Now()
-	for range b.plan.many / manySize {
-		if err := c.many(ctx, manySize); err != nil {
+	return b.with(ctx, t.side, func(_ *database, c client) error {
+		if err := c.many(ctx, manySize); err != nil { // connects, and does not count
 			return err
 		}
-	}
-	rate := float64(b.plan.many) / time.Since(began).Seconds()
-	cpu, mallocs, _ := perTask(before, usageNow(), b.plan.many)
-	b.add(t, mRate, rate)
-	b.add(t, mCPU, cpu)
-	b.add(t, mAllocs, mallocs)
-	b.say("  %-34s round %d: %9.0f tasks/s", t.name, t.round+1, rate)
-	return nil
+		before, began := usageNow(), time.Now()
+		for range b.plan.many / manySize {
+			if err := c.many(ctx, manySize); err != nil {
+				return err
+			}
+		}
+		rate := float64(b.plan.many) / time.Since(began).Seconds()
+		cpu, mallocs, _ := perTask(before, usageNow(), b.plan.many)
+		b.add(t, mRate, rate)
+		b.add(t, mCPU, cpu)
+		b.add(t, mAllocs, mallocs)
+		b.say("  %-34s round %d: %9.0f tasks/s", t.name, t.round+1, rate)
+		return nil
+	})
 }

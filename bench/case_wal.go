@@ -71,16 +71,10 @@ func walTurn(ctx context.Context, b *bench, t turn) error {
 		return err
 	}
 	defer b.autovacuum(context.WithoutCancel(ctx), `RESET autovacuum`)
-	d, err := b.server.fresh(ctx, t.side)
-	if err != nil {
-		return err
-	}
-	defer d.drop()
-	c, err := t.open(ctx, d)
-	if err != nil {
-		return err
-	}
-	defer c.close()
+	return b.with(ctx, t.side, func(d *database, c client) error { return b.walOf(ctx, t, d, c) })
+}
+
+func (b *bench) walOf(ctx context.Context, t turn, d *database, c client) error {
 	if _, err := b.walPass(ctx, d, t.side, c, t.tasks/10); err != nil { // the warm-up
 		return err
 	}

@@ -47,7 +47,6 @@ type relaySettings struct {
 	Listen  bool
 	Poll    time.Duration
 	Pause   time.Duration // in each call of the handler
-	Claims  *claims       `json:"-"` // has those of a relay in this process
 }
 
 const insertEffectSQL = `/* bench: effect */
@@ -61,9 +60,6 @@ INSERT INTO effect (task_id) SELECT unnest($1::bigint[])`
 func startRelay(ctx context.Context, url string, set relaySettings, handle func(n int, first load),
 	observers ...relay.Observer) (
 	stop func() error, err error) {
-	if set.Claims != nil {
-		observers = append(observers, relay.Observer{Claimed: set.Claims.add})
-	}
 	db, err := sql.Open("postgres", url)
 	if err != nil {
 		return nil, err

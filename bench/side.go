@@ -8,6 +8,7 @@ import (
 	"github.com/txoutbox/outbox/bench/raw"
 	"github.com/txoutbox/outbox/bench/river"
 	"github.com/txoutbox/outbox/bench/watermill"
+	"github.com/txoutbox/outbox/relay"
 )
 
 // side is one of those that take turns.
@@ -26,11 +27,20 @@ func oursSide(name string, tasks int, set relaySettings) side {
 	return side{
 		name: name, key: fmt.Sprint("ours ", tasks), tasks: tasks, build: buildOurs(taskType,
 			tasks), open: oursClient, left: leftOurs,
-		claims: set.Claims,
 		start: func(ctx context.Context, url string, done func(int)) (func() error, error) {
 			return startRelay(ctx, url, set, func(n int, _ load) { done(n) })
 		},
 	}
+}
+
+// timedSide is oursSide whose claims are timed.
+func timedSide(name string, tasks int, set relaySettings) side {
+	s := oursSide(name, tasks, set)
+	s.claims = &claims{}
+	s.start = func(ctx context.Context, url string, done func(int)) (func() error, error) {
+		return startRelay(ctx, url, set, func(n int, _ load) { done(n) }, relay.Observer{Claimed: s.claims.add})
+	}
+	return s
 }
 
 func rawSide(name string, tasks int, set raw.Settings) side {

@@ -123,7 +123,7 @@ func violations(ctx context.Context, c chaosRun, binary string, o options, seed 
 
 // failure is the first test that fails with the bug, and why; "" if all pass.
 func failure(ctx context.Context, t testRun, overlay string) (string, error) {
-	out, err := goTest(ctx, t, "-overlay", overlay)
+	out, err := goTest(ctx, t, overlay, "-overlay", overlay)
 	if err == nil {
 		return "", nil
 	}
@@ -140,11 +140,14 @@ func failure(ctx context.Context, t testRun, overlay string) (string, error) {
 	return "--- FAIL: " + test, nil
 }
 
-// goTest runs the tests. It is an error if there are none.
-func goTest(ctx context.Context, t testRun, flags ...string) (out string, err error) {
+// goTest runs the tests, of which some read statements from the sources: with the overlay, unless it
+// is "". It is an error if there are none.
+func goTest(ctx context.Context, t testRun, overlay string, flags ...string) (out string, err error) {
 	args := slices.Concat([]string{"test", "-count=1", "-vet=off", "-timeout=8m", "-run", t.pattern}, flags,
 		[]string{path.Join(module, t.dir)})
-	bytes, err := exec.CommandContext(ctx, "go", args...).CombinedOutput()
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Env = append(os.Environ(), "OUTBOX_TEST_OVERLAY="+overlay)
+	bytes, err := cmd.CombinedOutput()
 	out = string(bytes)
 	if err == nil && strings.Contains(out, "no tests to run") {
 		err = fmt.Errorf("no test of %s is called %s", t.dir, t.pattern)
@@ -161,7 +164,7 @@ func passWithout(ctx context.Context, chosen []mutant) error {
 		}
 	}
 	for _, dir := range slices.Sorted(maps.Keys(patterns)) {
-		out, err := goTest(ctx, testRun{dir, strings.Join(patterns[dir], "|")}, "-v")
+		out, err := goTest(ctx, testRun{dir, strings.Join(patterns[dir], "|")}, "", "-v")
 		if err != nil {
 			return fmt.Errorf("tests of mutants fail without them: %w\n%s", err, out)
 		}

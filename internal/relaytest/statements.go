@@ -1,14 +1,18 @@
 package relaytest
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"os"
 	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 const module = "github.com/txoutbox/outbox/"
@@ -27,6 +31,21 @@ func Statements(packages ...string) map[string]string {
 	}
 	return out
 }
+
+// Overlay names the file that go build -overlay was given, as for a mutant: its texts are read in
+// place of the sources.
+const Overlay = "OUTBOX_TEST_OVERLAY"
+
+var overlaid = sync.OnceValue(func() map[string]string {
+	var o struct{ Replace map[string]string }
+	if name := os.Getenv(Overlay); name != "" {
+		text, err := os.ReadFile(name)
+		if err := errors.Join(err, json.Unmarshal(text, &o)); err != nil {
+			panic(err)
+		}
+	}
+	return o.Replace
+})
 
 // source has the constants of this module's packages, by the package and the name.
 type source map[string]map[string]constant
@@ -47,6 +66,9 @@ func (s source) constants(pkg string) map[string]constant {
 	}
 	all := map[string]constant{}
 	for _, name := range names {
+		if other := overlaid()[name]; other != "" {
+			name = other
+		}
 		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
 		if err != nil {
 			panic(err)

@@ -87,3 +87,28 @@ func TestTheJournalTellsARunWhichRunsOfItsTasksWereLost(t *testing.T) {
 		}
 	}
 }
+
+func TestLostRunsAreThoseOfOtherRelaysThatDied(t *testing.T) {
+	db := open(t, pgtest.Database(t))
+	migrate(t, db)
+	const of, other = "00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-000000000002"
+	const token = "00000000-0000-4000-8000-00000000000"
+	run(t, db, `
+		INSERT INTO outbox.running (task_id, token, relay_id, lost_connection, started_at, task_ids) VALUES
+		  (7, '`+token+`1', '`+other+`', false, '2020-01-03', NULL), -- lost
+		  (7, '`+token+`2', '`+other+`', false, '2020-01-01', NULL), -- lost before
+		  (7, '`+token+`3', '`+of+`',    false, '2020-01-01', NULL), -- of the relay itself
+		  (7, '`+token+`4', '`+other+`', true,  '2020-01-01', NULL), -- has lost its connection
+		  (7, '`+token+`5', '`+other+`', false, '2020-01-01', NULL), -- of a relay that may live
+		  (7, '`+token+`6', '`+other+`', false, '2020-01-01', '{7}'), -- of a batch
+		  (8, '`+token+`1', '`+other+`', false, '2020-01-01', NULL)`)
+	got := scan[string](t, db, `SELECT string_agg(
+		concat_ws(' ', e ->> 'event', e ->> 'attempt', left(e ->> 'at', 10), e ->> 'relay'), ', ')
+		FROM jsonb_array_elements(outbox.lost_runs(7, 4, '{`+token+`5}', '`+of+`')) AS e`)
+	if want := "lost 5 2020-01-01 " + other + ", lost 6 2020-01-03 " + other; got != want {
+		t.Errorf("lost runs %q, want %q", got, want)
+	}
+	if n := scan[int](t, db, `SELECT count(outbox.lost_runs(9, 4, '{}', '`+of+`'))`); n != 0 {
+		t.Error("a task without runs has lost some")
+	}
+}

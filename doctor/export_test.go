@@ -13,16 +13,16 @@ func At(day time.Time) Option { return func(s *settings) { s.now = func() time.T
 // ServerVersion is what is said of a server on a day.
 var ServerVersion = serverVersion
 
-// Expected are the kinds and names of the objects of a version.
-func Expected(version int) map[[2]string]bool {
+// Expected are the kinds and names of the objects of the schema.
+func Expected() map[[2]string]bool {
 	out := map[[2]string]bool{}
-	for o := range expected(version) {
+	for o := range expected() {
 		out[[2]string{o.kind, o.name}] = true
 	}
 	return out
 }
 
-// ExpectedColumns are those of each table of a version.
+// ExpectedColumns are the columns of each table.
 var ExpectedColumns = expectedColumns
 
 // Names are those of all checks.

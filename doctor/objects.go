@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// What is there. A function may have several forms; an index that is being built is not at fault.
+// A function may have several signatures. An index that is being built is no fault.
 const objectsSQL = `/* outbox: what is in the schema */
 WITH ns AS (SELECT oid FROM pg_namespace WHERE nspname = $1)
 SELECT CASE c.relkind WHEN 'v' THEN 'view' WHEN 'S' THEN 'sequence' WHEN 'i' THEN 'index' ELSE 'table' END,
@@ -30,14 +30,13 @@ SELECT DISTINCT 'function', proname, '', '' FROM pg_proc p JOIN ns ON p.pronames
 var leftover = regexp.MustCompile(`_cc(new|old)[0-9]*$`)
 
 func checkObjects(ctx context.Context, v *visit) error {
-	version, _, _, err := v.versions(ctx)
-	if err != nil {
+	if known, err := v.knowsSchema(ctx, "schema-objects", "indexes", "triggers"); !known {
 		return err
 	}
-	want := expected(version)
+	want := expected()
 	var o object
 	var on, state string
-	err = v.each(ctx, objectsSQL, []any{v.schema}, []any{&o.kind, &o.name, &on, &state}, func() {
+	err := v.each(ctx, objectsSQL, []any{v.schema}, []any{&o.kind, &o.name, &on, &state}, func() {
 		_, ours := want[o]
 		delete(want, o)
 		switch {
@@ -49,11 +48,11 @@ func checkObjects(ctx context.Context, v *visit) error {
 				"REINDEX INDEX CONCURRENTLY "+v.name(o.name))
 		case state == "invalid" && leftover.MatchString(o.name):
 			v.add("indexes", Warning, o.name,
-				"the index "+o.name+" is what a broken REINDEX left behind: it makes writes slower, and is not used",
+				"the index "+o.name+" is the leftover of a broken REINDEX: it makes writes slower, and is not used",
 				"DROP INDEX CONCURRENTLY "+v.name(o.name)+"; or admin.Client.Reindex (outbox reindex), which drops it too")
 		case state == "invalid":
 			v.add("indexes", Warning, o.name,
-				"the index "+o.name+" of the table "+on+", which is not of the outbox's making, is invalid",
+				"the index "+o.name+" of the table "+on+", which is not the outbox's, is invalid",
 				"DROP INDEX CONCURRENTLY "+v.name(o.name))
 		case state == "disabled" && ours:
 			v.add("triggers", Critical, o.name, "the trigger "+o.name+" of the table "+on+" is disabled: "+onTriggers,
@@ -71,7 +70,7 @@ const onTriggers = "counts, delays, keys, order and wake-ups live on triggers"
 
 var spaces = regexp.MustCompile(`\s+`)
 
-// missing reports what is left of the objects of the version.
+// missing reports missing objects.
 func (v *visit) missing(want map[object]string) {
 	for o, statement := range want {
 		what := fmt.Sprintf("the %s %s is missing", o.kind, o.name)
@@ -85,7 +84,8 @@ func (v *visit) missing(want map[object]string) {
 				strings.Replace(statement, "outbox."+on, v.name(on), 1))
 		case o.kind == "index":
 			table := strings.TrimSuffix(o.name, "_pkey")
-			v.add("indexes", Critical, o.name, what, "add the primary key of the table "+table+" as its migration has it, with ALTER TABLE "+v.name(table)+" ADD PRIMARY KEY (…)")
+			v.add("indexes", Critical, o.name, what, "add the primary key of the table "+table+
+				" as its migration has it, with ALTER TABLE "+v.name(table)+" ADD PRIMARY KEY (…)")
 		case o.kind == "trigger":
 			v.add("triggers", Critical, o.name, what+": "+onTriggers, v.applyAgain())
 		default:

@@ -11,7 +11,6 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
-	"github.com/txoutbox/outbox/schema"
 )
 
 // visit is one check of one schema, in its transaction.
@@ -47,7 +46,7 @@ func (v *visit) name(of string) string {
 // tables are the names of the outbox's tables, separated by blanks.
 func (v *visit) tables() string {
 	var names []string
-	for o := range expected(schema.Version()) {
+	for o := range expected() {
 		if o.kind == "table" {
 			names = append(names, o.name)
 		}

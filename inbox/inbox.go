@@ -35,8 +35,8 @@ const (
 )
 
 type config struct {
-	schema string
-	keep   time.Duration
+	schema    string
+	retention time.Duration
 }
 
 // Option changes a call.
@@ -47,19 +47,19 @@ func Schema(name string) Option { return func(c *config) { c.schema = name } }
 
 // Keep is how long the event is remembered: longer than a producer or a broker may still deliver it
 // again, as after a redrive of dead letters. The default is [DefaultKeep], the most 100 years.
-func Keep(d time.Duration) Option { return func(c *config) { c.keep = d } }
+func Keep(d time.Duration) Option { return func(c *config) { c.retention = d } }
 
 func newConfig(opts []Option) (config, error) {
-	c := config{schema: "outbox", keep: DefaultKeep}
+	c := config{schema: "outbox", retention: DefaultKeep}
 	for _, o := range opts {
 		o(&c)
 	}
 	if !outbox.ValidSchema(c.schema) {
 		return c, fmt.Errorf("%w: inbox: Schema: %q is no name of a schema", outbox.ErrInvalidOption, c.schema)
 	}
-	if c.keep <= 0 || c.keep > maxKeep {
+	if c.retention <= 0 || c.retention > maxKeep {
 		return c, fmt.Errorf("%w: inbox: Keep(%v): must be positive, and at most 100 years", outbox.ErrInvalidOption,
-			c.keep)
+			c.retention)
 	}
 	return c, nil
 }
@@ -100,7 +100,7 @@ func Once(ctx context.Context, tx outbox.Querier, source, id string, opts ...Opt
 	if err := txcheck.Begun(ctx, tx); err != nil {
 		return false, err
 	}
-	result, err := tx.ExecContext(ctx, fmt.Sprintf(onceSQL, c.schema), source, id, c.keep.Microseconds())
+	result, err := tx.ExecContext(ctx, fmt.Sprintf(onceSQL, c.schema), source, id, c.retention.Microseconds())
 	if err != nil {
 		return false, fmt.Errorf("inbox: once: %w", err)
 	}

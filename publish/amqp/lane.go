@@ -48,7 +48,7 @@ func (l *lane) publish(ctx context.Context, b *batch, group []int) error {
 			err = l.refuse(b, again[0], fault)
 		}
 		if closed == 2 { // so it is not the events
-			err = l.gone(fault)
+			err = l.connectionLost(fault)
 		}
 	}
 	return err
@@ -107,7 +107,7 @@ func (l *lane) send(ctx context.Context, b *batch, group []int) (lost []int, fau
 	case failure != nil && !l.ch.IsClosed(): // of the socket: the library closes the connection
 		l.conn.kill()
 		l.ch = nil
-		return nil, nil, l.gone(failure)
+		return nil, nil, l.connectionLost(failure)
 	case failure != nil, len(lost) > 0:
 		select {
 		case fault = <-l.closes: // closed at the end, also without a fault
@@ -121,13 +121,13 @@ func (l *lane) send(ctx context.Context, b *batch, group []int) (lost []int, fau
 		case fault != nil:
 			failure = fault
 		}
-		return nil, nil, l.gone(failure)
+		return nil, nil, l.connectionLost(failure)
 	}
 	return nil, nil, nil
 }
 
-// gone is the error of events whose connection was lost.
-func (l *lane) gone(why error) error {
+// connectionLost is the error of events whose connection was lost.
+func (l *lane) connectionLost(why error) error {
 	if why == nil {
 		why = amqp.ErrClosed
 	}

@@ -26,7 +26,7 @@ func newMessage(e *forward.Event, frame int) (amqp.Publishing, error) {
 	}
 	size := overhead
 	for _, h := range e.CloudEvents(prefix) {
-		if err := short("name of a header", h.Name); err != nil {
+		if err := checkShort("name of a header", h.Name); err != nil {
 			return m, err
 		}
 		m.Headers[h.Name] = h.Value
@@ -36,16 +36,16 @@ func newMessage(e *forward.Event, frame int) (amqp.Publishing, error) {
 		return m, fmt.Errorf("outboxamqp: event %s: the headers take %d bytes: more than a frame of %d", m.MessageId,
 			size, frame)
 	}
-	if err := short("routing key", e.To); err != nil {
+	if err := checkShort("routing key", e.To); err != nil {
 		return m, err
 	}
-	if err := short("type", m.Type); err != nil {
+	if err := checkShort("type", m.Type); err != nil {
 		return m, err
 	}
-	return m, short("id", m.MessageId)
+	return m, checkShort("id", m.MessageId)
 }
 
-func short(what, s string) error {
+func checkShort(what, s string) error {
 	if len(s) > mostShort {
 		return fmt.Errorf("outboxamqp: the event's %s has %d bytes: AMQP allows %d: %.40q…", what, len(s), mostShort, s)
 	}

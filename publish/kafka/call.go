@@ -30,8 +30,8 @@ const noAnswer = 5 * time.Second
 func (c *call) publish(ctx context.Context) []error {
 	c.send(ctx, 0, len(c.events))
 	for i, err := range c.errs {
-		// A broker refuses a batch as a whole for one of its records. The client fails all records of a
-		// partition with the first one's context, which may be that of a call that has ended.
+		// A broker refuses a batch as a whole for one of its records. The client fails all records
+		// of a partition with the first one's context, which may be that of a call that has ended.
 		if len(c.events) > 1 && publisher.IsAny(err, ofOneRecord) || isContextError(err) && ctx.Err() == nil {
 			c.send(ctx, i, i+1)
 		}
@@ -133,9 +133,9 @@ func (c *call) recreated() (topics []string) {
 	return topics
 }
 
-// broken reports whether the client can produce nothing any more: it keeps a refusal of its
-// producer ID for good.
-func (c *call) broken(ctx context.Context) bool {
+// producerRefused reports whether the client can produce nothing any more: it keeps a refusal of
+// its producer ID for good.
+func (c *call) producerRefused(ctx context.Context) bool {
 	for _, err := range c.errs {
 		if answer := answerOf(err); answer != nil && !answer.Retriable {
 			_, _, err := c.client.ProducerID(ctx)

@@ -81,7 +81,7 @@ func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []erro
 	if topics := c.recreated(); len(topics) > 0 {
 		c.client.PurgeTopicsFromProducing(topics...)
 	}
-	if p.open != nil && c.broken(ctx) {
+	if p.open != nil && c.producerRefused(ctx) {
 		p.renew(c.client)
 	}
 	return errs

@@ -58,8 +58,8 @@ func (e *endpoint) enter(now time.Time) (wait time.Duration, gone, alone bool) {
 	return 0, false, e.slow
 }
 
-// left notes that no request came of enter.
-func (e *endpoint) left() {
+// skip notes that no request follows enter.
+func (e *endpoint) skip() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.trying = false

@@ -90,7 +90,7 @@ func (p *Publisher) publish(ctx context.Context, e *forward.Event, deadline time
 		deadline = time.Now() // no call waits for a slow endpoint
 	}
 	if alone && !at.admits() || !alone && !at.waits(ctx, deadline) {
-		at.left()
+		at.skip()
 		return waits(e, leastPause, "has as many requests as Config.Concurrency and Config.Rate allow")
 	}
 	r := &request{ended: make(chan struct{})}

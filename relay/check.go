@@ -95,7 +95,8 @@ func (c *check) try(ctx context.Context) (state schema.State, err error) {
 			return err
 		}
 		if noted.Environment != c.environment && c.environment != "" {
-			c.log.Warn("outbox: the environment is not noted, as the role lacks INSERT and UPDATE on the table origin", "schema", c.store.Schema)
+			c.log.Warn("outbox: the environment is not noted, as the role lacks INSERT and UPDATE on the table origin",
+				"schema", c.store.Schema)
 		}
 		c.store.Identity.Set(noted.DatabaseID)
 		return c.store.StoreLimits(ctx, tx, c.limits, false)

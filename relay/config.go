@@ -18,8 +18,8 @@ import (
 	"github.com/txoutbox/outbox/internal/upkeep"
 )
 
-// Order is the order of claiming inside a lane (the ready tasks of one type), after priority. In each
-// order every tenth claim takes the tasks that have been due longest instead.
+// Order is the order of claiming inside a lane (the ready tasks of one type), after priority. In
+// each order every tenth claim takes the tasks that have been due longest instead.
 type Order int
 
 const (
@@ -71,8 +71,8 @@ type Config struct {
 
 	// ListenDSNFunc replaces a ListenDSN that changes, as when its password is rotated or its token
 	// expires. It is called for each connection, at the start and after each loss, one call at a
-	// time. ctx ends after 10 s. While it fails, the relay polls, warns with its error, and calls it
-	// again, at least each 2 s. Set at most one of the two.
+	// time. ctx ends after 10 s. While it fails, the relay polls, warns with its error, and calls
+	// it again, at least each 2 s. Set at most one of the two.
 	ListenDSNFunc func(ctx context.Context) (string, error)
 
 	// DrainTimeout is how long Run waits for running handlers once its context has ended. Then
@@ -117,8 +117,8 @@ type settings struct {
 	jobs      []upkeep.SharedJob
 }
 
-// leasedConns is how many connections a relay uses for Leased handlers while all goes well, but for
-// the calls of task.Complete and Extend: for claims, a poll and the results.
+// leasedConns is how many connections a relay uses for Leased handlers without errors: for claims,
+// a poll and the results. Calls of task.Complete and Extend take more.
 const leasedConns = leaseClaims + 1 + run.ResultWriters
 
 // check returns the settings of a relay with these handlers, on a pool that is limited to maxConns
@@ -135,7 +135,8 @@ func (c Config) check(registered []*handler.Handler, maxConns int) (settings, er
 	for _, h := range registered {
 		s.types = append(s.types, h.Type)
 		if h.MaxRunningTotal > 0 || h.Rate > 0 {
-			s.limits = append(s.limits, store.Limit{TaskType: h.Type, MaxRunning: h.MaxRunningTotal, Rate: h.Rate, RatePer: h.RatePer})
+			s.limits = append(s.limits, store.Limit{TaskType: h.Type, MaxRunning: h.MaxRunningTotal,
+				Rate: h.Rate, RatePer: h.RatePer})
 		}
 		if h.Kind != handler.KindLeased {
 			need, needText = c.Workers, "each may hold one"

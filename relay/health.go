@@ -13,31 +13,30 @@ import (
 	"github.com/txoutbox/outbox/internal/upkeep"
 )
 
-// What is wrong with a relay, as Health says it. An outage that lasts is ErrOutage also when the
-// heartbeat is gone by then.
+// Errors of Health. An outage that lasts is ErrOutage also when the heartbeat is gone by then.
 var (
 	// ErrNotRunning: neither Run nor RunOnce is under way, or its context has ended and it claims
 	// no more.
 	ErrNotRunning = errors.New("relay: it is not running")
-	// ErrOutage: PostgreSQL is unavailable: it is away, restarting, read-only or out of connections.
-	// The relay tries again by itself.
+	// ErrOutage: PostgreSQL is unavailable: it is away, restarting, read-only or out of
+	// connections. The relay tries again by itself.
 	ErrOutage = errors.New("relay: PostgreSQL is unavailable")
 	// ErrNoHeartbeat: none came through, at the start or for as long as leases last (10 s), though
 	// no outage is known yet. The relay claims nothing.
 	ErrNoHeartbeat = upkeep.ErrNoHeartbeat
-	// ErrTypeFails: tasks of a type could not be claimed or recorded three times in a row, and no try
-	// has succeeded since. Or a quarter of the latest claims failed, the last one within a minute.
-	// The relay tries again by itself, and other types go on. The text names the type and the
-	// SQLSTATE.
+	// ErrTypeFails: tasks of a type could not be claimed or recorded three times in a row, and no
+	// try has succeeded since. Or a quarter of the latest claims failed, the last one within a
+	// minute. The relay tries again by itself, and other types go on. The text names the type and
+	// the SQLSTATE.
 	ErrTypeFails = errors.New("relay: tasks of a type cannot be claimed or recorded")
 	// ErrCopy: the database is a copy of the one that its tasks were enqueued in, made by a dump, a
-	// template or logical replication; or it belongs to another Config.Environment. The relay claims
-	// nothing and fires no schedule, so nothing is sent twice. Tasks can be enqueued. The text names
-	// the original and the remedy: outbox adopt, after which the relay begins within seconds.
-	// docs/guide/copies.md has more.
+	// template or logical replication; or it belongs to another Config.Environment. The relay
+	// claims nothing and fires no schedule, so nothing is sent twice. Tasks can be enqueued. The
+	// text names the original and the remedy: outbox adopt, after which the relay begins within
+	// seconds. docs/guide/copies.md has more.
 	ErrCopy = origin.ErrCopy
-	// ErrOrderingFails: the next tasks of ordering keys could not be made ready three times in a row.
-	// The relay tries again by itself, and ready tasks go on. The text has the SQLSTATE.
+	// ErrOrderingFails: the next tasks of ordering keys could not be made ready three times in a
+	// row. The relay tries again by itself, and ready tasks go on. The text has the SQLSTATE.
 	ErrOrderingFails = errors.New("relay: the next tasks of ordering keys cannot be made ready")
 )
 
@@ -71,7 +70,8 @@ func (h *health) err() error {
 	case h.ctx.Err() != nil:
 		return fmt.Errorf("%w any more: it is stopping", ErrNotRunning)
 	case !h.outage.IsZero():
-		return fmt.Errorf("%w since %s (%v)", ErrOutage, h.outage.UTC().Format(time.RFC3339), time.Since(h.outage).Round(100*time.Millisecond))
+		began, lasts := h.outage.UTC().Format(time.RFC3339), time.Since(h.outage).Round(100*time.Millisecond)
+		return fmt.Errorf("%w since %s (%v)", ErrOutage, began, lasts)
 	}
 	switch end := h.leaseEnd(); {
 	case h.hidden != nil:

@@ -130,7 +130,7 @@ func TestASlotThatIsFilledWhileAClaimReachesItIsNotFree(t *testing.T) {
 				CREATE VIEW outbox.task_type AS SELECT * FROM outbox.limits WHERE gate()`)
 			open := hold(t, db, `SELECT pg_advisory_xact_lock(1)`)
 			locked := make(chan int)
-			go func() { locked <- changed(t, db, "", statements["lock slots"], "LEASED", 1, "10000", "10000") }()
+			go func() { locked <- changed(t, db, "", statements["lock slots"], "LEASED", 1, "10000") }()
 			eventually(t, 20*time.Second, "the claim is at the gate", func() bool { return db.waitsAtAGate(t) })
 			if free == 0 {
 				db.Do(t, `WITH leased AS (

@@ -18,8 +18,8 @@ import (
 
 func (x *relayRun) newObservers() *observers {
 	config := x.settings.config
-	return &observers{all: config.Observers, dead: newDeadLetters(x.claiming, config.OnDead, x.log), log: x.log, types: x.settings.types,
-		ahead: func() time.Duration { return x.heart.Ahead() }}
+	return &observers{all: config.Observers, dead: newDeadLetters(x.claiming, config.OnDead, x.log), log: x.log,
+		types: x.settings.types, ahead: func() time.Duration { return x.heart.Ahead() }}
 }
 
 func (x *relayRun) newHealth() *health {
@@ -28,7 +28,8 @@ func (x *relayRun) newHealth() *health {
 }
 
 func (x *relayRun) newStore() store.Store {
-	return store.Store{Schema: pg.Schema(x.settings.config.Schema), RelayID: store.NewUUID(), Conns: pg.NewPool(x.db), Identity: &store.Identity{}}
+	return store.Store{Schema: pg.Schema(x.settings.config.Schema), RelayID: store.NewUUID(), Conns: pg.NewPool(x.db),
+		Identity: &store.Identity{}}
 }
 
 // newRunner returns the part that runs tasks.
@@ -38,8 +39,8 @@ func (x *relayRun) newRunner() *run.Runner {
 
 // newCheck returns the check of the database before a run.
 func (x *relayRun) newCheck() *check {
-	return &check{db: x.db, store: &x.store, environment: x.settings.config.Environment, limits: x.settings.limits, once: x.once, log: x.log,
-		outage: x.newOutage(), copied: x.health.setCopied}
+	return &check{db: x.db, store: &x.store, environment: x.settings.config.Environment, limits: x.settings.limits,
+		once: x.once, log: x.log, outage: x.newOutage(), copied: x.health.setCopied}
 }
 
 // newHeartbeat returns the heartbeat, with the upkeep of the run's parts.
@@ -96,8 +97,9 @@ func (x *relayRun) newPoller() *poller {
 
 func (x *relayRun) newListener() *pg.Listener {
 	config := x.settings.config
-	return &pg.Listener{DSN: config.ListenDSNFunc, Channel: config.Schema, ID: x.store.RelayID, PollInterval: config.PollInterval, Pool: x.store.Conns,
-		Log: x.log, Answered: &x.answered, Wake: x.wake, Named: x.wakeNamed, Withdrawn: func() { run.Poke(x.withdrawn) }}
+	return &pg.Listener{DSN: config.ListenDSNFunc, Channel: config.Schema, ID: x.store.RelayID,
+		PollInterval: config.PollInterval, Pool: x.store.Conns, Log: x.log,
+		Answered: &x.answered, Wake: x.wake, Named: x.wakeNamed, Withdrawn: func() { run.Poke(x.withdrawn) }}
 }
 
 func (x *relayRun) newDispatcher() *dispatcher {
@@ -135,7 +137,8 @@ func (x *relayRun) newDispatcher() *dispatcher {
 }
 
 func (x *relayRun) newScheduler() *schedule.Scheduler {
-	return schedule.New(schedule.Params{Schedules: x.settings.schedules, Schema: x.store.Schema, Pool: x.store.Conns, Pace: x.newPace(), Log: x.log})
+	return schedule.New(schedule.Params{Schedules: x.settings.schedules, Schema: x.store.Schema, Pool: x.store.Conns,
+		Pace: x.newPace(), Log: x.log})
 }
 
 // newOutage returns what paces the dispatcher, or the check before it.
@@ -147,8 +150,9 @@ func (x *relayRun) newPace() pg.Pace { return pg.NewPace(&x.answered, x.wake) }
 // wake makes the dispatcher poll.
 func (x *relayRun) wake() { run.Poke(x.woken) }
 
-// wakeNamed notes the task that a wake-up names. The latest counts, as the dispatcher takes wake-ups
-// together that come fast; polls find the others. Only the listener calls it, so there is room.
+// wakeNamed notes the task that a wake-up names. The latest counts, as the dispatcher takes
+// wake-ups together that come fast; polls find the others. Only the listener calls it, so there is
+// room.
 func (x *relayRun) wakeNamed(task string) {
 	select {
 	case <-x.named:

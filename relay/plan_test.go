@@ -84,7 +84,7 @@ func plannedWith(limit, taskID int) map[string]planned {
 		"sign off":          {"task_leased", []any{someUUID}},
 		"unhandled":         {"task_lane", []any{pq.Array([]string{"OTHER"})}},
 		"return lease":      {"task_pkey", []any{taskID, someUUID, "ready", 0, nil, nil, 0, nil, nil}},
-		"lock slots":        {"task_pkey", []any{"TX", limit, "1000", "1000"}},
+		"lock slots":        {"task_pkey", []any{"TX", limit, "1000"}},
 		"fill slots":        {"slot_pkey", []any{"TX", pq.Array([]int{1}), pq.Array([]int{taskID}), someUUID}},
 		"dead lease":        {"task_pkey", []any{taskID, someUUID, `{"attempt": 1, "reason": "attempts"}`, 1, nil}},
 		"begin suspects":    {"task_pkey", []any{"{1,2,3}", someUUID}},

@@ -17,8 +17,9 @@ import (
 type rates map[string]*rate
 
 // rate hands tokens to claims: one for each task that starts. It takes several at a time from the
-// type's bucket in the database, and keeps what is not used at once for a tenth of the rate's time,
-// at most a second; then it gives it back.
+// type's bucket in the database, and keeps unused tokens for a tenth of the rate's time, at most a
+// second. Then it gives them back. With one token a claim, ten workers ran 380 Tx tasks a second of
+// a type whose rate does not bind, instead of 1,580.
 type rate struct {
 	*store.Store
 	h      *handler.Handler
@@ -141,7 +142,8 @@ SELECT n::bigint, ceil((n + 1) * step - waited)::bigint FROM taken`
 const tokenWait = 5 * time.Second
 
 // exchange takes up to want tokens from the bucket. The next one after these can be had after wait.
-func (t *rate) exchange(ctx context.Context, in outbox.Querier, want, back int) (got int, wait time.Duration, err error) {
+func (t *rate) exchange(ctx context.Context, in outbox.Querier, want, back int) (
+	got int, wait time.Duration, err error) {
 	var us int64
 	err = in.QueryRowContext(ctx, t.SQL(exchangeTokensSQL), t.h.Type, want, back).Scan(&got, &us)
 	if errors.Is(err, sql.ErrNoRows) {

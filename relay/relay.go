@@ -45,7 +45,7 @@ type Relay struct {
 // a pool on lib/pq or pgx's stdlib driver; best it is the relay's own, with room for Workers + 2
 // connections, one more with Schedules: New returns an error if its limit (SetMaxOpenConns) is
 // lower, as handlers would wait for each other. Where all handlers are Leased it need have room for
-// 12 only, whatever Workers is (see there). The error names every field of config that is out of
+// 12 only, with any Workers (see there). The error names every field of config that is out of
 // range. New does not connect.
 func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error) {
 	if db == nil || registry == nil {
@@ -63,20 +63,20 @@ func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error)
 // outbox.ErrDraining, and returns within 15 s more, or 25 s while OnDead is being called; what a
 // handler that ignores its context leaves undone is given back.
 //
-// It survives whatever happens to the database, and returns nil after ctx has ended. Errors:
-// ErrRunning; and at the start schema.ErrNotMigrated, schema.ErrNewer, schema.ErrUnsupportedServer,
+// It survives any failure of the database, and returns nil after ctx has ended. Errors: ErrRunning;
+// and at the start schema.ErrNotMigrated, schema.ErrNewer, schema.ErrUnsupportedServer,
 // schema.ErrUnsupportedEncoding, schema.ErrRowSecurity, schema.ErrStatementPooling and
-// schema.ErrReadOnly. A server that becomes read-only later, and one that is a standby, is an outage
-// that Run waits for. A copy of the database is one that it claims nothing in until the copy is
-// adopted: see [ErrCopy].
+// schema.ErrReadOnly. A server that becomes read-only later, and one that is a standby, is an
+// outage that Run waits for. A copy of the database is one that it claims nothing in until the copy
+// is adopted: see [ErrCopy].
 func (r *Relay) Run(ctx context.Context) error { return r.start(ctx, false) }
 
 // RunOnce runs tasks until none is due that this relay could take, and returns: for tests and cron.
 // It does not wait for tasks that are due later, but it does take over leased tasks of dead relays,
 // which takes 10 s. Unlike Run it returns the first error that the database gives, once what runs
 // has ended; if PostgreSQL refuses the result of a Leased task, after a drain. When ctx ends, it
-// drains as Run does and returns nil. It fires each schedule that is due once, before it begins. In a
-// copy of the database it returns an [ErrCopy].
+// drains as Run does and returns nil. It fires each schedule that is due once, before it begins. In
+// a copy of the database it returns an [ErrCopy].
 func (r *Relay) RunOnce(ctx context.Context) error { return r.start(ctx, true) }
 
 // Wake makes the relay poll for work now: after a commit in the same process that may have

@@ -58,8 +58,8 @@ type relayRun struct {
 // newRun makes a run and starts nothing of it. The caller closes it.
 func newRun(ctx context.Context, p runParams) *relayRun {
 	x := &relayRun{runParams: p, ctx: ctx, named: make(chan string, 1), withdrawn: make(chan struct{}, 1)}
-	// Without ctx's deadline: at a deadline a driver gives up on its own clock, perhaps before ctx has
-	// ended.
+	// Without ctx's deadline: at a deadline a driver gives up on its own clock, perhaps before ctx
+	// has ended.
 	x.claiming, x.stopClaiming = context.WithCancelCause(context.WithoutCancel(ctx))
 	x.handling, x.stopHandling = context.WithCancelCause(context.WithoutCancel(ctx))
 	x.forget = context.AfterFunc(ctx, func() { x.stopClaiming(nil) })
@@ -133,11 +133,13 @@ func (x *relayRun) run() error {
 // startWaiting starts the parts of a run that waits for work: LISTEN and schedules.
 func (x *relayRun) startWaiting(working *parts) {
 	config := x.settings.config
-	x.log.Info("outbox: relay started", "relay_id", x.store.RelayID, "schema", config.Schema, "workers", config.Workers, "task_types", x.settings.types)
+	x.log.Info("outbox: relay started", "relay_id", x.store.RelayID, "schema", config.Schema,
+		"workers", config.Workers, "task_types", x.settings.types)
 	if config.ListenDSNFunc != nil {
 		working.start(x.listener.Run)
 	} else {
-		x.log.Info("outbox: no ListenDSN: other processes cannot wake this relay; it polls", "poll_interval", config.PollInterval)
+		x.log.Info("outbox: no ListenDSN: other processes cannot wake this relay; it polls",
+			"poll_interval", config.PollInterval)
 	}
 	if len(x.settings.schedules) > 0 {
 		working.start(func(<-chan struct{}) {

@@ -14,19 +14,19 @@ import (
 // Schedules are tasks to be enqueued at times of their own; see [Schedule].
 type Schedules []Schedule
 
-// Schedule enqueues a task at each time that its Timing gives: a firing. However many relays run
-// with it, and whatever their clocks say, each firing enqueues one task, whose RunAt is the time of
-// the firing: the times are computed from the row in outbox.schedule and from PostgreSQL's clock,
-// and the row is locked meanwhile. There is no leader; any relay that has the schedule in its
-// Config fires it, also one without a handler for the task's type.
+// Schedule enqueues a task at each time that its Timing gives: a firing. With any number of relays
+// and any times of their clocks, each firing enqueues one task, whose RunAt is the time of the
+// firing: the times are computed from the row in outbox.schedule and from PostgreSQL's clock, and
+// the row is locked meanwhile. There is no leader; any relay that has the schedule in its Config
+// fires it, also one without a handler for the task's type.
 //
 // A relay adds its schedules to the table when it starts. If the Spec of one that is there has
 // changed, its next firing is computed anew, from now on; else it is kept, so that nothing is lost
 // by a restart. Where processes disagree on a schedule, as in a rolling deploy, the last one that
 // started decides, and only relays with the same Spec, CatchUp, task type and payload fire it. When
 // none of these lives any more, or the schedule's row is gone, a relay that has the schedule
-// registers its own again within 10 s. A schedule that is no longer in any Config stays in the table
-// and does not fire; admin.Client.RemoveSchedule removes it.
+// registers its own again within 10 s. A schedule that is no longer in any Config stays in the
+// table and does not fire; admin.Client.RemoveSchedule removes it.
 //
 // A next firing that lies further ahead than Timing gives was computed while PostgreSQL's clock was
 // ahead. It is set back, so what fired early by that clock may fire again.
@@ -38,8 +38,8 @@ type Schedule struct {
 	Timing Timing
 
 	// Spec is the timing as text: the cron expression, or a version such as "2". Operators see it.
-	// Change it whenever Timing changes: the next firing is computed anew when Spec changes. If it is
-	// empty, it is "every 24h0m0s" for Every(24*time.Hour); any other Timing needs one.
+	// Change it whenever Timing changes: the next firing is computed anew when Spec changes. If it
+	// is empty, it is "every 24h0m0s" for Every(24*time.Hour); any other Timing needs one.
 	Spec string
 
 	// Task is what a firing enqueues, made by TaskType.New. Its RunAt and Schema are set by the
@@ -57,8 +57,8 @@ type Timing interface {
 	// PostgreSQL's time, in UTC, and must depend on nothing else: no clock and no state. So an
 	// expression of robfig/cron is in UTC unless it names a zone: "CRON_TZ=Europe/Berlin 0 9 * *
 	// *". What happens to firings in the hours that a change of daylight-saving time skips or
-	// repeats is Next's to say: robfig/cron does not fire in a skipped hour, and twice in a repeated
-	// one. [InZone] fires once in both.
+	// repeats is Next's to say: robfig/cron does not fire in a skipped hour, and twice in a
+	// repeated one. [InZone] fires once in both.
 	//
 	// It is called from several goroutines and must return within 5 s; else the schedule ends,
 	// which is logged. It also ends after the zero time, a time after the year 9999, or one that is
@@ -117,7 +117,8 @@ func (s Schedules) prepare() (out []schedule.Schedule, err error) {
 				one.Spec = fmt.Sprint("every ", time.Duration(e))
 			}
 		}
-		prepared := schedule.Schedule{Name: one.Name, Timing: one.Timing, Spec: one.Spec, Task: one.Task, CatchUp: one.CatchUp == CatchUpAll}
+		prepared := schedule.Schedule{Name: one.Name, Timing: one.Timing, Spec: one.Spec, Task: one.Task,
+			CatchUp: one.CatchUp == CatchUpAll}
 		for _, wrong := range prepared.Prepare() {
 			bad(wrong)
 		}

@@ -2,13 +2,13 @@ package relay
 
 import "time"
 
-// InZone takes timing as times of day in a zone, and fires at each of them once, also when the zone's
-// clocks change. timing is, for example, an expression of robfig/cron without a zone: it gets and
-// returns times of day as if they were UTC.
+// InZone takes timing as times of day in a zone, and fires at each of them once, also when the
+// zone's clocks change. timing is, for example, an expression of robfig/cron without a zone: it
+// gets and returns times of day as if they were UTC.
 //
-// When clocks go back, a time that comes twice fires the first time. When they go forward, a skipped
-// time fires as the skipped hour ends. So an hourly timing has a gap of two hours when clocks go
-// back: use UTC for intervals.
+// When clocks go back, a time that comes twice fires the first time. When they go forward, a
+// skipped time fires as the skipped hour ends. So an hourly timing has a gap of two hours when
+// clocks go back: use UTC for intervals.
 func InZone(zone *time.Location, timing Timing) Timing { return zoneTiming{zone, timing} }
 
 type zoneTiming struct {
@@ -40,7 +40,8 @@ func wallClock(t time.Time) time.Time {
 
 // first is the first moment at which the zone's clocks show at least the given time.
 func (z zoneTiming) first(wall time.Time) time.Time {
-	t := time.Date(wall.Year(), wall.Month(), wall.Day(), wall.Hour(), wall.Minute(), wall.Second(), wall.Nanosecond(), z.zone)
+	year, month, day := wall.Date()
+	t := time.Date(year, month, day, wall.Hour(), wall.Minute(), wall.Second(), wall.Nanosecond(), z.zone)
 	begin, end := t.ZoneBounds()
 	switch shown := wallClock(t); {
 	case shown.After(wall): // the time is skipped

@@ -1,6 +1,6 @@
-// Package copied is how package forward enqueues the copies of a task: with control data that no app
-// may give, and without the limits of an app's tasks, which the task itself has met or which SQL
-// went around.
+// Package copied is how package forward enqueues the copies of a task: with control data that no
+// app may give, and without the limits of an app's tasks, which the task itself has met or which
+// SQL went around.
 package copied
 
 import "encoding/json"

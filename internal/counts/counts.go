@@ -1,14 +1,18 @@
-// Package counts has the statement that reads the counts of all task types: for outbox.Stats, and for the samples that relays write.
+// Package counts has the statement that reads the counts of all task types: for outbox.Stats, and
+// for the samples that relays write.
 package counts
 
-// SQL is written for the schema "outbox". It returns, for each type, the columns task_type, ready, scheduled, leased, waiting, dead, finished, failed, age (of the oldest
-// ready task, in microseconds) and due (when the first scheduled one is, in microseconds since 1970), in no order.
+// SQL is written for the schema "outbox". It returns, for each type, the columns task_type, ready,
+// scheduled, leased, waiting, dead, finished, failed, age (of the oldest ready task, in
+// microseconds) and due (when the first scheduled one is, in microseconds since 1970), in no order.
 //
-// One snapshot for all of it: what a relay moves from the log to the table of counters meanwhile is in one of both.
-// Lanes that are empty are not looked at, as they may be full of dead index entries.
+// One snapshot for all of it: what a relay moves from the log to the table of counters meanwhile is
+// in one of both. Lanes that are empty are not looked at, as they may be full of dead index
+// entries.
 //
-// set_config is never called: a query that names it gets no parallel plan. Without it the planner starts workers for a log
-// whose file is larger than min_parallel_table_scan_size (8 MB). Some 100,000 rows are, also dead ones that wait for VACUUM.
+// set_config is never called: a query that names it gets no parallel plan. Without it the planner
+// starts workers for a log whose file is larger than min_parallel_table_scan_size (8 MB). Some
+// 100,000 rows are, also dead ones that wait for VACUUM.
 const SQL = `SELECT c.task_type, c.ready, c.scheduled, c.leased, c.waiting, c.dead, c.finished, c.failed, h.age, s.due
   FROM (
     SELECT task_type,
@@ -17,7 +21,8 @@ const SQL = `SELECT c.task_type, c.ready, c.scheduled, c.leased, c.waiting, c.de
            COALESCE(sum(tasks) FILTER (WHERE kind = 'leased'), 0)::bigint AS leased,
            COALESCE(sum(tasks) FILTER (WHERE kind = 'waiting'), 0)::bigint AS waiting,
            COALESCE(sum(tasks) FILTER (WHERE kind = 'dead'), 0)::bigint AS dead,
-           COALESCE(sum(CASE kind WHEN 'dead' THEN -arrived WHEN 'canceled' THEN -tasks WHEN 'failed' THEN 0 ELSE arrived - tasks END), 0)::bigint AS finished,
+           COALESCE(sum(CASE kind WHEN 'dead' THEN -arrived WHEN 'canceled' THEN -tasks WHEN 'failed' THEN 0
+                                  ELSE arrived - tasks END), 0)::bigint AS finished,
            COALESCE(sum(tasks) FILTER (WHERE kind = 'failed'), 0)::bigint AS failed
       FROM (SELECT task_type, kind, tasks, arrived FROM outbox.counter
              WHERE true OR set_config('max_parallel_workers_per_gather', '0', true) IS NULL

@@ -51,19 +51,21 @@ const (
 ` + columns + `outbox.note_origin($1)` + first
 
 	columns = `SELECT s.database_id::text, s.database_name, COALESCE(s.environment, ''), s.own, s.refused,
-       GREATEST(s.noted_at, (SELECT max(alive_until) - interval '10 seconds' FROM outbox.relay WHERE alive_until < clock_timestamp() + interval '5 minutes')), s.hidden
+       GREATEST(s.noted_at, (SELECT max(alive_until) - interval '10 seconds' FROM outbox.relay
+                              WHERE alive_until < clock_timestamp() + interval '5 minutes')), s.hidden
   FROM `
 	first = ` s ORDER BY s.own, s.refused DESC, s.noted_at LIMIT 1`
 )
 
-// Look returns the note about another database, if there is one, else that about this one. It is zero
-// without a note.
+// Look returns the note about another database, if there is one, else that about this one. It is
+// zero without a note.
 func Look(ctx context.Context, q Querier, in pg.Schema, environment string) (State, error) {
 	return read(ctx, q, in.SQL(lookSQL), environment)
 }
 
 func read(ctx context.Context, q Querier, query, environment string) (s State, err error) {
-	err = q.QueryRowContext(ctx, query, environment).Scan(&s.DatabaseID, &s.Name, &s.Environment, &s.Own, &s.Refused, &s.LivedAt, &s.Hidden)
+	err = q.QueryRowContext(ctx, query, environment).
+		Scan(&s.DatabaseID, &s.Name, &s.Environment, &s.Own, &s.Refused, &s.LivedAt, &s.Hidden)
 	if errors.Is(err, sql.ErrNoRows) {
 		return State{}, nil
 	}

@@ -17,9 +17,9 @@ type Dedicated struct {
 
 func NewDedicated(c *Pool) Dedicated { return Dedicated{pool: c} }
 
-// Do runs f on the connection, dialling if there is none, and drops it after an error but one that
-// PostgreSQL said: f leaves no transaction open. A Dedicated never repeats a statement, as a
-// *sql.DB does; f is repeated only after a conflict with another transaction, where these are
+// Do runs f on the connection, and dials if there is none. f leaves no transaction open. An error
+// without a SQLSTATE drops the connection. A Dedicated never repeats a statement, as a *sql.DB
+// does. Do repeats f only after a conflict with another transaction, where transactions are
 // serializable by default.
 func (h *Dedicated) Do(ctx context.Context, f func(ctx context.Context, conn *sql.Conn) error) error {
 	ctx, cancel := context.WithTimeout(ctx, StatementTimeout)
@@ -39,14 +39,15 @@ func (h *Dedicated) Do(ctx context.Context, f func(ctx context.Context, conn *sq
 		err = f(ctx, h.conn)
 	}
 	h.used = time.Now()
-	if c := pgerr.Code(err); err != nil && (c == "" || c == "57014" || pgerr.Lost(err)) { // drivers break it to cancel a statement
+	// To cancel a statement, which is 57014, drivers break its connection.
+	if c := pgerr.Code(err); err != nil && (c == "" || c == "57014" || pgerr.Lost(err)) {
 		h.drop()
 	}
 	return err
 }
 
-// InTx runs f in a READ COMMITTED transaction on the connection, which commits asynchronously. A relay
-// that freezes in it lets its locks go.
+// InTx runs f in a READ COMMITTED transaction on the connection, which commits asynchronously. A
+// relay that freezes in it lets its locks go.
 func (h *Dedicated) InTx(ctx context.Context, f func(ctx context.Context, tx *sql.Tx) error) error {
 	return h.InBareTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		const settings = "SELECT set_config('idle_in_transaction_session_timeout', $1, true), " + CommitAsync

@@ -52,7 +52,7 @@ func (d *dialer) DialContext(ctx context.Context, network, address string) (net.
 	return conn, nil
 }
 
-// Close ends the connection, and whatever waits for it. No other is dialled after it.
+// close ends the connection and each wait for it. No other connection is dialled after it.
 func (d *dialer) close() {
 	d.cancel()
 	d.mu.Lock()

@@ -20,8 +20,8 @@ type dsnAnswer struct {
 	err error
 }
 
-// dsn asks the app for a connection string; nil: stop was closed. If a call does not return when its
-// context ends, the next try waits for it, so there is one call at a time.
+// dsn asks the app for a connection string; nil: stop was closed. If a call does not return when
+// its context ends, the next try waits for it, so there is one call at a time.
 func (l *Listener) dsn(stop <-chan struct{}) (*string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), dsnTimeout)
 	defer cancel()

@@ -24,15 +24,15 @@ type driverConn interface {
 }
 
 // Exclusive is a connection, a claim's or the journal's, while nobody else can use it. At any other
-// time a goroutine that outlived its handler could, through the handler's transaction: write
-// between an undo and the commit, or take the answer to another question.
+// time a goroutine that outlived its handler could use the handler's transaction. It could write
+// between an undo and the commit, or read the reply to another query.
 type Exclusive struct {
 	conn    driverConn
 	several bool // it takes several statements in one message and returns a result of each
 	tx      *sql.Tx
 }
 
-// Within is an Exclusive over a transaction of somebody else, who keeps others from it.
+// Within is an Exclusive over a transaction of the caller, which keeps others from it.
 func Within(tx *sql.Tx) Exclusive { return Exclusive{tx: tx} }
 
 // Raw calls f with the driver's connection, which nobody else has meanwhile.
@@ -66,7 +66,8 @@ func (c Exclusive) ExecContext(ctx context.Context, query string, args ...any) (
 // Together sends statements without parameters, a query, and again statements without parameters:
 // in one message, where the driver takes several, or one after the other until one fails. It calls
 // each for every row; the values are valid during the call.
-func (c Exclusive) Together(ctx context.Context, before, query string, args []any, after string, each func([]driver.Value) error) error {
+func (c Exclusive) Together(ctx context.Context, before, query string, args []any, after string,
+	each func([]driver.Value) error) error {
 	if c.several {
 		values, err := driverValues(args)
 		if err != nil {
@@ -193,13 +194,14 @@ func Integer(v driver.Value) int64 {
 	return n
 }
 
-// PostgreSQL 17 has the setting; older servers refuse to set it. A statement by the extended protocol
-// has an unnamed portal, which takes one statement only.
+// PostgreSQL 17 has the setting; older servers refuse to set it. A statement by the extended
+// protocol has an unnamed portal, which takes one statement only.
 const driverSQL = `/* outbox: whether there is a transaction_timeout, and the protocol of the driver */
-SELECT current_setting('transaction_timeout', true) IS NOT NULL, EXISTS (SELECT FROM pg_catalog.pg_cursors WHERE name = '')`
+SELECT current_setting('transaction_timeout', true) IS NOT NULL,
+       EXISTS (SELECT FROM pg_catalog.pg_cursors WHERE name = '')`
 
-// CheckDriver refuses a driver without what exclusive needs, and finds out what this one and the
-// server can do.
+// CheckDriver refuses a driver that Exclusive cannot use, and notes which messages the driver takes
+// and which settings the server has.
 func (p *Pool) CheckDriver(ctx context.Context) error {
 	conn, err := p.Get(ctx)
 	if err != nil {
@@ -237,6 +239,7 @@ func severalResults(ctx context.Context, conn driverConn) (bool, error) {
 		return false, err
 	}
 	values := make([]driver.Value, 1)
-	several := len(rows.Columns()) == 1 && rows.Next(values) == nil && Text(values[0]) == "a" && rows.Next(values) == io.EOF
+	one := len(rows.Columns()) == 1 && rows.Next(values) == nil && Text(values[0]) == "a"
+	several := one && rows.Next(values) == io.EOF
 	return several, rows.Close()
 }

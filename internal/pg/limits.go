@@ -22,11 +22,11 @@ const (
 // BeginSQL begins a transaction as InTx does.
 const BeginSQL = "BEGIN ISOLATION LEVEL READ COMMITTED"
 
-// CommitAsync, evaluated by a statement, has its transaction commit without waiting for the disk or a
-// synchronous standby. It is for what is done again if a crash of the server loses it: so liveness
-// never waits for durability.
+// CommitAsync, evaluated by a statement, has its transaction commit without waiting for the disk or
+// a synchronous standby. It is for work that is repeated if a crash of the server loses it. So
+// liveness never waits for durability.
 const CommitAsync = "set_config('synchronous_commit', 'off', true)"
 
-// letGo ends a transaction whose relay is frozen or gone without a word, and with it its locks. The
-// server waits for hours otherwise. It is for transactions of more than one message.
+// letGo has the server end the transaction of a relay that is frozen or gone, and its locks.
+// Otherwise the server waits for hours. It is for transactions of more than one message.
 var letGo = "SET LOCAL idle_in_transaction_session_timeout = " + Millis(idleTimeout)

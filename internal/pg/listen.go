@@ -75,7 +75,8 @@ func (l *Listener) listen(stop <-chan struct{}) error {
 	}
 	events := make(chan error, 1)
 	dialer := newDialer()
-	pql := pq.NewDialListener(dialer, *dsn, 200*time.Millisecond, 200*time.Millisecond, func(e pq.ListenerEventType, err error) {
+	const reconnect = 200 * time.Millisecond
+	pql := pq.NewDialListener(dialer, *dsn, reconnect, reconnect, func(e pq.ListenerEventType, err error) {
 		if e == pq.ListenerEventDisconnected || e == pq.ListenerEventConnectionAttemptFailed {
 			select {
 			case events <- err:
@@ -139,7 +140,8 @@ func (l *Listener) listen(stop <-chan struct{}) error {
 			}
 		case <-untested:
 			untested = nil
-			l.off(errors.New("LISTEN works, but a notification did not arrive: does ListenDSN lead to another database, or through a pooler?"))
+			l.off(errors.New("LISTEN works, but a notification did not arrive: " +
+				"does ListenDSN lead to another database, or through a pooler?"))
 		case err := <-events:
 			if err == nil {
 				err = errors.New("disconnected")
@@ -206,5 +208,6 @@ func (l *Listener) off(err error) {
 		return
 	}
 	l.warned, l.warnAt = text, now.Add(warnAgain)
-	l.Log.Warn("outbox: no wake-ups by LISTEN; the relay polls until they work", "poll_interval", l.PollInterval, "error", text)
+	l.Log.Warn("outbox: no wake-ups by LISTEN; the relay polls until they work",
+		"poll_interval", l.PollInterval, "error", text)
 }

@@ -11,7 +11,8 @@ import (
 // where the driver takes several statements. atOnce sends COMMIT with it as well: for a query whose
 // effects are known without its rows. Else COMMIT follows when the rows are here, as from InTx. Its
 // error may be an unknown outcome, so the query must be harmless when repeated.
-func (p *Pool) InMessages(ctx context.Context, begin, query string, args []any, atOnce bool, each func([]driver.Value) error) error {
+func (p *Pool) InMessages(ctx context.Context, begin, query string, args []any, atOnce bool,
+	each func([]driver.Value) error) error {
 	ctx, cancel := context.WithTimeout(ctx, StatementTimeout)
 	defer cancel()
 	if !atOnce {

@@ -21,7 +21,7 @@ const (
 type Outage struct {
 	log     *slog.Logger
 	changed func(began bool, at time.Time)
-	backoff retry.Backoff // nil while all is well
+	backoff retry.Backoff // nil without an outage
 	since   time.Time
 	tried   time.Time // when the latest pause began
 	until   time.Time // when it ends

@@ -7,7 +7,7 @@ import (
 	"github.com/sethvargo/go-retry"
 )
 
-// Broadcast tells all who wait for it that PostgreSQL has answered after an error.
+// Broadcast tells all waiting loops that PostgreSQL has answered after an error.
 type Broadcast struct {
 	mu   sync.Mutex
 	next chan struct{} // nil if nobody waits
@@ -23,7 +23,7 @@ func (b *Broadcast) await() <-chan struct{} {
 	return b.next
 }
 
-// Send ends the pauses of all who wait.
+// Send ends the pauses of all waiting loops.
 func (b *Broadcast) Send() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -34,12 +34,13 @@ func (b *Broadcast) Send() {
 }
 
 // Pace is how a loop other than the dispatcher waits while its connection fails: up to 2 s, or
-// until PostgreSQL has answered another loop.
+// until PostgreSQL has answered another loop. It is not the dispatcher's Outage: with the
+// dispatcher's short pauses a relay's five loops would dial 15 to 30 times a second.
 type Pace struct {
 	signal   *Broadcast      // that PostgreSQL has answered
 	wake     func()          // lets the dispatcher poll
-	backoff  retry.Backoff   // nil while all is well
-	Answered <-chan struct{} // ends the pause; nil while all is well
+	backoff  retry.Backoff   // nil without a failure
+	Answered <-chan struct{} // ends the pause; nil without a failure
 }
 
 // NewPace waits for a signal, and calls wake at the first failure and at its end.
@@ -52,7 +53,8 @@ func (p *Pace) Try() { p.Answered = p.signal.await() }
 // when it is over.
 func (p *Pace) Fail() time.Duration {
 	if p.backoff == nil {
-		p.backoff = retry.WithJitterPercent(30, retry.WithCappedDuration(2*time.Second, retry.NewExponential(50*time.Millisecond)))
+		doubling := retry.NewExponential(50 * time.Millisecond)
+		p.backoff = retry.WithJitterPercent(30, retry.WithCappedDuration(2*time.Second, doubling))
 		p.wake()
 	}
 	wait, _ := p.backoff.Next()

@@ -34,7 +34,7 @@ type Pool struct {
 	idle    []idleConn
 	asking  []int64 // one for each call that asks the pool: its WaitCount at the call's begin, ascending
 	feeding bool    // feed is called again soon
-	closed  bool    // Put gives back to the pool: for whatever outlives the run
+	closed  bool    // Put gives back to the *sql.DB: the run has ended
 
 	sessions map[any]string // what puts the session back, by the driver's connection
 
@@ -83,8 +83,8 @@ func (p *Pool) Get(ctx context.Context) (*sql.Conn, error) {
 	}
 }
 
-// living takes a connection from the pool and asks whether it lives. After a restart of the server
-// a pool is full of connections that do not, and each would be an error of its own.
+// living takes a connection from the *sql.DB and pings it. After a restart of the server each idle
+// connection is dead, and each would be an error.
 func living(ctx context.Context, db *sql.DB) (*sql.Conn, error) {
 	for tries := db.Stats().Idle + 2; ; tries-- {
 		conn, err := db.Conn(ctx)
@@ -143,9 +143,10 @@ func (p *Pool) Put(conn *sql.Conn) {
 	p.feed()
 }
 
-// feed gives an idle connection to the pool if a call of Get may wait for the pool's limit: a wait
-// has begun since that call did. For a call that dials it gives none, as the pool would close it. A
-// call may begin to wait later, so feed is repeated while there is one.
+// feed gives an idle connection to the *sql.DB if a call of Get may wait there for its limit: a
+// wait has begun since that call did. A call that dials gets none, as the *sql.DB would close it:
+// without WaitCount 16 workers dialled up to 27 times at their start. A call may begin to wait
+// later, so feed is repeated while calls ask.
 func (p *Pool) feed() {
 	if n := len(p.idle); n > 0 && len(p.asking) > 0 && p.asking[0] < p.db.Stats().WaitCount {
 		_ = p.idle[n-1].Close()
@@ -182,7 +183,7 @@ func (p *Pool) Release() {
 	}
 }
 
-// Discard closes the idle connections: one has proved to be dead, and the others may be as well.
+// Discard closes the idle connections: one was dead, so the others may be dead.
 func (p *Pool) Discard() {
 	for _, conn := range p.take() {
 		Drop(conn.Conn)
@@ -197,7 +198,7 @@ func (p *Pool) take() []idleConn {
 	return idle
 }
 
-// Drop closes the connection itself, whatever state it is in.
+// Drop closes the connection itself, in any state.
 func Drop(conn *sql.Conn) {
 	_ = conn.Raw(func(any) error { return driver.ErrBadConn })
 	_ = conn.Close()
@@ -270,7 +271,8 @@ func One(result sql.Result, err error) error {
 	}
 	n, err := result.RowsAffected()
 	if err == nil && n != 1 {
-		err = fmt.Errorf("relay: the row was not written: %d rows instead of 1; is there a trigger on the outbox's tables?", n)
+		err = fmt.Errorf("relay: the row was not written: %d rows instead of 1; is there a trigger on the outbox's tables?",
+			n)
 	}
 	return err
 }

@@ -5,11 +5,13 @@ import (
 	"regexp"
 )
 
-// What drivers say of a connection string that they cannot parse repeats the string or parts of it, which may be of its password. They parse
-// it when they connect for the first time.
-var repeatsDSN = regexp.MustCompile(`(?i)://|password\s*=|connection (info )?string|wrong value for|cannot parse|don't know how to set|invalid connection protocol|unknown port`)
+// repeatsDSN finds texts that may have parts of a connection string in them, such as its password.
+// Drivers repeat a connection string that they cannot parse, which they do when they first connect.
+var repeatsDSN = regexp.MustCompile(`(?i)://|password\s*=|connection (info )?string|wrong value for|cannot parse|` +
+	`don't know how to set|invalid connection protocol|unknown port`)
 
-// hidden is an error whose text is not shown. errors.Is and errors.As see through it, as what it means for a retry stays.
+// hidden is an error whose text is not shown. errors.Is and errors.As see through it, as a retry
+// depends on them.
 type hidden struct{ err error }
 
 func (hidden) Error() string {
@@ -21,7 +23,8 @@ func (h hidden) As(target any) bool   { return errors.As(h.err, target) }
 // RepeatsDSN reports whether a text may have parts of a connection string in it.
 func RepeatsDSN(text string) bool { return repeatsDSN.MatchString(text) }
 
-// WithoutDSN is err, but for one that may repeat the connection string: that is replaced. It is for errors of the driver, not of handlers.
+// WithoutDSN hides the text of an error that may repeat the connection string, and returns other
+// errors as they are. It is for errors of the driver, not of handlers.
 func WithoutDSN(err error) error {
 	if err == nil || Code(err) != "" || !RepeatsDSN(err.Error()) {
 		return err

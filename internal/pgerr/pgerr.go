@@ -1,5 +1,5 @@
-// Package pgerr tells what an error of a PostgreSQL driver means for a transaction. It knows SQLSTATEs
-// through a one-method interface, so it imports no driver.
+// Package pgerr tells what an error of a PostgreSQL driver means for a transaction. It knows
+// SQLSTATEs through a one-method interface, so it imports no driver.
 package pgerr
 
 import (
@@ -29,14 +29,16 @@ const (
 	Foreign Fault = ""
 	// Connection: it has ended. Another one may work.
 	Connection Fault = "the connection's"
-	// Server: it is going, is full, takes no writes or refuses the login. The connection is of no use.
+	// Server: it is going, is full, takes no writes or refuses the login. The connection is of no
+	// use.
 	Server Fault = "the server's"
 	// Resources: memory, disk or connections of the server did not suffice for one statement.
 	Resources Fault = "the server's resources"
-	// Others: the statement gave way to another transaction, waited too long for it, or was canceled.
+	// Others: the statement gave way to another transaction, waited too long for it, or was
+	// canceled.
 	Others Fault = "other transactions'"
-	// Refused: a row, also a damaged one, a trigger, a right or a definition is to blame. It is all that
-	// faults does not name.
+	// Refused: a row, also a damaged one, a trigger, a right or a definition is to blame. It is all
+	// that faults does not name.
 	Refused Fault = "the statement's"
 )
 
@@ -66,8 +68,8 @@ type noConnection struct{ error }
 
 func (n noConnection) Unwrap() error { return n.error }
 
-// NoConnection marks an error as that of a connection that could not be made. Whatever its SQLSTATE is,
-// as 42501 where the right to connect was revoked, it is the server's fault.
+// NoConnection marks an error as that of a connection that could not be made. It is the server's
+// fault with any SQLSTATE, such as 42501 where the right to connect was revoked.
 func NoConnection(err error) error { return noConnection{err} }
 
 // Of is whose fault err is.
@@ -107,15 +109,16 @@ func Passing(err error) bool { f := Of(err); return f == Connection || f == Othe
 // the lane's rows, or in a trigger or right of the app's: other lanes go on.
 func Refusal(err error) bool { return Of(err) == Refused }
 
-// Blameless reports whether err says nothing about what a statement was to do: of the relay's own it
-// is no attempt of a task.
+// Blameless reports whether err says nothing about what a statement was to do: of the relay's own
+// it is no attempt of a task.
 func Blameless(err error) bool { f := Of(err); return f != Foreign && f != Refused }
 
 // Conflict reports whether err says that a transaction gave way to another one and may be repeated.
 func Conflict(err error) bool { c := Code(err); return c == "40001" || c == "40P01" }
 
 // CommitFailed reports whether err, returned by Commit, says that the transaction was surely not
-// committed by it. Everything else is unknown: PostgreSQL may have committed before the reply was lost.
+// committed by it. Everything else is unknown: PostgreSQL may have committed before the reply was
+// lost.
 func CommitFailed(err error) bool {
 	switch c := Code(err); {
 	case c == "40003": // statement_completion_unknown
@@ -130,7 +133,9 @@ func CommitFailed(err error) bool {
 	if errors.Is(err, sql.ErrTxDone) {
 		return true
 	}
-	// Both drivers answer a COMMIT in a failed transaction with a ROLLBACK and an error without a code.
+	// Both drivers answer a COMMIT in a failed transaction with a ROLLBACK and an error without a
+	// code.
 	text := err.Error()
-	return strings.Contains(text, "in a failed transaction") || strings.Contains(text, "commit unexpectedly resulted in rollback")
+	return strings.Contains(text, "in a failed transaction") ||
+		strings.Contains(text, "commit unexpectedly resulted in rollback")
 }

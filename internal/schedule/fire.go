@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/lib/pq"
@@ -15,9 +16,11 @@ import (
 
 // dueSQL locks the schedule that has been due for longest.
 const dueSQL = `/* outbox: lock a schedule that is due */
-SELECT s.name, (extract(epoch FROM s.next_at) * 1000000)::bigint, (extract(epoch FROM now()) * 1000000)::bigint, s.paused,
+SELECT s.name, (extract(epoch FROM s.next_at) * 1000000)::bigint, (extract(epoch FROM now()) * 1000000)::bigint,
+       s.paused,
        set_config('idle_in_transaction_session_timeout', $3, true), set_config('lock_timeout', $3, true)
-  FROM outbox.schedule s JOIN unnest($1::text[], $2::text[]) AS k (name, definition) ON s.name = k.name AND s.definition = k.definition
+  FROM outbox.schedule s JOIN unnest($1::text[], $2::text[]) AS k (name, definition)
+    ON s.name = k.name AND s.definition = k.definition
  WHERE s.next_at <= now()
  ORDER BY s.next_at LIMIT 1 FOR UPDATE OF s SKIP LOCKED`
 
@@ -39,7 +42,8 @@ func (s *Scheduler) fireOne(ctx context.Context, fired map[string]bool) (name st
 	err = s.Pool.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		var due, now int64
 		var paused bool
-		err := tx.QueryRowContext(ctx, s.Schema.SQL(dueSQL), pq.Array(names), pq.Array(definitions), pg.Millis(pg.Bookkeeping)).
+		args := []any{pq.Array(names), pq.Array(definitions), pg.Millis(pg.Bookkeeping)}
+		err := tx.QueryRowContext(ctx, s.Schema.SQL(dueSQL), args...).
 			Scan(&name, &due, &now, &paused, new(string), new(string))
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
@@ -76,7 +80,7 @@ func (s *Scheduler) fireOne(ctx context.Context, fired map[string]bool) (name st
 func (s *Schedule) tasks(at []time.Time, schema pg.Schema) []outbox.NewTask {
 	out := make([]outbox.NewTask, len(at))
 	for i, t := range at {
-		options := append(s.Task.Options[:len(s.Task.Options):len(s.Task.Options)], outbox.RunAt(t), outbox.Schema(string(schema)))
+		options := append(slices.Clone(s.Task.Options), outbox.RunAt(t), outbox.Schema(string(schema)))
 		out[i] = outbox.NewTask{Type: s.Task.Type, Payload: json.RawMessage(s.payload), Options: options}
 	}
 	return out

@@ -24,7 +24,8 @@ func fired(t *testing.T, db *relaytest.Database) string {
 	return db.Text(t, `SELECT COALESCE(string_agg(payload::text, ' ' ORDER BY payload), '') FROM outbox.task`)
 }
 
-// Each catches up as it says, in several transactions if need be. A firing during a pause is passed over.
+// Each catches up as it says, in several transactions if need be. A firing during a pause is passed
+// over.
 func TestMissedFiringsAreMadeUpForOnceOrAll(t *testing.T) {
 	t.Parallel()
 	db := relaytest.NewDatabase(t)
@@ -103,8 +104,8 @@ func TestAChangedTimingIsComputedAnewAndAnUnchangedOneIsKept(t *testing.T) {
 	}
 }
 
-// A schedule whose Next misbehaves ends after the firing that was due. A schedule whose task PostgreSQL
-// refuses stays due. Others fire meanwhile, and both go on once they work.
+// A schedule whose Next misbehaves ends after the firing that was due. A schedule whose task
+// PostgreSQL refuses stays due. Others fire meanwhile, and both go on once they work.
 func TestAScheduleThatMisbehavesStopsAlone(t *testing.T) {
 	t.Parallel()
 	db, wild := relaytest.NewDatabase(t), false

@@ -31,15 +31,17 @@ const orphaned = `NOT EXISTS (SELECT 1 FROM outbox.relay r WHERE r.alive_until >
 const addSQL = `/* outbox: add or change a schedule */
 INSERT INTO outbox.schedule AS s (name, next_at, catch_up, task_type, payload, spec, timing, definition)
 VALUES ($1, timestamptz 'epoch' + $2::bigint * interval '1 microsecond', $3, $4, $5::jsonb, $6, $7, $8)
-ON CONFLICT (name) DO UPDATE SET catch_up = EXCLUDED.catch_up, task_type = EXCLUDED.task_type, payload = EXCLUDED.payload,
+ON CONFLICT (name) DO UPDATE
+   SET catch_up = EXCLUDED.catch_up, task_type = EXCLUDED.task_type, payload = EXCLUDED.payload,
        spec = EXCLUDED.spec, timing = EXCLUDED.timing, definition = EXCLUDED.definition,
-       next_at = CASE WHEN s.timing = EXCLUDED.timing THEN COALESCE(s.next_at, EXCLUDED.next_at) ELSE EXCLUDED.next_at END
+       next_at = CASE WHEN s.timing = EXCLUDED.timing THEN COALESCE(s.next_at, EXCLUDED.next_at)
+                      ELSE EXCLUDED.next_at END
  WHERE (s.definition <> EXCLUDED.definition OR s.next_at IS NULL AND EXCLUDED.next_at IS NOT NULL)
    AND (NOT $9::boolean OR ` + forsaken + `)`
 
 // register adds this relay's schedules, or changes them to what they are here. Others' stay. One
-// that it has registered before it changes only if no relay fires it any more. One whose Next panics
-// rests first.
+// that it has registered before it changes only if no relay fires it any more. One whose Next
+// panics rests first.
 func (s *Scheduler) register(ctx context.Context) error {
 	for i := range s.Schedules {
 		one := &s.Schedules[i]
@@ -71,14 +73,14 @@ func (s *Scheduler) add(ctx context.Context, one *Schedule) error {
 		if f.why != nil {
 			s.ended(one.Name, f.why)
 		}
-		_, err = tx.ExecContext(ctx, s.Schema.SQL(addSQL), one.Name, micros(f.next), one.catchUp(), one.Task.Type, one.payload,
-			one.Spec, one.timing, one.definition, s.known[one.Name])
+		_, err = tx.ExecContext(ctx, s.Schema.SQL(addSQL), one.Name, micros(f.next), one.catchUp(),
+			one.Task.Type, one.payload, one.Spec, one.timing, one.definition, s.known[one.Name])
 		return err
 	})
 }
 
-// What became of this relay's schedules: another process may have changed or removed one, and a
-// clock that was ahead may have written its next firing.
+// The rows of this relay's schedules: another process may have changed or removed one, and a clock
+// that was ahead may have written its next firing.
 const watchSQL = `/* outbox: find the next firing */
 SELECT k.name, s.name IS NULL, s.definition <> k.definition, ` + forsaken + `, ` + orphaned + `,
        (extract(epoch FROM s.next_at) * 1000000)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
@@ -96,8 +98,8 @@ type seen struct {
 }
 
 // nextFiring returns in how long the next of the schedules is due. What nobody fires any more is to
-// be registered again. Where a relay that lives has it otherwise, that is done once for each firing:
-// if neither form can be enqueued, the relays would change it for ever.
+// be registered again. Where a relay that lives has it otherwise, that is done once for each
+// firing: if neither form can be enqueued, the relays would change it for ever.
 func (s *Scheduler) nextFiring(ctx context.Context) (wait time.Duration, err error) {
 	all, err := s.look(ctx)
 	if err != nil {
@@ -139,7 +141,8 @@ func (s *Scheduler) look(ctx context.Context) (all []seen, err error) {
 		defer rows.Close()
 		for rows.Next() {
 			var one seen
-			if err := rows.Scan(&one.name, &one.missing, &one.changed, &one.forsaken, &one.orphaned, &one.next, &one.now); err != nil {
+			err := rows.Scan(&one.name, &one.missing, &one.changed, &one.forsaken, &one.orphaned, &one.next, &one.now)
+			if err != nil {
 				return err
 			}
 			all = append(all, one)
@@ -174,7 +177,8 @@ func (s *Scheduler) believe(ctx context.Context, one seen) (next int64, err erro
 	if err != nil {
 		return 0, err
 	}
-	s.Log.Warn("outbox: a schedule's next firing lay further ahead than its timing says, as if PostgreSQL's clock had been ahead; it is set back",
+	s.Log.Warn("outbox: a schedule's next firing lay further ahead than its timing says, "+
+		"as if PostgreSQL's clock had been ahead; it is set back",
 		"schedule", one.name, "from", time.UnixMicro(next).UTC(), "to", f.next)
 	return f.next.UnixMicro(), nil
 }

@@ -31,7 +31,8 @@ type Scheduler struct {
 
 // New returns the scheduler of one run of a relay.
 func New(p Params) *Scheduler {
-	return &Scheduler{Params: p, registered: map[string]bool{}, known: map[string]bool{}, changed: map[string]bool{}, overdue: map[string]int64{}, rests: rests{}}
+	return &Scheduler{Params: p, registered: map[string]bool{}, known: map[string]bool{}, changed: map[string]bool{},
+		overdue: map[string]int64{}, rests: rests{}}
 }
 
 // of is the schedule of that name.

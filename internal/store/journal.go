@@ -6,7 +6,6 @@ import (
 	"database/sql/driver"
 	"fmt"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -53,10 +52,11 @@ func (r *Runs) Batch() bool { return len(r.IDs) > 1 && !r.Suspect }
 // several tasks.
 func (r *Runs) Forget(of *Store, done []*Row) string {
 	if r.Batch() {
-		return of.SQL("DELETE FROM outbox.running WHERE task_id = " + strconv.FormatInt(r.first, 10) + " AND token = '" + r.Token + "'")
+		return of.SQL(fmt.Sprintf("DELETE FROM outbox.running WHERE task_id = %d AND token = '%s'", r.first, r.Token))
 	}
 	ids, _ := pq.Array(r.IDs).Value() // no error, of integers
-	return of.ForgetTasks(done) + of.SQL(fmt.Sprintf("; DELETE FROM outbox.running WHERE task_id = ANY ('%s') AND token = '%s'", ids, r.Token))
+	const runs = "; DELETE FROM outbox.running WHERE task_id = ANY ('%s') AND token = '%s'"
+	return of.ForgetTasks(done) + of.SQL(fmt.Sprintf(runs, ids, r.Token))
 }
 
 type journalReply struct {
@@ -79,7 +79,8 @@ type Journal struct {
 }
 
 func NewJournal(s *Store, pace pg.Pace, workers int) *Journal {
-	return &Journal{Store: s, pace: pace, held: pg.NewDedicated(s.Conns), in: make(chan *Runs, workers), open: map[string]struct{}{}, poke: make(chan struct{}, 1)}
+	return &Journal{Store: s, pace: pace, held: pg.NewDedicated(s.Conns), in: make(chan *Runs, workers),
+		open: map[string]struct{}{}, poke: make(chan struct{}, 1)}
 }
 
 // Record journals runs that are about to begin and returns what earlier runs left, by task; a task
@@ -170,7 +171,7 @@ func (j *Journal) waiting(first *Runs) []*Runs {
 }
 
 func (j *Journal) write(ctx context.Context, batch []*Runs) {
-	// What this relay has ended itself must not look like a lost run.
+	// A run that this relay has ended itself must not look like a lost run.
 	if err := j.WriteNotes(ctx, false); err != nil && !pgerr.Refusal(err) {
 		for _, r := range batch {
 			r.reply <- journalReply{err: err}
@@ -197,7 +198,8 @@ func (j *Journal) write(ctx context.Context, batch []*Runs) {
 // refuses that, as one of them may be the reason.
 func (j *Journal) writeSingle(ctx context.Context, single []*Runs) {
 	taskIDs, tokens, suspects := pairs(single)
-	found, err := j.ask(ctx, recordRunsSQL, pq.Array(taskIDs), slices.Min(taskIDs), slices.Max(taskIDs), pq.Array(tokens), pq.Array(suspects), j.RelayID)
+	found, err := j.ask(ctx, recordRunsSQL, pq.Array(taskIDs), slices.Min(taskIDs), slices.Max(taskIDs),
+		pq.Array(tokens), pq.Array(suspects), j.RelayID)
 	for _, r := range single {
 		if len(single) > 1 && pgerr.Refusal(err) {
 			j.writeSingle(ctx, []*Runs{r})
@@ -217,8 +219,8 @@ func (j *Journal) ask(ctx context.Context, query string, args ...any) (found map
 		found = nil // it may be repeated
 		return j.Conns.Raw(conn, func(c pg.Exclusive) error {
 			return c.Together(ctx, "", j.SQL(query), args, "", func(v []driver.Value) error {
-				e := Earlier{Token: pg.Text(v[1]), LostConn: pg.Boolean(v[2]), alive: time.Duration(pg.Integer(v[3])) * time.Microsecond}
-				e.open = j.isOpen(e.Token)
+				e := Earlier{Token: pg.Text(v[1]), LostConn: pg.Boolean(v[2])}
+				e.alive, e.open = time.Duration(pg.Integer(v[3]))*time.Microsecond, j.isOpen(e.Token)
 				if found == nil {
 					found = map[int64][]Earlier{}
 				}

@@ -10,8 +10,8 @@ import (
 	"github.com/txoutbox/outbox/internal/pg"
 )
 
-// What is stored already is not written again, and not waited for. With $5 only what is missing is
-// stored: after a restore, say.
+// Limits that are stored already are not written again, and their locks not waited for. With $5
+// only missing limits are stored: after a restore, say.
 const storeLimitsSQL = `/* outbox: store the limits of types */
 INSERT INTO outbox.task_type AS t (task_type, max_running, rate, rate_per)
 SELECT l.task_type, NULLIF(l.max_running, 0), NULLIF(l.rate, 0), NULLIF(l.rate_per, 0)
@@ -26,7 +26,8 @@ ON CONFLICT (task_type) DO UPDATE SET max_running = COALESCE(EXCLUDED.max_runnin
 
 const storeSlotsSQL = `/* outbox: store the slots of types */
 INSERT INTO outbox.slot (task_type, slot)
-SELECT l.task_type, n FROM unnest($1::text[], $2::integer[]) AS l (task_type, max_running), generate_series(1, l.max_running) AS n
+SELECT l.task_type, n
+  FROM unnest($1::text[], $2::integer[]) AS l (task_type, max_running), generate_series(1, l.max_running) AS n
  WHERE NOT EXISTS (SELECT 1 FROM outbox.slot s WHERE s.task_type = l.task_type AND s.slot = n)
  ORDER BY l.task_type, n
 ON CONFLICT DO NOTHING`
@@ -58,13 +59,15 @@ func (s *Store) StoreLimits(ctx context.Context, tx Execer, of []Limit, missing 
 	if types == nil {
 		return nil
 	}
-	if _, err := tx.ExecContext(ctx, s.SQL(storeLimitsSQL), pq.Array(types), pq.Array(slots), pq.Array(counts), pq.Array(pers), missing); err != nil {
+	_, err := tx.ExecContext(ctx, s.SQL(storeLimitsSQL),
+		pq.Array(types), pq.Array(slots), pq.Array(counts), pq.Array(pers), missing)
+	if err != nil {
 		return err
 	}
 	if _, err := tx.ExecContext(ctx, s.SQL(storeSlotsSQL), pq.Array(types), pq.Array(slots)); err != nil {
 		return err
 	}
-	_, err := tx.ExecContext(ctx, s.SQL(storeBucketsSQL), pq.Array(types), pq.Array(counts))
+	_, err = tx.ExecContext(ctx, s.SQL(storeBucketsSQL), pq.Array(types), pq.Array(counts))
 	return err
 }
 
@@ -80,14 +83,15 @@ WITH free AS MATERIALIZED (
 locked AS MATERIALIZED (
   SELECT s.slot FROM outbox.slot s JOIN free f ON f.slot = s.slot AND f.lease_token IS NOT DISTINCT FROM s.lease_token
    WHERE s.task_type = $1 LIMIT $2 FOR UPDATE OF s SKIP LOCKED)
-SELECT slot, set_config('idle_in_transaction_session_timeout', $3, true), set_config('lock_timeout', $4, true) FROM locked`
+SELECT slot, set_config('idle_in_transaction_session_timeout', $3, true), set_config('lock_timeout', $3, true)
+  FROM locked`
 
 // LockSlots locks up to limit free slots of a type until the end of tx. A Tx or Batch claim
 // writes nothing into its slot: the end of its transaction, however it comes, frees the slot.
 func (s *Store) LockSlots(ctx context.Context, taskType string, tx *sql.Tx, limit int) (slots []int64, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pg.StatementTimeout)
 	defer cancel()
-	rows, err := tx.QueryContext(ctx, s.SQL(lockSlotsSQL), taskType, limit, pg.Millis(pg.Bookkeeping), pg.Millis(pg.Bookkeeping))
+	rows, err := tx.QueryContext(ctx, s.SQL(lockSlotsSQL), taskType, limit, pg.Millis(pg.Bookkeeping))
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +113,8 @@ UPDATE outbox.slot s SET task_id = f.task_id, lease_token = $4::uuid
  WHERE s.task_type = $1 AND s.slot = f.slot`
 
 // FillSlots gives each leased task one of the locked slots for as long as its lease lasts.
-func (s *Store) FillSlots(ctx context.Context, taskType string, tx *sql.Tx, slots []int64, rows []*Row, token string) error {
+func (s *Store) FillSlots(ctx context.Context, taskType string, tx *sql.Tx, slots []int64, rows []*Row,
+	token string) error {
 	if len(slots) == 0 || len(rows) == 0 {
 		return nil
 	}

@@ -33,9 +33,9 @@ type note struct {
 }
 
 // MarkLost notes that the runs lost their connection; ForgetRuns that they were no runs, or ended.
-// The returned function waits until that is written, if the server takes it in time: for callers
-// that let go of the tasks next, as whoever has them then should not find runs that are none, nor
-// count them when this process dies.
+// The returned function waits until that is written, if the server takes it in time. Callers wait
+// that release the tasks next, so that the next holder finds no such runs, and counts none when
+// this process dies.
 func (j *Journal) MarkLost(r *Runs) (wait func())   { return j.later(&j.mark, r) }
 func (j *Journal) ForgetRuns(r *Runs) (wait func()) { return j.later(&j.forget, r) }
 

@@ -1,7 +1,7 @@
 // Package upkeep is what a relay does beside its tasks: it says that it lives, and looks after what
 // all relays share.
 //
-//	Heartbeat  beats every 3 s; between two beats it does the jobs that are due, on the same connection
+//	Heartbeat  beats every 3 s; between two beats it does due jobs, on the same connection
 //	Job        each relay does it: take over, reap, sweep keys, report unhandled types, those of the
 //	           relay's other parts, and maintain, which does the shared jobs
 //	SharedJob  one relay of all does it, when its row in outbox.maintenance is due: fold,

@@ -16,8 +16,8 @@ const (
 	foldIdle   = 5 * time.Second // after nothing was found
 )
 
-// What two of these at once delete is different rows, as one of them waits for the other's and
-// finds them gone. The order of the inserts keeps them from a deadlock.
+// Two folds at once delete different rows: the later fold waits for rows of the earlier fold and
+// finds them deleted. The order of the inserts keeps them from a deadlock.
 const foldSQL = `/* outbox: fold the log of counts */
 WITH moved AS (
   DELETE FROM outbox.counter_log WHERE ctid = ANY (ARRAY(SELECT ctid FROM outbox.counter_log LIMIT $1))

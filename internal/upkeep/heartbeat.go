@@ -40,9 +40,10 @@ type Heartbeat struct {
 
 // New returns the heartbeat of one run of a relay.
 func New(p Params) *Heartbeat {
-	h := &Heartbeat{Params: p, First: make(chan struct{}), Tried: make(chan struct{}), on: pg.NewDedicated(p.Pool)}
-	all := append([]Job{{"take over", (&takeover{Params: p, streak: &h.streak}).run}}, p.Jobs...) // at the start in this order
-	h.jobs = newJobs(p.Now, p.Log, append(all,
+	h := &Heartbeat{Params: p, First: make(chan struct{}), Tried: make(chan struct{})}
+	h.on = pg.NewDedicated(p.Pool)
+	all := []Job{{"take over", (&takeover{Params: p, streak: &h.streak}).run}} // at the start in this order
+	h.jobs = newJobs(p.Now, p.Log, append(append(all, p.Jobs...),
 		Job{"reap", h.reap},
 		Job{"report unhandled types", h.reportUnhandled},
 		Job{"sweep keys", (&keySweep{schema: p.Schema}).run},
@@ -57,7 +58,7 @@ func (h *Heartbeat) Do(ctx context.Context, name string) (rest time.Duration, er
 	return h.jobs.doNamed(ctx, &h.on, name)
 }
 
-// Close gives the connection back, for who has not called Run.
+// Close gives the connection back if Run was not called.
 func (h *Heartbeat) Close() { h.on.Close() }
 
 // Alive is nil while this relay is known to be alive: only then it may claim. Else it is the error
@@ -87,9 +88,11 @@ func (h *Heartbeat) Ahead() time.Duration { return time.Duration(h.ahead.Load())
 // database. In a copy it returns no row.
 const beatSQL = `/* outbox: heartbeat */
 INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types, workers, connections, schedules)
-SELECT $1::uuid, $2::text, $3::integer, clock_timestamp() + $4::bigint * interval '1 microsecond', $5::text[], $6::integer, NULLIF($7::integer, 0), $8::jsonb
+SELECT $1::uuid, $2::text, $3::integer, clock_timestamp() + $4::bigint * interval '1 microsecond', $5::text[],
+       $6::integer, NULLIF($7::integer, 0), $8::jsonb
  WHERE NOT EXISTS (SELECT FROM outbox.origin_state($9) s WHERE s.refused)
-ON CONFLICT (relay_id) DO UPDATE SET alive_until = EXCLUDED.alive_until, connections = EXCLUDED.connections, taken_over_at = NULL
+ON CONFLICT (relay_id) DO UPDATE
+   SET alive_until = EXCLUDED.alive_until, connections = EXCLUDED.connections, taken_over_at = NULL
 RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
           COALESCE((SELECT database_id::text FROM outbox.identity), ''), ` + pg.CommitAsync
 
@@ -162,7 +165,8 @@ func (h *Heartbeat) Beat(ctx context.Context) error {
 	err := h.on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
 		ctx, cancel := context.WithTimeout(ctx, Interval)
 		defer cancel()
-		args := []any{h.RelayID, h.Host, h.PID, LeaseDuration.Microseconds(), pq.Array(h.Types), h.Workers, h.Pool.MaxConns(), h.Schedules, h.Environment}
+		args := []any{h.RelayID, h.Host, h.PID, LeaseDuration.Microseconds(), pq.Array(h.Types), h.Workers,
+			h.Pool.MaxConns(), h.Schedules, h.Environment}
 		var now int64
 		var databaseID string
 		sent := time.Now()
@@ -189,7 +193,7 @@ func (h *Heartbeat) Beat(ctx context.Context) error {
 	end := sent.Add(LeaseDuration)
 	h.end.Store(&end)
 	if h.streak.last.IsZero() {
-		close(h.First) // whoever waits for it may look at the end
+		close(h.First) // after the end is stored, which a waiter may read
 	}
 	h.streak.beat(sent, ahead)
 	return nil

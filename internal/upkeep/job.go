@@ -38,8 +38,8 @@ func newJobs(now func() time.Time, log *slog.Logger, of []Job) jobs {
 	return j
 }
 
-// work does the jobs that are due until it is time for the next beat; what has been due for longest
-// comes first. The error is that of a lost connection.
+// work does due jobs until the next beat is due, the job that has been due for longest first. The
+// error is that of a lost connection.
 func (j *jobs) work(ctx context.Context, on *pg.Dedicated, nextBeat time.Time) error {
 	for j.now().Before(nextBeat) && ctx.Err() == nil {
 		next := j.next()
@@ -92,7 +92,8 @@ func (j *jobs) do(ctx context.Context, on *pg.Dedicated, one *dueJob) error {
 	}
 	one.at = j.now().Add(refusedRest)
 	if !one.refused {
-		j.log.Warn("outbox: PostgreSQL refuses a job of the relay's upkeep; it is tried again", "job", one.Name, "error", pgerr.LogText(err))
+		j.log.Warn("outbox: PostgreSQL refuses a job of the relay's upkeep; it is tried again",
+			"job", one.Name, "error", pgerr.LogText(err))
 	}
 	one.refused = true
 	return nil

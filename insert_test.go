@@ -24,7 +24,8 @@ func TestPlainSQLInsertsEqualEnqueue(t *testing.T) {
 	exec(t, tx, `INSERT INTO outbox.task (task_type, payload) VALUES ('T', '{"usr_id": 5}')`)
 	exec(t, tx, `WITH u AS (INSERT INTO usr VALUES (5, 'a@example.com') RETURNING usr_id)
 		INSERT INTO outbox.task (task_type, payload) SELECT 'T', jsonb_build_object('usr_id', usr_id) FROM u`)
-	if got := scan[string](t, tx, `SELECT count(*) || ' of ' || count(DISTINCT to_jsonb(t) - 'task_id') FROM outbox.task t`); got != "5 of 1" {
+	if got := scan[string](t, tx, `SELECT count(*) || ' of ' || count(DISTINCT to_jsonb(t) - 'task_id')
+		FROM outbox.task t`); got != "5 of 1" {
 		t.Errorf("got %s kind of tasks, want 5 of 1", got)
 	}
 }
@@ -69,7 +70,8 @@ func TestAnEnqueuerNeedsOnlyToInsert(t *testing.T) {
 			func(tx *sql.Tx) []outbox.Enqueued {
 				later := put(t, tx, "T", 1, outbox.After(time.Hour))
 				return append(putMany(t, tx, outbox.NewTask{Type: "T"}, outbox.NewTask{Type: "T"}), later)
-			}, []string{"SELECT payload FROM outbox.task", "DELETE FROM outbox.task", "UPDATE outbox.task SET priority = 0",
+			}, []string{"SELECT payload FROM outbox.task", "DELETE FROM outbox.task", "UPDATE outbox.task SET " +
+				"priority = 0",
 				"SELECT * FROM outbox.dead_task",
 				"SELECT last_value FROM outbox.wake", "SELECT outbox.task_wake()", "SELECT outbox.check_task(1)"}},
 		"keyed tasks": {`GRANT INSERT, SELECT (task_id, outcome, position) ON outbox.keyed_task TO outbox_test_enqueuer`, func(tx *sql.Tx) []outbox.Enqueued {
@@ -124,7 +126,8 @@ func TestADroppedRowIsAnErrorAndNotAMissingTask(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	exec(t, d.db, `CREATE FUNCTION drop_row() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'`)
-	exec(t, d.db, `CREATE TRIGGER drop_row BEFORE INSERT ON outbox.task FOR EACH ROW WHEN (NEW.priority = 1) EXECUTE FUNCTION drop_row()`)
+	exec(t, d.db, `CREATE TRIGGER drop_row BEFORE INSERT ON outbox.task FOR EACH ROW WHEN (NEW.priority = 1)
+		EXECUTE FUNCTION drop_row()`)
 	tx := begin(t, d.db)
 	dropped := outbox.NewTask{Type: "T", Options: []outbox.Option{outbox.Priority(1)}}
 	if got, err := outbox.EnqueueMany(t.Context(), tx, []outbox.NewTask{dropped}); err == nil {

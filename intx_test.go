@@ -194,7 +194,8 @@ func TestInTxDoesNotCutACommitShortWhenItsContextEnds(t *testing.T) {
 			'BEGIN PERFORM pg_advisory_xact_lock_shared(8); RETURN NULL; END'`)
 		exec(t, d.db, `CREATE TABLE IF NOT EXISTS held ()`)
 		exec(t, d.db, `DROP TRIGGER IF EXISTS hold ON held`)
-		exec(t, d.db, `CREATE CONSTRAINT TRIGGER hold AFTER INSERT ON held DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION hold()`)
+		exec(t, d.db, `CREATE CONSTRAINT TRIGGER hold AFTER INSERT ON held DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+			EXECUTE FUNCTION hold()`)
 		gate := begin(t, d.db)
 		exec(t, gate, `SELECT pg_advisory_xact_lock(8)`)
 		name, done := newType(), make(chan error, 1)
@@ -206,7 +207,8 @@ func TestInTxDoesNotCutACommitShortWhenItsContextEnds(t *testing.T) {
 			})
 		}()
 		for waits := false; !waits; { // in its COMMIT
-			if err := d.db.QueryRow(`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits); err != nil {
+			if err := d.db.QueryRow(`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
+				AND wait_event_type = 'Lock')`).Scan(&waits); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -94,7 +94,8 @@ func TestRunNowWakesRelaysWithItsCommit(t *testing.T) {
 	t.Parallel()
 	const name = "app_outbox"
 	d := newDatabase(t, schema.Schema(name))
-	exec(t, d.db, `INSERT INTO app_outbox.task (task_type, run_at) SELECT 'T', now() + interval '1 hour' FROM generate_series(1, 3)`)
+	exec(t, d.db, `INSERT INTO app_outbox.task (task_type, run_at) SELECT 'T', now() + interval '1 hour'
+		FROM generate_series(1, 3)`)
 	exec(t, d.db, `SELECT setval('app_outbox.wake', 4102444800)`) // as a relay asks that is idle
 	received := d.listen(t, name, "outbox")
 	for _, c := range []struct {

@@ -174,7 +174,8 @@ func (d database) enqueue(t testing.TB, taskType string, payload any, opts ...ou
 }
 
 // lease is what a claim of a Leased handler does to a task.
-const lease = `UPDATE outbox.task SET state = 'leased', relay_id = gen_random_uuid(), lease_token = gen_random_uuid() WHERE task_id = $1`
+const lease = `UPDATE outbox.task SET state = 'leased', relay_id = gen_random_uuid(), lease_token = gen_random_uuid()
+	WHERE task_id = $1`
 
 // bury is the death of a task.
 const bury = `WITH gone AS (DELETE FROM outbox.task WHERE task_id = $1 RETURNING *)

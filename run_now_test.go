@@ -62,7 +62,8 @@ func TestRunNow(t *testing.T) {
 			}
 			end(t, holder.Rollback)
 			// Nor does it lock them.
-			if n := scan[int](t, e.db, `SELECT count(*) FROM (SELECT FROM outbox.task WHERE task_id = $1 FOR UPDATE SKIP LOCKED) t`, ready); n != 1 {
+			if n := scan[int](t, e.db, `SELECT count(*) FROM (SELECT FROM outbox.task
+				WHERE task_id = $1 FOR UPDATE SKIP LOCKED) t`, ready); n != 1 {
 				t.Errorf("%d rows could be locked; want 1", n)
 			}
 			end(t, tx.commit)

@@ -42,7 +42,8 @@ func TestASqlxTransactionOfAHandlerIsLikeItsDB(t *testing.T) {
 					7); err != nil || got != want {
 					t.Errorf("got %v, %v; want %v", got, err, want)
 				}
-				if err := tx.Get(&got, `SELECT user_id, mail, 1 AS without_a_field FROM usr`); (err == nil) != (about == "unsafe") {
+				if err := tx.Get(&got, `SELECT user_id, mail, 1 AS without_a_field
+					FROM usr`); (err == nil) != (about == "unsafe") {
 					t.Errorf("%s: got %v for a column without a field", about, err)
 				}
 			}

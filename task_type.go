@@ -28,7 +28,8 @@ func NewTaskType[P any](name string, opts ...Option) TaskType[P] {
 		panic(err)
 	}
 	if t := reflect.TypeFor[P](); hidesItsFields(t) {
-		panic(fmt.Errorf("%w: task type %s: %v has no exported field, so its JSON would be {}: export the fields (Email, not email) or implement json.Marshaler", ErrInvalidPayload, name, t))
+		panic(fmt.Errorf("%w: task type %s: %v has no exported field, so its JSON would be {}: export the fields "+
+			"(Email, not email) or implement json.Marshaler", ErrInvalidPayload, name, t))
 	}
 	if _, err := newSettings(opts); err != nil {
 		panic(err)

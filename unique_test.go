@@ -175,7 +175,8 @@ func TestEqualPayloadsHaveEqualKeysAndOthersDoNot(t *testing.T) {
 		t.Errorf("got %d tasks, want %d", n, len(groups))
 	}
 	// The oracle is PostgreSQL's own equality.
-	if n := scan[int](t, tx, `SELECT count(*) FROM outbox.task a, outbox.task b WHERE a.task_id < b.task_id AND a.payload = b.payload`); n > 0 {
+	if n := scan[int](t, tx, `SELECT count(*) FROM outbox.task a, outbox.task b WHERE a.task_id < b.task_id
+		AND a.payload = b.payload`); n > 0 {
 		t.Errorf("%d pairs of tasks have equal payloads", n)
 	}
 }
@@ -196,21 +197,27 @@ func TestPlainSQLWithAKeySkips(t *testing.T) {
 		}
 	}
 	// Rows of one statement see those before them.
-	exec(t, d.db, `INSERT INTO outbox.task (task_type, payload, unique_key) SELECT 'M', to_jsonb(n), (n % 3)::text FROM generate_series(1, 9) n`)
+	exec(t, d.db, `INSERT INTO outbox.task (task_type, payload, unique_key) SELECT 'M', to_jsonb(n), (n % 3)::text
+		FROM generate_series(1, 9) n`)
 	if n := len(rows(t, d.db, "M")); n != 3 {
 		t.Errorf("got %d tasks of M, want 3", n)
 	}
 	for _, want := range []string{"created", "updated"} {
-		const replace = `INSERT INTO outbox.keyed_task (task_type, unique_key, on_conflict) VALUES ('V', 'k', 'replace') RETURNING task_id || ' ' || outcome`
+		const replace = `INSERT INTO outbox.keyed_task (task_type, unique_key, on_conflict) VALUES ('V', 'k', 'replace')
+			RETURNING task_id || ' ' || outcome`
 		if got := scan[string](t, d.db, replace); got != fmt.Sprint(one(t, d.db, "V").ID, " ", want) {
 			t.Errorf("got task %s, want it %s", got, want)
 		}
 	}
 	for statement, want := range map[string]string{
-		`INSERT INTO outbox.task (task_type, unique_key) VALUES ('T', '')`:                                  "unique_key_length_check",
-		`INSERT INTO outbox.task (task_type, unique_key) VALUES ('T', repeat('k', 257))`:                    "unique_key_length_check",
-		`INSERT INTO outbox.task (task_type, unique_key) VALUES ('T', '$payload:1')`:                        "must not begin with $payload",
-		`INSERT INTO outbox.keyed_task (task_type, unique_key, on_conflict) VALUES ('T', 'k', 'overwrite')`: "must be skip, replace or reschedule",
+		`INSERT INTO outbox.task (task_type, unique_key)
+			VALUES ('T', '')`: "unique_key_length_check",
+		`INSERT INTO outbox.task (task_type, unique_key)
+			VALUES ('T', repeat('k', 257))`: "unique_key_length_check",
+		`INSERT INTO outbox.task (task_type, unique_key)
+			VALUES ('T', '$payload:1')`: "must not begin with $payload",
+		`INSERT INTO outbox.keyed_task (task_type, unique_key, on_conflict)
+			VALUES ('T', 'k', 'overwrite')`: "must be skip, replace or reschedule",
 	} {
 		if _, err := d.db.Exec(statement); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %s", statement, err, want)

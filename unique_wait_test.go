@@ -34,7 +34,8 @@ func (d database) waiting(t testing.TB, taskType, lock string) <-chan outcome {
 		if len(done) > 0 {
 			t.Fatalf("it did not wait: %v", <-done)
 		}
-		waits = scan[bool](t, d.db, `SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $1 AND $2 IN ('', locktype) AND NOT granted)`, pid, lock)
+		waits = scan[bool](t, d.db, `SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $1 AND $2 IN ('', locktype)
+			AND NOT granted)`, pid, lock)
 	}
 	return done
 }
@@ -69,7 +70,8 @@ func TestNoClaimStartsATaskBeforeTheEnqueueThatFoundItCommits(t *testing.T) {
 	d := newDatabase(t)
 	for _, promote := range []bool{false, true} {
 		taskType := newType()
-		exec(t, d.db, `INSERT INTO outbox.task (task_type, unique_key, run_at) VALUES ($1, 'k', now() + $2::boolean::int * interval '1 hour')`, taskType, promote)
+		exec(t, d.db, `INSERT INTO outbox.task (task_type, unique_key, run_at)
+			VALUES ($1, 'k', now() + $2::boolean::int * interval '1 hour')`, taskType, promote)
 		tx := begin(t, d.db)
 		if got := put(t, tx, taskType, 1, outbox.Unique("k")); got.Outcome != outbox.Skipped {
 			t.Fatal(got)
@@ -78,7 +80,8 @@ func TestNoClaimStartsATaskBeforeTheEnqueueThatFoundItCommits(t *testing.T) {
 			exec(t, d.db, `UPDATE outbox.task SET state = 'ready' WHERE task_type = $1`, taskType)
 		}
 		claim := func() int {
-			return scan[int](t, d.db, `WITH c AS MATERIALIZED (SELECT task_id FROM outbox.task WHERE state = 'ready' AND task_type = $1 FOR UPDATE SKIP LOCKED)
+			return scan[int](t, d.db, `WITH c AS MATERIALIZED (SELECT task_id FROM outbox.task WHERE state = 'ready'
+				AND task_type = $1 FOR UPDATE SKIP LOCKED)
 				SELECT count(*) FROM c`, taskType)
 		}
 		if n := claim(); n != 0 {
@@ -98,7 +101,8 @@ func TestAKeyIsTakenWhileItsTaskIsPromoted(t *testing.T) {
 	taskType := newType()
 	first := d.enqueue(t, taskType, 1, outbox.Unique("k"), outbox.After(time.Hour))
 	promote := begin(t, d.db)
-	exec(t, promote, `WITH due AS MATERIALIZED (SELECT task_id FROM outbox.task WHERE task_type = $1 FOR NO KEY UPDATE SKIP LOCKED)
+	exec(t, promote, `WITH due AS MATERIALIZED (SELECT task_id FROM outbox.task
+		WHERE task_type = $1 FOR NO KEY UPDATE SKIP LOCKED)
 		UPDATE outbox.task SET state = 'ready' WHERE task_id = ANY (ARRAY(SELECT task_id FROM due))`, taskType)
 	if got := d.enqueue(t, taskType, 2, outbox.Unique("k")); got != (outbox.Enqueued{TaskID: first.TaskID,
 		Outcome: outbox.Skipped}) {
@@ -114,7 +118,8 @@ func TestARetryThatIsWrittenBackDuringAnEnqueueHoldsItsKey(t *testing.T) {
 	exec(t, d.db, `CREATE SCHEMA slow; CREATE FUNCTION slow.ne(text, text) RETURNS boolean LANGUAGE plpgsql AS
 		'BEGIN PERFORM pg_catalog.pg_advisory_lock_shared(8), pg_catalog.pg_advisory_unlock_shared(8); RETURN pg_catalog.textne($1, $2); END';
 		CREATE OPERATOR slow.<> (LEFTARG = text, RIGHTARG = text, FUNCTION = slow.ne)`)
-	exec(t, d.db, `ALTER FUNCTION outbox.take_key(text, text, bigint) SET search_path = slow, pg_catalog`) // lock_waiting says state <> 'leased'
+	exec(t, d.db, `ALTER FUNCTION outbox.take_key(text, text, bigint)
+		SET search_path = slow, pg_catalog`) // lock_waiting says state <> 'leased'
 	taskType := newType()
 	first := d.enqueue(t, taskType, 1, outbox.Unique("k"))
 	gate, claim := begin(t, d.db), begin(t, d.db)

@@ -59,7 +59,8 @@ func TestFanoutCopiesWhatRegisterTakes(t *testing.T) {
 			outbox.MaxPayload(2<<20), outbox.OrderedBy("k"))
 		return err
 	}))
-	db.Do(t, `INSERT INTO outbox.task (task_type, payload, headers) VALUES ('text', to_jsonb(repeat('y', 1 << 20)), jsonb_build_object('h', repeat('x', 10000)))`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, payload, headers)
+		VALUES ('text', to_jsonb(repeat('y', 1 << 20)), jsonb_build_object('h', repeat('x', 10000)))`)
 	relaytest.Run(t, db.DB, reg, relay.Config{})
 	nothingLeft(t, db)
 	if got := db.Text(t, `SELECT concat(count(*), min(last_error)) FROM outbox.dead_task`); got != "0" {

@@ -43,7 +43,8 @@ func TestTheMapOfForwarding(t *testing.T) {
 			f := forward.Register(reg, placed, slow{to}, forward.Timeout(time.Millisecond))
 			enqueue(t, db, 1, nil)
 			log := relaytest.Once(t, db.DB, reg, relay.Config{})
-			got := strings.Fields(db.Text(t, `SELECT concat_ws(' ', attempt, (SELECT count(*) FROM outbox.dead_task)) FROM (
+			got := strings.Fields(db.Text(t, `SELECT concat_ws(' ', attempt, (SELECT count(*) FROM outbox.dead_task))
+				FROM (
 				SELECT attempt FROM outbox.task UNION ALL SELECT attempt FROM outbox.dead_task) AS t`))
 			if counts := got[0] == "1"; counts != strings.HasPrefix(row["attempt counts"], "yes") {
 				t.Errorf("the attempt counts: %v", counts)

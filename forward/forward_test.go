@@ -151,7 +151,8 @@ func TestAPermanentErrorIsADeadLetterAtOnce(t *testing.T) {
 	enqueue(t, db, 10, nil)
 	relaytest.Run(t, db.DB, reg, relay.Config{})
 	nothingLeft(t, db)
-	if got := db.Text(t, `SELECT string_agg(concat_ws(' ', payload, attempt, reason, last_error), '|') FROM outbox.dead_task`); got != `{"n": 3} 1 handler too large` {
+	if got := db.Text(t, `SELECT string_agg(concat_ws(' ', payload, attempt, reason, last_error), '|')
+		FROM outbox.dead_task`); got != `{"n": 3} 1 handler too large` {
 		t.Errorf("dead letters: %s", got)
 	}
 	if s := f.Stats(); s.Published != 9 || s.Permanent != 1 || s.Temporary != 0 {
@@ -272,7 +273,8 @@ func TestEachTargetHasItsOwnProgress(t *testing.T) {
 	if fmt.Sprint(got) != fmt.Sprint("[", ids, "]") {
 		t.Errorf("billing got %v, want %s", got, ids)
 	}
-	if dead := db.Text(t, `SELECT concat(count(*), ' ', min(task_type), ' ', min(priority)) FROM outbox.dead_task`); dead != "3 order.placed/search -2" {
+	if dead := db.Text(t, `SELECT concat(count(*), ' ', min(task_type), ' ', min(priority))
+		FROM outbox.dead_task`); dead != "3 order.placed/search -2" {
 		t.Errorf("dead letters: %s", dead)
 	}
 	if s := all["billing"].Stats(); s.Published != 3 || all["search"].Stats().Permanent != 3 {
@@ -306,7 +308,8 @@ func TestAPublisherThatAnswersForOthersPublishesNothing(t *testing.T) {
 	enqueue(t, db, 2, nil)
 	relaytest.Run(t, db.DB, reg, relay.Config{})
 	nothingLeft(t, db)
-	if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task WHERE last_error LIKE '%returned 7 errors for 1 events%'`); n != 2 {
+	if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task
+		WHERE last_error LIKE '%returned 7 errors for 1 events%'`); n != 2 {
 		t.Errorf("%d dead letters say so", n)
 	}
 }

@@ -60,9 +60,11 @@ func TestAFullTargetHoldsUpNoOther(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	relaytest.Eventually(t, time.Minute, "20 events to say why they wait", func() bool {
-		return db.Int(t, `SELECT count(*) FROM outbox.task WHERE last_error LIKE '%forward: unavailable since %queue is at its limit'`) == 20
+		return db.Int(t, `SELECT count(*) FROM outbox.task
+			WHERE last_error LIKE '%forward: unavailable since %queue is at its limit'`) == 20
 	})
-	if n := db.Int(t, `SELECT COALESCE(max(jsonb_array_length(timeline)), 0) FROM outbox.task WHERE attempt = 0`); n != 0 {
+	if n := db.Int(t, `SELECT COALESCE(max(jsonb_array_length(timeline)), 0) FROM outbox.task
+		WHERE attempt = 0`); n != 0 {
 		t.Errorf("an event that was put off has %d entries in its timeline", n)
 	}
 	to.answers(nil)
@@ -139,7 +141,8 @@ func TestPuttingOffHasABound(t *testing.T) {
 	forward.Register(reg, placed, to, forward.Handler(handlers.MaxAttempts(2), relaytest.RetrySoon()))
 	enqueue(t, db, 3, nil)
 	relaytest.Once(t, db.DB, reg, relay.Config{})
-	if got := db.Text(t, `SELECT concat(count(*), ' ', max(attempt)) FROM outbox.task WHERE last_error LIKE 'snooze after % forward: unavailable since %connection refused'`); got != "3 0" {
+	if got := db.Text(t, `SELECT concat(count(*), ' ', max(attempt)) FROM outbox.task
+		WHERE last_error LIKE 'snooze after % forward: unavailable since %connection refused'`); got != "3 0" {
 		t.Fatalf("events that say why they wait, and attempts: %s, want 3 0", got)
 	}
 	long := `UPDATE outbox.task SET run_at = now(), last_error = regexp_replace(last_error, 'since \S+:', 'since 2020-01-01T00:00:00Z:') WHERE task_id > $1`
@@ -147,7 +150,9 @@ func TestPuttingOffHasABound(t *testing.T) {
 	r := relaytest.Run(t, db.DB, reg, relay.Config{})
 	relaytest.Eventually(t, time.Minute, "two dead letters",
 		func() bool { return db.Int(t, `SELECT count(*) FROM outbox.dead_task`) == 2 })
-	if got := db.Text(t, `SELECT string_agg(concat_ws(' ', attempt, last_error), '|') FROM outbox.dead_task`); strings.Count(got, "2 forward: unavailable since 2020-01-01T00:00:00Z: connection refused") != 2 {
+	if got := db.Text(t, `SELECT string_agg(concat_ws(' ', attempt, last_error), '|')
+		FROM outbox.dead_task`); strings.Count(got, "2 forward: unavailable since 2020-01-01T00:00:00Z: connection "+
+		"refused") != 2 {
 		t.Errorf("dead letters: %s", got)
 	}
 	r.Stop()
@@ -156,7 +161,8 @@ func TestPuttingOffHasABound(t *testing.T) {
 		t.Fatal(err)
 	}
 	relaytest.Once(t, db.DB, reg, relay.Config{})
-	if got := db.Text(t, `SELECT concat(count(*), ' ', max(attempt)) FROM outbox.task WHERE last_error LIKE 'snooze after %'`); got != "3 0" {
+	if got := db.Text(t, `SELECT concat(count(*), ' ', max(attempt)) FROM outbox.task
+		WHERE last_error LIKE 'snooze after %'`); got != "3 0" {
 		t.Errorf("after a redrive, events that wait, and attempts: %s, want 3 0", got)
 	}
 }

@@ -116,7 +116,8 @@ func TestASecondConsumerWaitsForTheFirst(t *testing.T) {
 		answer := make(chan bool, 1)
 		go func() { answer <- once(t, db.DB, "/orders", "1") }()
 		relaytest.Eventually(t, 20*time.Second, "the second one to wait", func() bool {
-			return db.Int(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 1
+			return db.Int(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+				AND wait_event_type = 'Lock'`) == 1
 		})
 		if end == "commit" {
 			err = holder.Commit()
@@ -180,7 +181,8 @@ func TestPurgeForgetsWhatItsTimeIsOver(t *testing.T) {
 	db := relaytest.NewDatabase(t)
 	once(t, db.DB, "/orders", "kept")
 	once(t, db.DB, "/orders", "short", inbox.Keep(time.Microsecond))
-	db.Do(t, `INSERT INTO outbox.inbox (source, event_id, keep_until) SELECT '/old', n::text, now() - interval '1 hour' FROM generate_series(1, 2500) n`)
+	db.Do(t, `INSERT INTO outbox.inbox (source, event_id, keep_until) SELECT '/old', n::text, now() - interval '1 hour'
+		FROM generate_series(1, 2500) n`)
 	n, err := inbox.Purge(t.Context(), db.DB)
 	if left := db.Text(t, `SELECT string_agg(event_id, ' ') FROM outbox.inbox`); err != nil || n != 2501 ||
 		left != "kept" {

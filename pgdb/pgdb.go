@@ -62,7 +62,8 @@ func OpenFunc(dsn func(ctx context.Context) (string, error)) *sql.DB {
 func check(dsn string) error {
 	if _, err := pq.NewConnector(dsn); err != nil {
 		if pgerr.RepeatsDSN(err.Error()) {
-			return errors.New("not a connection string of lib/pq; what is wrong with it is not shown, as that repeats it")
+			return errors.New("not a connection string of lib/pq; what is wrong with it is not shown, as that " +
+				"repeats it")
 		}
 		return fmt.Errorf("not a connection string of lib/pq: %w", err)
 	}

@@ -146,7 +146,8 @@ func (r *Relays) Kill() {
 	_ = p.Kill()
 	<-p.Ended
 	// Its lease need not run out first.
-	r.db.Do(r.t, fmt.Sprintf(`UPDATE outbox.relay SET alive_until = clock_timestamp() - interval '1 second' WHERE pid = %d`, p.Pid))
+	r.db.Do(r.t, fmt.Sprintf(`UPDATE outbox.relay SET alive_until = clock_timestamp() - interval '1 second'
+		WHERE pid = %d`, p.Pid))
 	r.start(i)
 }
 

@@ -103,8 +103,10 @@ func TestTheDocumentationNamesWhatExists(t *testing.T) {
 		}
 	}
 	// The check itself finds what it should, and nothing else.
-	text := "`TestNone` `relay.TestInTx…` `ExampleNone` `handlers.ExampleStats` `outbox.None` `relay.Config.None` `Task.None(d)` `task.None` `None` `OnNone(1)`" +
-		"`TestEnqueue` `relay.ExampleFair` `outbox.Enqueue(ctx, tx, …)` `relay.Config.Order: relay.Random` `Task.Complete` `task.ID` `RunAt` `After(d)` `outbox.task` `GRANT SELECT`"
+	text := "`TestNone` `relay.TestInTx…` `ExampleNone` `handlers.ExampleStats` `outbox.None` `relay.Config.None` " +
+		"`Task.None(d)` `task.None` `None` `OnNone(1)`" +
+		"`TestEnqueue` `relay.ExampleFair` `outbox.Enqueue(ctx, tx, …)` `relay.Config.Order: relay.Random` " +
+		"`Task.Complete` `task.ID` `RunAt` `After(d)` `outbox.task` `GRANT SELECT`"
 	if found := n.unknown(text); len(found) != 10 {
 		t.Errorf("the check found %q, want the first 10 names", found)
 	}

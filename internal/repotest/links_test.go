@@ -77,7 +77,8 @@ func TestLinksOfTheDocumentationLeadSomewhere(t *testing.T) {
 			t.Errorf("docs/README.md has no link to %s", name)
 		}
 	}
-	if found := deadLinks("docs/design.md", "[a](none.md) [b](features.md#none) [c](features.md#fetchq) [d](../README.md) [e](https://example.com/none)"); len(found) != 2 {
+	if found := deadLinks("docs/design.md", "[a](none.md) [b](features.md#none) [c](features.md#fetchq) "+
+		"[d](../README.md) [e](https://example.com/none)"); len(found) != 2 {
 		t.Errorf("the check found %q, want the first 2", found)
 	}
 }

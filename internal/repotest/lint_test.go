@@ -162,7 +162,8 @@ func TestSQLHasNoneOfTheFormsThatAreKnownToBreak(t *testing.T) {
 		check(name, read(t, name))
 	}
 	if statements == 0 || len(files) == 0 {
-		t.Errorf("%d statements with SKIP LOCKED were found in Go, and %d files of SQL: the check does not see the claim", statements, len(files))
+		t.Errorf("%d statements with SKIP LOCKED were found in Go, and %d files of SQL: the check does not see "+
+			"the claim", statements, len(files))
 	}
 }
 
@@ -170,7 +171,8 @@ func TestTheLintOfSQLFindsTheFormsThatAreKnownToBreak(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
 		`SELECT 1 FROM t ORDER BY  Random () LIMIT 1`,
-		"/* claim */\nDELETE FROM t USING (SELECT id FROM (SELECT 1) x LIMIT 1 FOR UPDATE SKIP LOCKED) s WHERE t.id = s.id",
+		"/* claim */\nDELETE FROM t USING (SELECT id FROM (SELECT 1) x LIMIT 1 FOR UPDATE SKIP LOCKED) s WHERE t.id " +
+			"= s.id",
 		`DELETE FROM t WHERE id IN (SELECT id FROM t LIMIT $1 FOR NO KEY UPDATE)`,
 		`WITH c AS (SELECT id FROM t LIMIT 1 FOR UPDATE SKIP LOCKED) DELETE FROM t USING c WHERE t.id = c.id`,
 		`SELECT pg_try_advisory_xact_lock(1)`,
@@ -186,7 +188,8 @@ func TestTheLintOfSQLFindsTheFormsThatAreKnownToBreak(t *testing.T) {
 		}
 	}
 	for _, text := range []string{
-		`WITH c AS MATERIALIZED (SELECT id FROM t LIMIT 1 FOR UPDATE SKIP LOCKED) DELETE FROM t USING c WHERE t.id = c.id`,
+		`WITH c AS MATERIALIZED (SELECT id FROM t LIMIT 1 FOR UPDATE SKIP LOCKED) DELETE FROM t USING c
+			WHERE t.id = c.id`,
 		"UPDATE t\nSET a = 1 WHERE b IN (SELECT 1)", "SET LOCAL lock_timeout = 1", "SET CONSTRAINTS ALL IMMEDIATE",
 		"LISTEN works not; listen to it", "set lock_timeout: %w",
 	} {

@@ -38,7 +38,8 @@ func (b *batch) group() (group []int) {
 				break
 			}
 			if err := b.held[key]; err != nil { // which is no answer to this one: no attempt counts
-				b.settle(b.next, forward.Unavailable(fmt.Errorf("outboxamqp: not sent, as an earlier event of its key failed: %v", err), 0))
+				b.settle(b.next, forward.Unavailable(fmt.Errorf("outboxamqp: not sent, as an earlier event of its "+
+					"key failed: %v", err), 0))
 				continue
 			}
 			keys[key] = true

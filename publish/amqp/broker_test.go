@@ -77,7 +77,8 @@ func newRabbit(program, epmd string) (r *rabbit, err error) {
 		"rabbitmq.conf": fmt.Sprintf("listeners.tcp.1 = 127.0.0.1:%d\nmax_message_size = %d\n", r.port, mostBytes) +
 			"log.console = true\nlog.console.level = warning\nlog.file = false\n" +
 			// RabbitMQ 3.10 takes the one for the other.
-			"default_permissions.configure = .*\ndefault_permissions.read = ^(?!forbidden).*\ndefault_permissions.write = ^(?!forbidden).*\n",
+			"default_permissions.configure = .*\ndefault_permissions.read = " +
+			"^(?!forbidden).*\ndefault_permissions.write = ^(?!forbidden).*\n",
 	} {
 		if _, err = r.dir.WriteFile(name, content); err != nil {
 			return r, err

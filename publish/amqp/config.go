@@ -55,7 +55,8 @@ func (c *Config) validate() error {
 			mostShort))
 	}
 	if c.DialConfig != nil && c.DialConfig.Recovery != nil {
-		errs = append(errs, errors.New("outboxamqp: Config.DialConfig.Recovery: must be nil: the Publisher connects again by itself"))
+		errs = append(errs, errors.New("outboxamqp: Config.DialConfig.Recovery: must be nil: the Publisher connects "+
+			"again by itself"))
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -68,7 +69,8 @@ func newDialing(address string, config *amqp.Config) (dialing, error) {
 	u, err := url.Parse(address)
 	uri, amqpErr := amqp.ParseURI(address)
 	if err != nil || amqpErr != nil {
-		return dialing{}, errors.New("outboxamqp: the URL is malformed: it is like amqp://user:password@host:5672/vhost, " +
+		return dialing{}, errors.New("outboxamqp: the URL is malformed: it is like " +
+			"amqp://user:password@host:5672/vhost, " +
 			"with amqps for TLS and reserved characters of the password as %XX")
 	}
 	d := dialing{url: address, name: u.Redacted(), timeout: defaultDialTimeout}

@@ -40,11 +40,13 @@ func (p *Publisher) refused(fault *amqp.Error) error {
 }
 
 func (p *Publisher) unroutable(to string) error {
-	return forward.TargetUnavailable(fmt.Errorf("outboxamqp: unroutable: no queue of exchange %q is bound for the routing key %q",
+	return forward.TargetUnavailable(fmt.Errorf("outboxamqp: unroutable: no queue of exchange %q is bound for the "+
+		"routing key %q",
 		p.config.Exchange, to), 0)
 }
 
 func (p *Publisher) nacked(to string) error {
-	return forward.TargetUnavailable(fmt.Errorf("outboxamqp: a queue of exchange %q for the routing key %q is full or failed: basic.nack",
+	return forward.TargetUnavailable(fmt.Errorf("outboxamqp: a queue of exchange %q for the routing key %q is full "+
+		"or failed: basic.nack",
 		p.config.Exchange, to), 0)
 }

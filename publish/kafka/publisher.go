@@ -45,7 +45,8 @@ func Connect(url string, c Config) (*Publisher, error) {
 	brokers := strings.Split(strings.TrimPrefix(url, "kafka://"), ",")
 	for _, b := range brokers {
 		if host, port, err := net.SplitHostPort(b); err != nil || host == "" || port == "" {
-			return nil, fmt.Errorf("outboxkafka: connect: %q is no broker: it must be host:port; options of the client go into Config.Options", b)
+			return nil, fmt.Errorf("outboxkafka: connect: %q is no broker: it must be host:port; options of the "+
+				"client go into Config.Options", b)
 		}
 	}
 	opts := append([]kgo.Opt{

@@ -96,12 +96,15 @@ func (c *call) known(ctx context.Context, e *forward.Event, ack *jetstream.PubAc
 		return nil
 	}
 	if c.isAnother(ctx, e, ack) {
-		return fmt.Errorf("outboxnats: event %s to %s: stream %s has another event with the message ID %s, at sequence %d: does a copy of the database publish, or was it restored? \"outbox adopt\" gives it other keys",
+		return fmt.Errorf("outboxnats: event %s to %s: stream %s has another event with the message ID %s, at "+
+			"sequence %d: does a copy of the database publish, or was it restored? \"outbox adopt\" gives it "+
+			"other keys",
 			e.ID, e.To, ack.Stream, messageID(e), ack.Sequence)
 	}
 	c.p.duplicates.Add(1)
 	c.p.told.Do(func() {
-		c.p.log.Info("outboxnats: a stream had an event already, as after a lost acknowledgement; Duplicates counts them",
+		c.p.log.Info("outboxnats: a stream had an event already, as after a lost acknowledgement; Duplicates "+
+			"counts them",
 			"event", messageID(e), "stream", ack.Stream, "sequence", ack.Sequence)
 	})
 	return nil

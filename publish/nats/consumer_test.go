@@ -125,7 +125,8 @@ func TestServicesWithDefaultsShareAStream(t *testing.T) {
 	for range 2 {
 		db, reg := relaytest.NewDatabase(t), handlers.New()
 		f := forward.Register(reg, forwardtest.Placed, connect(t, b.url()), forward.To("orders.placed"))
-		db.Do(t, `INSERT INTO outbox.task (task_type, payload, created_at) VALUES ('order.placed', '{"n": 0}', '2026-01-01')`)
+		db.Do(t, `INSERT INTO outbox.task (task_type, payload, created_at)
+			VALUES ('order.placed', '{"n": 0}', '2026-01-01')`)
 		leave(relaytest.Run(t, db.DB, reg, relay.Config{}))
 		relaytest.Eventually(t, time.Minute, "the event to be published",
 			func() bool { return f.Stats().Published > 0 })

@@ -57,7 +57,8 @@ const (
 func (c *Config) check() error {
 	var errs []error
 	if c.Secrets == nil && !c.Unsigned {
-		errs = append(errs, errors.New("outboxwebhook: Config.Secrets: is nil: receivers could not tell your requests from others; set Unsigned if that is what you want"))
+		errs = append(errs, errors.New("outboxwebhook: Config.Secrets: is nil: receivers could not tell your "+
+			"requests from others; set Unsigned if that is what you want"))
 	}
 	if c.Timeout < 0 || c.Timeout > mostTimeout {
 		errs = append(errs, fmt.Errorf("outboxwebhook: Config.Timeout: is %v, must be at most %v", c.Timeout,
@@ -79,7 +80,8 @@ func (c *Config) check() error {
 	}
 	for _, name := range c.Headers {
 		if !headerName.MatchString(name) || ownHeader.MatchString(name) {
-			errs = append(errs, fmt.Errorf("outboxwebhook: Config.Headers: %q is no name of a header, or of one that each request has", name))
+			errs = append(errs, fmt.Errorf("outboxwebhook: Config.Headers: %q is no name of a header, or of one that "+
+				"each request has", name))
 		}
 	}
 	return errors.Join(errs...)

@@ -92,7 +92,8 @@ func TestMetricsSayWhatReallyRan(t *testing.T) {
 		t.Fatal(err)
 	}
 	db.Enqueue(t, "BATCH", 20)
-	db.Do(t, `INSERT INTO outbox.task (task_type, run_at) VALUES ('OTHER', now() - interval '1 hour'), ('LATER', now() + interval '1 hour')`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, run_at)
+		VALUES ('OTHER', now() - interval '1 hour'), ('LATER', now() + interval '1 hour')`)
 	db.Do(t, `UPDATE outbox.task SET run_at = now() - interval '1 hour' WHERE task_type = 'BATCH'`)
 	relaytest.Once(t, db.DB, reg, relay.Config{Observers: []relay.Observer{tel.Observer()}})
 

@@ -74,7 +74,8 @@ func New(config Config) (*Telemetry, error) {
 	config.Timeout = cmp.Or(config.Timeout, 5*time.Second)
 	var errs []error
 	if !outbox.ValidSchema(config.Schema) {
-		errs = append(errs, fmt.Errorf("outboxotel: Config.Schema: %q: use a lower-case name like outbox: letters, digits and _ only, at most 63 bytes", config.Schema))
+		errs = append(errs, fmt.Errorf("outboxotel: Config.Schema: %q: use a lower-case name like outbox: letters, "+
+			"digits and _ only, at most 63 bytes", config.Schema))
 	}
 	if config.Timeout < 0 {
 		errs = append(errs, fmt.Errorf("outboxotel: Config.Timeout: %v: must not be negative; 0 is 5s", config.Timeout))

@@ -83,8 +83,10 @@ func TestTheMetricsSayWhatReallyRan(t *testing.T) {
 	c, registry := newCollector(t, outboxprom.Config{DB: db.DB, MaxAge: time.Nanosecond})
 	db.Enqueue(t, "TX", 5)
 	db.Enqueue(t, "LEASED", 7)
-	db.Do(t, `INSERT INTO outbox.task (task_type, payload, run_at) SELECT 'BATCH', '{"n": 1}', now() - interval '1 hour' FROM generate_series(1, 20)`)
-	db.Do(t, `INSERT INTO outbox.task (task_type, run_at) VALUES ('OTHER', now() - interval '1 hour'), ('LATER', now() + interval '1 hour')`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, payload, run_at) SELECT 'BATCH', '{"n": 1}', now() - interval '1 hour'
+		FROM generate_series(1, 20)`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, run_at)
+		VALUES ('OTHER', now() - interval '1 hour'), ('LATER', now() + interval '1 hour')`)
 	if err := relaytest.Admin(t, db.DB).PauseType(t.Context(), "LATER"); err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +173,8 @@ func TestScrapesAtTheSameTimeShareARead(t *testing.T) {
 	for range 20 {
 		<-began
 	}
-	const waiting = `SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database WHERE NOT granted AND datname = current_database()`
+	const waiting = `SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database WHERE NOT granted
+		AND datname = current_database()`
 	relaytest.Eventually(t, 10*time.Second, "a read waits", func() bool { return db.Int(t, waiting) > 0 })
 	if n := db.Int(t, waiting); n != 1 {
 		t.Errorf("%d reads at the same time, want 1", n)

@@ -37,7 +37,8 @@ func Example() {
 		}
 		return nil
 	})
-	_, err = db.ExecContext(ctx, `INSERT INTO outbox.task (task_type, payload) SELECT 'RESIZE_IMAGE', to_jsonb(n) FROM generate_series(1, 3) n`)
+	_, err = db.ExecContext(ctx, `INSERT INTO outbox.task (task_type, payload) SELECT 'RESIZE_IMAGE', to_jsonb(n)
+		FROM generate_series(1, 3) n`)
 	relaytest.Must(err)
 	r, err := relay.New(db, reg, relay.Config{Logger: slog.New(slog.DiscardHandler),
 		Observers: []relay.Observer{metrics.Observer()}})

@@ -188,7 +188,8 @@ func TestAPrometheusServerAnswersTheDashboard(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := fmt.Sprintf("global: {scrape_interval: 1s, scrape_timeout: 1s}\nrule_files: [%s]\nscrape_configs: [{job_name: app, static_configs: [{targets: [%q]}]}]\n",
+	config := fmt.Sprintf("global: {scrape_interval: 1s, scrape_timeout: 1s}\nrule_files: [%s]\nscrape_configs: "+
+		"[{job_name: app, static_configs: [{targets: [%q]}]}]\n",
 		rules, target.Listener.Addr())
 	if err := os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)

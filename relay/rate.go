@@ -21,7 +21,7 @@ type rates map[string]*rate
 // second. Then it gives them back. With one token a claim, ten workers ran 380 Tx tasks a second of
 // a type whose rate does not bind, instead of 1,580.
 type rate struct {
-	*store.Store
+	store  *store.Store
 	h      *handler.Handler
 	mu     sync.Mutex
 	tokens int
@@ -32,7 +32,7 @@ func newRates(s *store.Store, of []*handler.Handler) rates {
 	out := rates{}
 	for _, h := range of {
 		if h.Rate > 0 {
-			out[h.Type] = &rate{Store: s, h: h}
+			out[h.Type] = &rate{store: s, h: h}
 		}
 	}
 	return out
@@ -86,7 +86,7 @@ func (t *rate) take(ctx context.Context, limit int) (n int, wait time.Duration, 
 		sent := time.Now()
 		var got int
 		var until time.Duration
-		err := t.Conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
+		err := t.store.Conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
 			got, until, err = t.exchange(ctx, tx, max(limit-n, t.ahead()), back)
 			return err
 		})
@@ -145,7 +145,7 @@ const tokenWait = 5 * time.Second
 func (t *rate) exchange(ctx context.Context, in outbox.Querier, want, back int) (
 	got int, wait time.Duration, err error) {
 	var us int64
-	err = in.QueryRowContext(ctx, t.SQL(exchangeTokensSQL), t.h.Type, want, back).Scan(&got, &us)
+	err = in.QueryRowContext(ctx, t.store.SQL(exchangeTokensSQL), t.h.Type, want, back).Scan(&got, &us)
 	if errors.Is(err, sql.ErrNoRows) {
 		return 0, tokenWait, nil // the bucket is not there; maintenance restores it
 	}

@@ -42,7 +42,7 @@ type Pool struct {
 }
 
 type idleConn struct {
-	*sql.Conn
+	conn  *sql.Conn
 	since time.Time
 }
 
@@ -72,14 +72,14 @@ func (p *Pool) Get(ctx context.Context) (*sql.Conn, error) {
 			p.mu.Unlock()
 			return conn, err
 		}
-		conn := p.idle[n-1]
+		idle := p.idle[n-1]
 		p.idle = p.idle[:n-1]
 		p.mu.Unlock()
-		if (time.Since(conn.since) < trusted || conn.PingContext(ctx) == nil) && reset(ctx, conn.Conn) {
-			boundReplies(conn.Conn)
-			return conn.Conn, nil
+		if (time.Since(idle.since) < trusted || idle.conn.PingContext(ctx) == nil) && reset(ctx, idle.conn) {
+			boundReplies(idle.conn)
+			return idle.conn, nil
 		}
-		Drop(conn.Conn)
+		Drop(idle.conn)
 	}
 }
 
@@ -149,7 +149,7 @@ func (p *Pool) Put(conn *sql.Conn) {
 // later, so feed is repeated while calls ask.
 func (p *Pool) feed() {
 	if n := len(p.idle); n > 0 && len(p.asking) > 0 && p.asking[0] < p.db.Stats().WaitCount {
-		_ = p.idle[n-1].Close()
+		_ = p.idle[n-1].conn.Close()
 		p.idle = p.idle[:n-1]
 	}
 	if p.feeding || len(p.idle) == 0 || len(p.asking) == 0 {
@@ -178,15 +178,15 @@ func (p *Pool) ReleaseSoon() { p.releasing.Go(p.Release) }
 
 // Release gives the idle connections back to the pool.
 func (p *Pool) Release() {
-	for _, conn := range p.take() {
-		_ = conn.Close()
+	for _, idle := range p.take() {
+		_ = idle.conn.Close()
 	}
 }
 
 // Discard closes the idle connections: one was dead, so the others may be dead.
 func (p *Pool) Discard() {
-	for _, conn := range p.take() {
-		Drop(conn.Conn)
+	for _, idle := range p.take() {
+		Drop(idle.conn)
 	}
 }
 

@@ -67,10 +67,10 @@ type journalReply struct {
 // Journal writes outbox.running on a connection of its own: one statement at a time, for all
 // workers that claimed meanwhile.
 type Journal struct {
-	*Store
-	pace pg.Pace
-	held pg.Dedicated
-	in   chan *Runs
+	store *Store
+	pace  pg.Pace
+	held  pg.Dedicated
+	in    chan *Runs
 
 	mu           sync.Mutex
 	open         map[string]struct{} // tokens of runs whose results are not recorded yet
@@ -79,7 +79,7 @@ type Journal struct {
 }
 
 func NewJournal(s *Store, pace pg.Pace, workers int) *Journal {
-	return &Journal{Store: s, pace: pace, held: pg.NewDedicated(s.Conns), in: make(chan *Runs, workers),
+	return &Journal{store: s, pace: pace, held: pg.NewDedicated(s.Conns), in: make(chan *Runs, workers),
 		open: map[string]struct{}{}, poke: make(chan struct{}, 1)}
 }
 
@@ -183,7 +183,7 @@ func (j *Journal) write(ctx context.Context, batch []*Runs) {
 		if err := j.refused(r); err != nil {
 			r.reply <- journalReply{err: err}
 		} else if r.Batch() {
-			found, err := j.ask(ctx, recordBatchSQL, pq.Array(r.IDs), r.first, r.last, r.Token, j.RelayID, r.xid)
+			found, err := j.ask(ctx, recordBatchSQL, pq.Array(r.IDs), r.first, r.last, r.Token, j.store.RelayID, r.xid)
 			r.reply <- journalReply{found, err}
 		} else {
 			single = append(single, r)
@@ -199,7 +199,7 @@ func (j *Journal) write(ctx context.Context, batch []*Runs) {
 func (j *Journal) writeSingle(ctx context.Context, single []*Runs) {
 	taskIDs, tokens, suspects := pairs(single)
 	found, err := j.ask(ctx, recordRunsSQL, pq.Array(taskIDs), slices.Min(taskIDs), slices.Max(taskIDs),
-		pq.Array(tokens), pq.Array(suspects), j.RelayID)
+		pq.Array(tokens), pq.Array(suspects), j.store.RelayID)
 	for _, r := range single {
 		if len(single) > 1 && pgerr.Refusal(err) {
 			j.writeSingle(ctx, []*Runs{r})
@@ -217,8 +217,8 @@ func (j *Journal) writeSingle(ctx context.Context, single []*Runs) {
 func (j *Journal) ask(ctx context.Context, query string, args ...any) (found map[int64][]Earlier, err error) {
 	err = j.held.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
 		found = nil // it may be repeated
-		return j.Conns.Raw(conn, func(c pg.Exclusive) error {
-			return c.Together(ctx, "", j.SQL(query), args, "", func(v []driver.Value) error {
+		return j.store.Conns.Raw(conn, func(c pg.Exclusive) error {
+			return c.Together(ctx, "", j.store.SQL(query), args, "", func(v []driver.Value) error {
 				e := Earlier{Token: pg.Text(v[1]), LostConn: pg.Boolean(v[2])}
 				e.alive, e.open = time.Duration(pg.Integer(v[3]))*time.Microsecond, j.isOpen(e.Token)
 				if found == nil {

@@ -26,7 +26,7 @@ DELETE FROM outbox.running r
 
 // note is something about runs that is still to be written.
 type note struct {
-	*Runs
+	runs    *Runs
 	written chan struct{} // closed when it is
 	done    bool          // it is
 	refused error         // why PostgreSQL refused it when it was last tried
@@ -40,7 +40,7 @@ func (j *Journal) MarkLost(r *Runs) (wait func())   { return j.later(&j.mark, r)
 func (j *Journal) ForgetRuns(r *Runs) (wait func()) { return j.later(&j.forget, r) }
 
 func (j *Journal) later(list *[]*note, r *Runs) (wait func()) {
-	n := &note{Runs: r, written: make(chan struct{})}
+	n := &note{runs: r, written: make(chan struct{})}
 	j.mu.Lock()
 	*list = append(*list, n)
 	j.mu.Unlock()
@@ -62,7 +62,7 @@ func (j *Journal) refused(r *Runs) error {
 	defer j.mu.Unlock()
 	for _, list := range [][]*note{j.mark, j.forget} {
 		for _, n := range list {
-			if n.refused != nil && slices.ContainsFunc(n.IDs, func(id int64) bool { return slices.Contains(r.IDs, id) }) {
+			if n.refused != nil && slices.ContainsFunc(n.runs.IDs, func(id int64) bool { return slices.Contains(r.IDs, id) }) {
 				return n.refused
 			}
 		}
@@ -106,18 +106,18 @@ func (j *Journal) WriteNotes(ctx context.Context, again bool) (refused error) {
 func (j *Journal) writeTogether(ctx context.Context, list *[]*note, query string, notes ...*note) error {
 	all := make([]*Runs, len(notes))
 	for i, n := range notes {
-		all[i] = n.Runs
+		all[i] = n.runs
 	}
 	taskIDs, tokens, _ := pairs(all)
 	err := j.held.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
 		for _, r := range all {
 			if query == markRunsSQL && r.Batch() {
-				if _, err := conn.ExecContext(ctx, j.SQL(markBatchSQL), r.first, r.Token); err != nil {
+				if _, err := conn.ExecContext(ctx, j.store.SQL(markBatchSQL), r.first, r.Token); err != nil {
 					return err
 				}
 			}
 		}
-		_, err := conn.ExecContext(ctx, j.SQL(query), pq.Array(taskIDs), pq.Array(tokens))
+		_, err := conn.ExecContext(ctx, j.store.SQL(query), pq.Array(taskIDs), pq.Array(tokens))
 		return err
 	})
 	if err != nil {

@@ -111,7 +111,8 @@ func (a *actor) commit() error {
 	return tx.Commit()
 }
 
-// start begins the step and returns when it has ended or waits for another actor's lock: autovacuum's, when it shortens a table, are soon gone.
+// start begins the step and returns when it has ended or waits for another actor's lock:
+// autovacuum's, when it shortens a table, are soon gone.
 func (a *actor) start(t *testing.T, watch *database, s step) {
 	a.queued = append(a.queued, s)
 	a.proceed(t, watch)
@@ -144,7 +145,8 @@ func (a *actor) proceed(t *testing.T, watch *database) {
 			continue
 		case <-time.After(3 * time.Millisecond): // longer than most steps take
 		}
-		if watch.Int(t, `SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid = ANY (pg_blocking_pids($1))`, a.pid) > 0 {
+		if watch.Int(t, `SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'
+			AND pid = ANY (pg_blocking_pids($1))`, a.pid) > 0 {
 			return
 		}
 	}
@@ -170,7 +172,8 @@ func orders(counts ...int) (all [][]int) {
 	return all
 }
 
-// play lets the actors take their steps in the order given. A step that waits for a lock goes on as soon as it has it, and the actor's next
+// play lets the actors take their steps in the order given. A step that waits for a lock goes on as
+// soon as it has it, and the actor's next
 // ones wait for it. It returns what was done.
 func play(t *testing.T, db *database, actors []*actor, steps [][]step, order []int) string {
 	t.Helper()
@@ -197,11 +200,13 @@ func play(t *testing.T, db *database, actors []*actor, steps [][]step, order []i
 type scenario struct {
 	actors   []*actor
 	variants int
-	// begin makes the tables ready and returns the actors' steps, of which there are as many in each variant, and what must be true after them.
+	// begin makes the tables ready and returns the actors' steps, of which there are as many in each
+	// variant, and what must be true after them.
 	begin func(variant int) (steps [][]step, end func() string)
 }
 
-// ordersOfAShortRun are tried in an ordinary run, at random; with OUTBOX_TEST_LONG=1 it is all if they are not more than ordersOfALongRun.
+// ordersOfAShortRun are tried in an ordinary run, at random; with OUTBOX_TEST_LONG=1 it is all if
+// they are not more than ordersOfALongRun.
 const ordersOfAShortRun, ordersOfALongRun = 25, 6000
 
 // everyOrder plays all orders of all variants, or as many as there is time for.

@@ -54,11 +54,13 @@ func TestATaskThatRunsAgainKeepsItsIDAndCountsIterations(t *testing.T) {
 			t.Errorf("the handler saw %q, want %q", got, want)
 		}
 		for _, task := range seen.tasks {
-			if task.ID != seen.tasks[0].ID || !task.CreatedAt.Equal(seen.tasks[0].CreatedAt) || task.Priority != 7 || task.Headers["k"] != "v" || task.MaxAttempts != 3 {
+			if task.ID != seen.tasks[0].ID || !task.CreatedAt.Equal(seen.tasks[0].CreatedAt) || task.Priority != 7 ||
+				task.Headers["k"] != "v" || task.MaxAttempts != 3 {
 				t.Errorf("the handler saw %+v after %+v", task, seen.tasks[0])
 			}
 		}
-		db.wantText(t, `1 {"N": 21} 1`, `SELECT string_agg(concat_ws(' ', task_id, payload, attempt), ', ') FROM outbox.done_task`)
+		db.wantText(t, `1 {"N": 21} 1`, `SELECT string_agg(concat_ws(' ', task_id, payload, attempt), ', ')
+			FROM outbox.done_task`)
 		if kind != "leased" { // each iteration that succeeded left its effect
 			db.wantRows(t, 4, `effect`)
 		}
@@ -83,15 +85,18 @@ func TestABadPayloadForTheNextIterationIsAFailedAttempt(t *testing.T) {
 		}, "its payload is for task 10"},
 	} {
 		later, small := handlers.Backoff(constant(time.Hour)), outbox.MaxPayload(100)
-		registerTx(reg, outbox.NewTaskType[any]("TX "+name, small), func(_ context.Context, _ *sql.Tx, task *outbox.Task[any]) error {
-			return c.result(task)
-		}, later)
-		handlers.Batch(reg, outbox.NewTaskType[any]("BATCH "+name, small), 3, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[any]) error {
-			return handlers.BatchError{tasks[0].ID: c.result(tasks[0])}
-		}, later)
-		handlers.Leased(reg, outbox.NewTaskType[any]("COMPLETE "+name, small), func(ctx context.Context, task *outbox.Task[any]) error {
-			return task.Complete(ctx, func(*sql.Tx) error { return c.result(task) })
-		}, later)
+		registerTx(reg, outbox.NewTaskType[any]("TX "+name, small),
+			func(_ context.Context, _ *sql.Tx, task *outbox.Task[any]) error {
+				return c.result(task)
+			}, later)
+		handlers.Batch(reg, outbox.NewTaskType[any]("BATCH "+name, small), 3,
+			func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[any]) error {
+				return handlers.BatchError{tasks[0].ID: c.result(tasks[0])}
+			}, later)
+		handlers.Leased(reg, outbox.NewTaskType[any]("COMPLETE "+name, small),
+			func(ctx context.Context, task *outbox.Task[any]) error {
+				return task.Complete(ctx, func(*sql.Tx) error { return c.result(task) })
+			}, later)
 		for _, kind := range []string{"TX ", "BATCH ", "COMPLETE "} {
 			db.Do(t, `INSERT INTO outbox.task (task_type) VALUES ($1)`, kind+name)
 			wants[kind+name] = "1 0 {} handlers: RunAgainWith: " + c.want
@@ -99,7 +104,8 @@ func TestABadPayloadForTheNextIterationIsAFailedAttempt(t *testing.T) {
 	}
 	once(t, db, reg, relay.Config{})
 	for name, want := range wants {
-		got := db.Text(t, `SELECT attempt || ' ' || iterations || ' ' || payload || ' ' || last_error FROM outbox.task WHERE task_type = $1`, name)
+		got := db.Text(t, `SELECT attempt || ' ' || iterations || ' ' || payload || ' ' || last_error FROM outbox.task
+			WHERE task_type = $1`, name)
 		if !strings.HasPrefix(got, want) {
 			t.Errorf("%s: the task is %.200q, want %q", name, got, want)
 		}
@@ -137,7 +143,8 @@ func TestABatchRunsSomeOfItsTasksAgain(t *testing.T) {
 			db.Do(t, `DELETE FROM outbox.task; DELETE FROM effect`)
 			db.Enqueue(t, "BATCH", 4)
 			once(t, db, reg, relay.Config{Workers: 1})
-			db.wantText(t, c.want, `SELECT string_agg(attempt || ' ' || iterations || ' ' || payload, ', ' ORDER BY task_id) FROM outbox.task`)
+			db.wantText(t, c.want, `SELECT string_agg(attempt || ' ' || iterations || ' ' || payload, ', ' ORDER BY task_id)
+				FROM outbox.task`)
 			db.wantRows(t, 4, `effect`)
 		})
 	}
@@ -164,7 +171,8 @@ func TestALateFailureOfAnEarlierIterationLeavesTheNextOneAlone(t *testing.T) {
 			return err
 		}
 		side.Int(t, `SELECT count(pg_terminate_backend($1))`, pid)
-		side.becomes(t, 20*time.Second, 1, "another run has ended the iteration", `SELECT count(*) FROM outbox.task WHERE iterations = 1`)
+		side.becomes(t, 20*time.Second, 1, "another run has ended the iteration",
+			`SELECT count(*) FROM outbox.task WHERE iterations = 1`)
 		return context.DeadlineExceeded
 	})
 	db.Enqueue(t, "TX", 1)

@@ -21,7 +21,8 @@ func TestNoTaskWaitsForEverBehindOthersOfItsType(t *testing.T) {
 		order relay.Order
 		kind  string
 	}{
-		"tx": {relay.InOrder, "tx"}, "group": {relay.InOrder, "group"}, "batch": {relay.InOrder, "batch"}, "leased": {relay.InOrder, "leased"},
+		"tx": {relay.InOrder, "tx"}, "group": {relay.InOrder, "group"}, "batch": {relay.InOrder,
+			"batch"}, "leased": {relay.InOrder, "leased"},
 		"tx in random order": {relay.Random, "tx"}, "leased in random order": {relay.Random, "leased"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -48,15 +49,19 @@ func TestNoTaskWaitsForEverBehindOthersOfItsType(t *testing.T) {
 				return nil
 			})
 			db := newDatabase(t)
-			db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT 'AGAIN', jsonb_build_object('n', CASE i WHEN 1 THEN $1::int ELSE 0 END)
+			db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT 'AGAIN', jsonb_build_object('n', CASE i
+				WHEN 1 THEN $1::int ELSE 0 END)
 				FROM generate_series(1, $2::int) i`, failed, tenants+1)
-			db.Do(t, `INSERT INTO outbox.task (task_type, payload, priority, ordering_key) VALUES ('AGAIN', jsonb_build_object('n', $1::int), 0, NULL),
-				('AGAIN', jsonb_build_object('n', $2::int), 5, NULL), ('AGAIN', jsonb_build_object('n', $3::int), 0, 'key')`, fresh, lessUrgent, keyed)
+			db.Do(t, `INSERT INTO outbox.task (task_type, payload, priority, ordering_key)
+				VALUES ('AGAIN', jsonb_build_object('n', $1::int), 0, NULL),
+				('AGAIN', jsonb_build_object('n', $2::int), 5, NULL), ('AGAIN', jsonb_build_object('n', $3::int), 0,
+				'key')`, fresh, lessUrgent, keyed)
 			run(t, db, reg, relay.Config{Workers: 1, Order: c.order})
 			db.Emptied(t, time.Minute)
 			mu.Lock()
 			defer mu.Unlock()
-			for n, name := range map[int]string{failed: "the one that failed", fresh: "the fresh one", lessUrgent: "the less urgent one", keyed: "the one with an ordering key"} {
+			for n, name := range map[int]string{failed: "the one that failed", fresh: "the fresh one",
+				lessUrgent: "the less urgent one", keyed: "the one with an ordering key"} {
 				if after, ok := ran[n]; !ok || after == most {
 					t.Errorf("%s did not run while others ran %d times", name, recurring)
 				}

@@ -24,7 +24,8 @@ func TestAReplacedTaskBeginsAnew(t *testing.T) {
 			var calls []string
 			reg := handlers.New()
 			each(reg, kind, func(_ context.Context, task *outbox.Task[payload]) error {
-				calls = append(calls, fmt.Sprintf("%d: %d/%d %d %q", task.Payload.N, task.Attempt, task.MaxAttempts, len(task.Errors), task.LastError))
+				calls = append(calls, fmt.Sprintf("%d: %d/%d %d %q", task.Payload.N, task.Attempt, task.MaxAttempts,
+					len(task.Errors), task.LastError))
 				return errors.New("failed")
 			}, handlers.MaxAttempts(3), handlers.Backoff(constant(time.Hour)))
 			again := func() {
@@ -33,14 +34,16 @@ func TestAReplacedTaskBeginsAnew(t *testing.T) {
 			}
 			first := db.keyed(t, kind, 1, outbox.Unique("k"), outbox.MaxAttempts(2), outbox.Timeout(time.Minute))
 			again()
-			db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id) SELECT task_id, gen_random_uuid(), gen_random_uuid() FROM outbox.task`)
+			db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id) SELECT task_id, gen_random_uuid(), gen_random_uuid()
+				FROM outbox.task`)
 			for range 2 {
 				got := db.keyed(t, kind, 2, outbox.Unique("k"), outbox.OnConflict(outbox.Replace))
 				if got.TaskID != first.TaskID || got.Outcome != outbox.Updated {
 					t.Fatalf("got %v, want task %d updated", got, first.TaskID)
 				}
 			}
-			db.wantText(t, "2 null 0 null null", `SELECT format('%s %s %s %s %s', payload ->> 'N', coalesce(max_attempts::text, 'null'), attempt, coalesce(last_error, 'null'), coalesce(timeout_ms::text, 'null')) FROM outbox.task`)
+			db.wantText(t, "2 null 0 null null", `SELECT format('%s %s %s %s %s', payload ->> 'N', coalesce(max_attempts::text,
+				'null'), attempt, coalesce(last_error, 'null'), coalesce(timeout_ms::text, 'null')) FROM outbox.task`)
 			for range 3 {
 				again()
 			}
@@ -48,7 +51,8 @@ func TestAReplacedTaskBeginsAnew(t *testing.T) {
 			if got := fmt.Sprint(calls); got != want {
 				t.Errorf("got the calls %s\nwant %s", got, want)
 			}
-			db.wantText(t, "failed replaced failed failed failed", `SELECT string_agg(e ->> 'event', ' ' ORDER BY i) FROM outbox.dead_task, jsonb_array_elements(timeline) WITH ORDINALITY AS a (e, i)`)
+			db.wantText(t, "failed replaced failed failed failed", `SELECT string_agg(e ->> 'event', ' ' ORDER BY i)
+				FROM outbox.dead_task, jsonb_array_elements(timeline) WITH ORDINALITY AS a (e, i)`)
 			db.wantRows(t, 0, `outbox.running`)
 		})
 	}

@@ -92,21 +92,25 @@ func appCodes(how misbehaving) map[string]appCode {
 		"MIDDLEWARE": {do: fails(nil), opts: []handlers.Option{handlers.Use(func(handlers.Func) handlers.Func {
 			return func(context.Context, *handlers.Call) error { how.now(); return nil }
 		})}},
-		"LOGGER":    {do: fails(handlers.Snooze(0)), opts: []handlers.Option{handlers.Use(handlers.Log(slog.New(badLog{slog.NewTextHandler(&records{}, &slog.HandlerOptions{Level: slog.LevelDebug}), how})))}},
+		"LOGGER": {do: fails(handlers.Snooze(0)),
+			opts: []handlers.Option{handlers.Use(handlers.Log(slog.New(badLog{slog.NewTextHandler(&records{},
+				&slog.HandlerOptions{Level: slog.LevelDebug}), how})))}},
 		"UNMARSHAL": {do: fails(nil), payload: string(how)},
 		"MARSHAL": {do: func(ctx context.Context, tx outbox.Tx) error {
 			_, err := outbox.Enqueue(ctx, tx, "OTHER", badPayload{how})
 			return err
 		}},
-		"BACKOFF": {do: fails(errMisdeed), text: "misdeed", backoff: true, opts: []handlers.Option{handlers.Backoff(func() retry.Backoff {
-			return retry.BackoffFunc(func() (time.Duration, bool) { how.now(); return 0, true })
-		})}},
-		"BACKOFF_FACTORY": {do: fails(errMisdeed), text: "misdeed", backoff: true, opts: []handlers.Option{handlers.Backoff(func() retry.Backoff {
-			if factories.Add(1) > 3 { // registration makes one for each kind of handler
-				how.now()
-			}
-			return retry.NewConstant(time.Hour)
-		})}},
+		"BACKOFF": {do: fails(errMisdeed), text: "misdeed", backoff: true,
+			opts: []handlers.Option{handlers.Backoff(func() retry.Backoff {
+				return retry.BackoffFunc(func() (time.Duration, bool) { how.now(); return 0, true })
+			})}},
+		"BACKOFF_FACTORY": {do: fails(errMisdeed), text: "misdeed", backoff: true,
+			opts: []handlers.Option{handlers.Backoff(func() retry.Backoff {
+				if factories.Add(1) > 3 { // registration makes one for each kind of handler
+					how.now()
+				}
+				return retry.NewConstant(time.Hour)
+			})}},
 		"RETRY_AFTER": {do: fails(handlers.RetryAfter(100*time.Hour, badMethod{"Error", how}))}, // which counts
 		"BATCH_ERROR": {do: fails(badMethod{"Error", how}), batch: true},
 	}
@@ -123,17 +127,18 @@ func registerAppCodes(reg *handlers.Registry, codes map[string]appCode) (types m
 		opts := append(c.opts, handlers.MaxAttempts(2))
 		for _, kind := range []string{"tx", "batch", "complete"} {
 			types[name+" "+kind] = c
-			relaytest.Register(reg, kind, name+" "+kind, 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[badPayload]) error {
-				err := c.do(ctx, tx)
-				if !c.batch || kind != "batch" {
-					return err
-				}
-				some := handlers.BatchError{}
-				for _, task := range tasks {
-					some[task.ID] = err
-				}
-				return some
-			}, opts...)
+			relaytest.Register(reg,
+				kind, name+" "+kind, 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[badPayload]) error {
+					err := c.do(ctx, tx)
+					if !c.batch || kind != "batch" {
+						return err
+					}
+					some := handlers.BatchError{}
+					for _, task := range tasks {
+						some[task.ID] = err
+					}
+					return some
+				}, opts...)
 		}
 	}
 	return types
@@ -160,7 +165,8 @@ func TestAppCodeMayPanicOrEndItsGoroutine(t *testing.T) {
 					if payload == "" {
 						payload = "fine"
 					}
-					db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT $1, to_jsonb($2::text) FROM generate_series(1, 2)`, name, payload)
+					db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT $1, to_jsonb($2::text) FROM generate_series(1, 2)`,
+						name, payload)
 				}
 				db.Enqueue(t, "TX", 5)
 				return db
@@ -174,7 +180,8 @@ func TestAppCodeMayPanicOrEndItsGoroutine(t *testing.T) {
 						want = said
 						db.wantRows(t, 2, `outbox.dead_task WHERE task_type = $1 AND position($2 IN last_error) > 0`, name, place)
 					}
-					got := db.Text(t, `SELECT count(*) FILTER (WHERE attempt = 2 AND reason = 'attempts' AND position($2 IN last_error) > 0) || ' ' || count(*) || ' ' || min(last_error)
+					got := db.Text(t, `SELECT count(*) FILTER (WHERE attempt = 2 AND reason = 'attempts'
+						AND position($2 IN last_error) > 0) || ' ' || count(*) || ' ' || min(last_error)
 						  FROM outbox.dead_task WHERE task_type = $1`, name, want)
 					if !strings.HasPrefix(got, "2 2 ") {
 						t.Errorf("%s: %s; want 2 of 2 dead letters after 2 attempts, with %q", name, got, want)
@@ -197,9 +204,11 @@ func TestAppCodeMayPanicOrEndItsGoroutine(t *testing.T) {
 			}
 			long := time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 			armed.Store(false) // else New refuses the schedules
-			config := scheduled(relay.Schedule{Name: "good", Timing: relay.Every(yearly)}, relay.Schedule{Name: "bad as it fires", Timing: timing(long.Equal)},
+			config := scheduled(relay.Schedule{Name: "good", Timing: relay.Every(yearly)},
+				relay.Schedule{Name: "bad as it fires", Timing: timing(long.Equal)},
 				relay.Schedule{Name: "bad as it is added", Timing: timing(func(at time.Time) bool { return !at.Equal(long) })})
-			config.Observers = append([]relay.Observer{{Claimed: func(relay.Claim) { how.now() }, Ended: func(relay.RunEnd) { how.now() }, Changed: func(relay.Change) { how.now() }}}, h.observers()...)
+			config.Observers = append([]relay.Observer{{Claimed: func(relay.Claim) { how.now() },
+				Ended: func(relay.RunEnd) { how.now() }, Changed: func(relay.Change) { how.now() }}}, h.observers()...)
 			config.OnDead = func(context.Context, relay.DeadLetter) { told.Add(1); how.now() }
 			config.Chooser = chooserFunc(func(relay.View) []int { how.now(); return nil })
 			config.Logger = slog.New(badLog{slog.NewTextHandler(log, nil), how})
@@ -232,11 +241,13 @@ func TestAppCodeMayPanicOrEndItsGoroutine(t *testing.T) {
 				t.Errorf("OnDead was called %d times for %d dead letters", told.Load(), n)
 			}
 			for name, c := range types {
-				if want := fmt.Sprintf(`"outbox: Backoff panicked; the task waits by the default backoff" task_type=%q attempt=1 `, name); c.backoff != (log.Count(want) == 2) {
+				if want := fmt.Sprintf(`"outbox: Backoff panicked; the task waits by the default backoff" task_type=%q attempt=1 `,
+					name); c.backoff != (log.Count(want) == 2) {
 					t.Errorf("%s: %d records of its Backoff", name, log.Count(want))
 				}
 			}
-			for _, want := range []string{"Backoff panicked", "OnDead panicked", "an observer panicked", "it panicked: ", `its Next panicked; it is tried again" schedule="bad as it fires"`, `its Next panicked; it is tried again" schedule="bad as it is added"`} {
+			for _, want := range []string{"Backoff panicked", "OnDead panicked", "an observer panicked", "it panicked: ",
+				`its Next panicked; it is tried again" schedule="bad as it fires"`, `its Next panicked; it is tried again" schedule="bad as it is added"`} {
 				if log.Count(want) == 0 {
 					t.Errorf("no record with %q", want)
 				}
@@ -246,7 +257,8 @@ func TestAppCodeMayPanicOrEndItsGoroutine(t *testing.T) {
 					}
 				}
 			}
-			db.wantText(t, "bad as it fires: false, good: true", `SELECT string_agg(name || ': ' || (next_at > now()), ', ' ORDER BY name) FROM outbox.schedule`)
+			db.wantText(t, "bad as it fires: false, good: true", `SELECT string_agg(name || ': ' || (next_at > now()), ', '
+				ORDER BY name) FROM outbox.schedule`)
 			armed.Store(false)
 			runOnce()
 			db.wantText(t, "1 2", `SELECT string_agg(payload->>'N', ' ' ORDER BY payload) FROM outbox.task`)

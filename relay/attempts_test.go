@@ -46,7 +46,8 @@ func TestAnAttemptDoesNotCountARunThatIsUndecided(t *testing.T) {
 			db := newDatabase(t)
 			db.Enqueue(t, kind, 1)
 			db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES ('`+someUUID+`', 'h', 1, now() + interval '5 minutes', '{}');
-				INSERT INTO outbox.running (task_id, token, relay_id) SELECT task_id, gen_random_uuid(), '`+someUUID+`' FROM outbox.task`)
+				INSERT INTO outbox.running (task_id, token, relay_id) SELECT task_id, gen_random_uuid(), '`+someUUID+`'
+				FROM outbox.task`)
 			var calls []int
 			reg := handlers.New()
 			each(reg, kind, func(_ context.Context, task *outbox.Task[payload]) error {

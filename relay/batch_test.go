@@ -130,13 +130,17 @@ func TestABatchErrorFailsOnlyTheTasksItNames(t *testing.T) {
 		calls.want(t, "1.1 2.1 3.1 4.1 5.1 6.1 7.1 8.1 ")
 		got := db.Text(t, `SELECT string_agg(n || ':' || COALESCE(
 			  (SELECT 'effect' FROM effect e WHERE e.task_id = s.task_id),
-			  (SELECT attempt || ' in ' || round(extract(epoch FROM run_at - clock_timestamp()) / 60) || ' min ' || COALESCE(last_error, '') FROM outbox.task k WHERE k.task_id = s.task_id),
-			  (SELECT 'dead ' || attempt || ' ' || reason FROM outbox.dead_task d WHERE d.task_id = s.task_id), 'done'), ', ' ORDER BY n) FROM seen s`)
+			  (SELECT attempt || ' in ' || round(extract(epoch
+			  FROM run_at - clock_timestamp()) / 60) || ' min ' || COALESCE(last_error, '') FROM outbox.task k
+			  WHERE k.task_id = s.task_id),
+			  (SELECT 'dead ' || attempt || ' ' || reason FROM outbox.dead_task d WHERE d.task_id = s.task_id), 'done'), ', '
+			  ORDER BY n) FROM seen s`)
 		want := "1:effect, 2:1 in 60 min boom, 3:0 in 5 min retry after 5m0s: boom, 4:0 in 5 min , 5:dead 1 handler, 6:done, 7:effect, 8:effect"
 		if got != want {
 			t.Errorf("the tasks ended as\n%s, want\n%s", got, want)
 		}
-		db.wantText(t, "1, 6 discard: boom, 7, 8", `SELECT string_agg(concat_ws(' ', payload->>'n', last_error), ', ' ORDER BY task_id) FROM outbox.done_task`)
+		db.wantText(t, "1, 6 discard: boom, 7, 8", `SELECT string_agg(concat_ws(' ', payload->>'n', last_error), ', '
+			ORDER BY task_id) FROM outbox.done_task`)
 		db.wantRows(t, 0, `outbox.running`)
 	})
 }
@@ -149,8 +153,9 @@ func TestABadPayloadInABatchFailsOnlyItsOwnTask(t *testing.T) {
 		result error // of the handler
 		calls  []string
 	}{
-		"nil":     {nil, []string{"1.1 2.1 4.1 5.1 "}},
-		"Discard": {handlers.Discard(errors.New("enough")), []string{"1.1 2.1 4.1 5.1 ", "1.1 ", "2.1 ", "4.1 ", "5.1 "}}, // not for all
+		"nil": {nil, []string{"1.1 2.1 4.1 5.1 "}},
+		// not for all
+		"Discard": {handlers.Discard(errors.New("enough")), []string{"1.1 2.1 4.1 5.1 ", "1.1 ", "2.1 ", "4.1 ", "5.1 "}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			db := newDatabase(t)
@@ -160,12 +165,14 @@ func TestABadPayloadInABatchFailsOnlyItsOwnTask(t *testing.T) {
 				return errors.Join(batchEffect(ctx, tx, tasks), c.result)
 			}, handlers.MaxAttempts(2), retrySoon())
 			db.Do(t, `INSERT INTO outbox.task (task_type, payload)
-				SELECT 'BATCH', CASE WHEN n = 3 THEN '{"n": "SECRET"}' ELSE jsonb_build_object('n', n) END FROM generate_series(1, 5) n`)
+				SELECT 'BATCH', CASE WHEN n = 3 THEN '{"n": "SECRET"}' ELSE jsonb_build_object('n', n) END
+				FROM generate_series(1, 5) n`)
 			r := run(t, db, reg, relay.Config{Workers: 1, PollInterval: 50 * time.Millisecond})
 			db.Emptied(t, 30*time.Second)
 			calls.want(t, c.calls...)
 			db.wantText(t, "4 4", `SELECT concat_ws(' ', count(*), count(DISTINCT task_id)) FROM effect`)
-			db.wantText(t, "2 attempts SECRET", `SELECT attempt || ' ' || reason || ' ' || (payload->>'n') FROM outbox.dead_task`)
+			db.wantText(t, "2 attempts SECRET",
+				`SELECT attempt || ' ' || reason || ' ' || (payload->>'n') FROM outbox.dead_task`)
 			db.wantRows(t, 0, `outbox.dead_task WHERE last_error LIKE '%SECRET%'`)
 			r.Log.Want(t, 0, "SECRET")
 		})
@@ -179,7 +186,8 @@ func TestATaskWhoseWriteBackIsDroppedIsNotLost(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	db.Do(t, `CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$`)
-	db.Do(t, `CREATE TRIGGER nothing BEFORE INSERT ON outbox.task FOR EACH ROW WHEN (NEW.state = 'scheduled' AND NEW.attempt > 0) EXECUTE FUNCTION nothing()`)
+	db.Do(t, `CREATE TRIGGER nothing BEFORE INSERT ON outbox.task FOR EACH ROW
+		WHEN (NEW.state = 'scheduled' AND NEW.attempt > 0) EXECUTE FUNCTION nothing()`)
 	reg := handlers.New()
 	registerTx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
 		return errors.Join(txEffect(ctx, tx, task), errors.New("boom"))

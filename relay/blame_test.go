@@ -30,8 +30,10 @@ BEGIN
   END IF;
 END $$;
 CREATE FUNCTION raise_late() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$
-BEGIN PERFORM raise_planned(TG_ARGV[0], CASE TG_OP WHEN 'DELETE' THEN OLD.task_id ELSE NEW.task_id END); RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END; END $$;
-CREATE CONSTRAINT TRIGGER late AFTER INSERT ON effect DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION raise_late('deferred');
+BEGIN PERFORM raise_planned(TG_ARGV[0], CASE TG_OP
+WHEN 'DELETE' THEN OLD.task_id ELSE NEW.task_id END); RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END; END $$;
+CREATE CONSTRAINT TRIGGER late AFTER INSERT ON effect DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+EXECUTE FUNCTION raise_late('deferred');
 CREATE TRIGGER own BEFORE DELETE ON outbox.running FOR EACH ROW EXECUTE FUNCTION raise_late('own')`
 
 // stateError is an error of PostgreSQL's.
@@ -68,7 +70,8 @@ func TestAnAttemptCountsByTheStatementThatFailed(t *testing.T) {
 				if place == "deferred" && pgerr.Lost(stateError(code)) {
 					continue // no statement of an app says that and goes on
 				}
-				id := int64(db.Int(t, `WITH t AS (INSERT INTO outbox.task (task_type, payload, state, run_at) VALUES ('TX', '{}', 'scheduled', now() + interval '1 hour') RETURNING task_id)
+				id := int64(db.Int(t, `WITH t AS (INSERT INTO outbox.task (task_type, payload, state, run_at)
+					VALUES ('TX', '{}', 'scheduled', now() + interval '1 hour') RETURNING task_id)
 					INSERT INTO planned SELECT task_id, $1, $2 FROM t RETURNING task_id`, place, code))
 				db.Do(t, fmt.Sprintf(`CREATE SEQUENCE once_%d`, id))
 				want[id] = fmt.Sprintf("%s in the %s: counts %v", code, place, counts)
@@ -85,7 +88,8 @@ func TestAnAttemptCountsByTheStatementThatFailed(t *testing.T) {
 	run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
 	db.Do(t, `SELECT outbox.run_task_now(task_id) FROM planned`)
 	db.Emptied(t, time.Minute)
-	rows, err := db.Query(`SELECT p.task_id, p.code || ' in the ' || p.place || ': counts ' || CASE WHEN EXISTS (SELECT FROM outbox.dead_task d WHERE d.task_id = p.task_id) THEN 'true' ELSE 'false' END FROM planned p`)
+	rows, err := db.Query(`SELECT p.task_id, p.code || ' in the ' || p.place || ': counts ' || CASE
+		WHEN EXISTS (SELECT FROM outbox.dead_task d WHERE d.task_id = p.task_id) THEN 'true' ELSE 'false' END FROM planned p`)
 	if err != nil {
 		t.Fatal(err)
 	}

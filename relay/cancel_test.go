@@ -31,7 +31,8 @@ func (db *database) cancel(t testing.TB, id int, want ...outbox.CancelResult) (g
 // gone waits until neither a task nor a request, a run or a dead letter is left.
 func (db *database) gone(t testing.TB) {
 	t.Helper()
-	db.becomes(t, 20*time.Second, 0, "nothing is left", `SELECT (SELECT count(*) FROM outbox.task) + (SELECT count(*) FROM outbox.cancel) + (SELECT count(*) FROM outbox.running)`)
+	db.becomes(t, 20*time.Second, 0, "nothing is left", `SELECT (SELECT count(*) FROM outbox.task) + (SELECT count(*)
+		FROM outbox.cancel) + (SELECT count(*) FROM outbox.running)`)
 	db.wantRows(t, 0, `outbox.dead_task`)
 }
 
@@ -128,7 +129,8 @@ func TestCanceledTasksEndTheirBatch(t *testing.T) {
 				<-ctx.Done()
 				return c.result
 			}, handlers.Keep(time.Hour), handlers.MaxRunningTotal(1), handlers.Backoff(constant(time.Millisecond)))
-			db.Do(t, `INSERT INTO outbox.task (task_type, unique_key, ordering_key) SELECT 'BATCH', n, n FROM generate_series(1, 5) n`)
+			db.Do(t, `INSERT INTO outbox.task (task_type, unique_key, ordering_key) SELECT 'BATCH', n, n
+				FROM generate_series(1, 5) n`)
 			run(t, db, reg, fastPoll)
 			<-begun
 			db.inTx(t, func(tx *sql.Tx) error {
@@ -136,8 +138,11 @@ func TestCanceledTasksEndTheirBatch(t *testing.T) {
 				return err
 			})
 			db.gone(t)
-			db.wantText(t, c.history, `SELECT string_agg(task_id || ' ' || attempt, ', ' ORDER BY task_id) FROM outbox.done_task`)
-			db.wantText(t, fmt.Sprint(c.canceled), `SELECT sum(tasks) FROM (SELECT kind, tasks FROM outbox.counter UNION ALL SELECT kind, tasks FROM outbox.counter_log) c WHERE kind = 'canceled'`)
+			db.wantText(t, c.history,
+				`SELECT string_agg(task_id || ' ' || attempt, ', ' ORDER BY task_id) FROM outbox.done_task`)
+			db.wantText(t, fmt.Sprint(c.canceled), `SELECT sum(tasks)
+				FROM (SELECT kind, tasks FROM outbox.counter UNION ALL SELECT kind, tasks FROM outbox.counter_log) c
+				WHERE kind = 'canceled'`)
 		})
 	}
 }

@@ -78,12 +78,14 @@ func TestAClaimTakesExactlyItsLimitWithAnyStatisticsAndPlan(t *testing.T) {
 						{"claim one", 1, []any{"TX", pivot}},
 					} {
 						if got := changed(t, db, planner, statements[c.name], c.args...); got != c.want {
-							t.Errorf("%s: limit %d, %d ready, statistics of %d, %stook %d, want %d", c.name, limit, ready, stats, planner, got, c.want)
+							t.Errorf("%s: limit %d, %d ready, statistics of %d, %stook %d, want %d", c.name, limit, ready, stats, planner,
+								got, c.want)
 						}
 					}
 					for _, pivots := range [][]int{nil, {pivot}, {pivot, first, pivot}} {
 						if got, want := leasedBy(t, db, planner, limit, 3, pivots), min(limit, ready); got != want {
-							t.Errorf("lease: limit %d, pivots %v, %d ready, statistics of %d, %stook %d, want %d", limit, pivots, ready, stats, planner, got, want)
+							t.Errorf("lease: limit %d, pivots %v, %d ready, statistics of %d, %stook %d, want %d", limit, pivots, ready,
+								stats, planner, got, want)
 						}
 					}
 				}
@@ -116,7 +118,8 @@ func leasedBy(t testing.TB, db *database, settings string, limit, lead int, pivo
 		t.Fatal(err)
 	}
 	var tasks, xid string
-	if err := tx.QueryRow(store.LeaseSQL, "TX", limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, 0, pq.Array(pivots), 0, 0, lead, 64, nil).Scan(&tasks, &xid); err != nil {
+	if err := tx.QueryRow(store.LeaseSQL, "TX", limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, 0, pq.Array(pivots), 0, 0,
+		lead, 64, nil).Scan(&tasks, &xid); err != nil {
 		t.Fatalf("%s%s: %v", settings, store.LeaseSQL, err)
 	}
 	var n int
@@ -157,10 +160,11 @@ func TestAClaimThatTookTooMuchIsRolledBackAndReported(t *testing.T) {
 	END $$`)
 	db.Enqueue(t, "BATCH", 5)
 	reg, called := handlers.New(), false
-	handlers.Batch(reg, outbox.NewTaskType[payload]("BATCH"), 2, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error {
-		called = true
-		return nil
-	})
+	handlers.Batch(reg, outbox.NewTaskType[payload]("BATCH"), 2,
+		func(context.Context, outbox.Tx, []*outbox.Task[payload]) error {
+			called = true
+			return nil
+		})
 	r, err := relay.New(db.DB, reg, relay.Config{Workers: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -211,7 +215,8 @@ func TestAClaimOfOneTaskFindsTheFirstThatIsFree(t *testing.T) {
 		}
 		var limits string
 		if err := tx.QueryRow(`SELECT concat_ws(' ', current_setting('idle_in_transaction_session_timeout'),
-			current_setting('lock_timeout'), current_setting('statement_timeout'))`).Scan(&limits); err != nil || limits != "1s 2s 3s" {
+			current_setting('lock_timeout'), current_setting('statement_timeout'))`).Scan(&limits); err != nil ||
+			limits != "1s 2s 3s" {
 			t.Errorf("the limits of the transaction are %s, want 1s 2s 3s; %v", limits, err)
 		}
 		tx.Rollback()
@@ -250,12 +255,13 @@ func TestATaskThatChangesWhileAClaimReachesItIsClaimedAsItIsThen(t *testing.T) {
 		}
 		var got []string
 		reg := handlers.New()
-		handlers.Batch(reg, outbox.NewTaskType[json.RawMessage]("BATCH"), 10, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[json.RawMessage]) error {
-			for _, task := range tasks {
-				got = append(got, fmt.Sprint(task.ID, strings.Contains(string(task.Payload), "changed")))
-			}
-			return nil
-		})
+		handlers.Batch(reg, outbox.NewTaskType[json.RawMessage]("BATCH"), 10,
+			func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[json.RawMessage]) error {
+				for _, task := range tasks {
+					got = append(got, fmt.Sprint(task.ID, strings.Contains(string(task.Payload), "changed")))
+				}
+				return nil
+			})
 		r, err := relay.New(db.DB, reg, relay.Config{Workers: 1})
 		if err != nil {
 			t.Fatal(err)
@@ -263,7 +269,8 @@ func TestATaskThatChangesWhileAClaimReachesItIsClaimedAsItIsThen(t *testing.T) {
 		claimed := make(chan error, 1)
 		go func() { claimed <- r.RunOnce(t.Context()) }()
 		db.becomes(t, 10*time.Second, 1, "the claim is at the task", `SELECT count(*) FROM pg_locks
-				WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND locktype = 'advisory' AND NOT granted`)
+				WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND locktype = 'advisory'
+				AND NOT granted`)
 		db.Do(t, `UPDATE outbox.task SET payload = '{"changed": 1}' WHERE task_id = $1`, changed)
 		if _, err := gate.ExecContext(t.Context(), `SELECT pg_advisory_unlock(1)`); err != nil {
 			t.Fatal(err)

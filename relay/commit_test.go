@@ -77,25 +77,29 @@ func TestACommitOfUnknownOutcomeCostsNoAttemptAndRepeatsNoEffect(t *testing.T) {
 			}
 			return nil
 		}
-		registerTx(reg, outbox.NewTaskType[payload]("TX_FAILS_FIRST"), func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
-			return errors.Join(txEffect(ctx, tx, task), failsFirst(task.Attempt))
-		}, retrySoon())
-		handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED_PLAIN"), func(ctx context.Context, task *outbox.Task[payload]) error {
-			_, err := db.ExecContext(ctx, `INSERT INTO effect VALUES ($1, $2)`, task.ID, task.Attempt)
-			return err
-		})
-		handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED_FAILS_FIRST"), func(ctx context.Context, task *outbox.Task[payload]) error {
-			if err := failsFirst(task.Attempt); err != nil {
+		registerTx(reg, outbox.NewTaskType[payload]("TX_FAILS_FIRST"),
+			func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+				return errors.Join(txEffect(ctx, tx, task), failsFirst(task.Attempt))
+			}, retrySoon())
+		handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED_PLAIN"),
+			func(ctx context.Context, task *outbox.Task[payload]) error {
+				_, err := db.ExecContext(ctx, `INSERT INTO effect VALUES ($1, $2)`, task.ID, task.Attempt)
 				return err
-			}
-			return leasedEffect(ctx, task)
-		}, retrySoon())
+			})
+		handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED_FAILS_FIRST"),
+			func(ctx context.Context, task *outbox.Task[payload]) error {
+				if err := failsFirst(task.Attempt); err != nil {
+					return err
+				}
+				return leasedEffect(ctx, task)
+			}, retrySoon())
 		var lost atomic.Int32 // leases, as observers hear
-		run(t, pool, reg, relay.Config{Workers: 4, PollInterval: 50 * time.Millisecond, Observers: []relay.Observer{{Ended: func(e relay.RunEnd) {
-			if e.Type != "LEASED" && e.Tasks[0].Outcome == relay.LeaseLost { // of LEASED the handler's own commit is cut
-				lost.Add(1)
-			}
-		}}}})
+		run(t, pool, reg, relay.Config{Workers: 4, PollInterval: 50 * time.Millisecond,
+			Observers: []relay.Observer{{Ended: func(e relay.RunEnd) {
+				if e.Type != "LEASED" && e.Tasks[0].Outcome == relay.LeaseLost { // of LEASED the handler's own commit is cut
+					lost.Add(1)
+				}
+			}}}})
 		tests[driver] = func(t *testing.T) {
 			for _, c := range []struct {
 				taskType, statement string // of the transaction whose commit is cut

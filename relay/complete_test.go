@@ -40,7 +40,8 @@ func TestCompleteCommitsItsWritesWithTheRemovalOfTheTask(t *testing.T) {
 	db := newDatabase(t)
 	db.Do(t, `CREATE TABLE removal (task_id bigint, tx xid8);
 		ALTER TABLE effect ADD COLUMN tx xid8 DEFAULT pg_current_xact_id();
-		CREATE FUNCTION removed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO removal VALUES (OLD.task_id, pg_current_xact_id()); RETURN NULL; END $$;
+		CREATE FUNCTION removed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO removal
+		VALUES (OLD.task_id, pg_current_xact_id()); RETURN NULL; END $$;
 		CREATE TRIGGER removed AFTER DELETE ON outbox.task FOR EACH ROW EXECUTE FUNCTION removed()`)
 	db.Enqueue(t, "LEASED", 1)
 	log := once(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
@@ -77,26 +78,36 @@ func TestTheHandlersResultDecidesOnlyWhileCompleteHasNotEndedTheTask(t *testing.
 		complete string // in the text of the first call's error; "" for nil
 		want     string
 	}{
-		"nil":                    {fn: ends(``, nil), result: errLater, want: "1 effects, kept"},
-		"run again":              {result: errLater, want: `1 effects, iteration 1 attempt 0 {"N": 7}`},
-		"rollback, nil":          {fn: ends(`ROLLBACK; BEGIN`, nil), complete: "rolled its transaction back", want: "0 effects, kept"},
-		"rollback, again":        {fn: ends(`ROLLBACK AND CHAIN`, nil), then: ends(`SELECT 1`, nil), complete: "rolled its transaction back", want: "1 effects, kept"},
-		"commit, error":          {fn: ends(`COMMIT`, nil), result: errLater, want: "1 effects, done"},
-		"commit and fail, nil":   {fn: ends(`COMMIT`, errFn), complete: "committed its transaction and then failed: no", want: "1 effects, dead: committed no"},
-		"commit, run again":      {fn: ends(`COMMIT`, handlers.RunAgain(time.Hour)), result: errLater, want: "1 effects, iteration 1 attempt 0 {}"},
-		"error of fn, run again": {fn: ends(``, errFn), result: handlers.RunAgain(time.Hour), complete: "no", want: "0 effects, iteration 1 attempt 0 {}"},
-		"error of fn":            {fn: ends(``, errFn), result: errLater, complete: "no", want: failed},
-		"error in SQL":           {fn: ends(`SELECT 1/0`, errFn), result: errLater, complete: "division by zero", want: failed},
-		"hidden error in SQL":    {fn: func(tx *sql.Tx) error { _, _ = tx.Exec(`SELECT 1/0`); return nil }, result: errLater, complete: "a statement of its transaction had failed", want: failed},
-		"deferred constraint":    {fn: ends(`INSERT INTO child VALUES (1)`, nil), result: errLater, complete: "violates foreign key", want: failed},
-		"ended context":          {fn: func(*sql.Tx) error { panic("it is called") }, result: errLater, complete: "the context's own end", want: failed},
+		"nil":       {fn: ends(``, nil), result: errLater, want: "1 effects, kept"},
+		"run again": {result: errLater, want: `1 effects, iteration 1 attempt 0 {"N": 7}`},
+		"rollback, nil": {fn: ends(`ROLLBACK; BEGIN`, nil), complete: "rolled its transaction back",
+			want: "0 effects, kept"},
+		"rollback, again": {fn: ends(`ROLLBACK AND CHAIN`, nil), then: ends(`SELECT 1`, nil),
+			complete: "rolled its transaction back", want: "1 effects, kept"},
+		"commit, error": {fn: ends(`COMMIT`, nil), result: errLater, want: "1 effects, done"},
+		"commit and fail, nil": {fn: ends(`COMMIT`, errFn), complete: "committed its transaction and then failed: no",
+			want: "1 effects, dead: committed no"},
+		"commit, run again": {fn: ends(`COMMIT`, handlers.RunAgain(time.Hour)), result: errLater,
+			want: "1 effects, iteration 1 attempt 0 {}"},
+		"error of fn, run again": {fn: ends(``, errFn), result: handlers.RunAgain(time.Hour), complete: "no",
+			want: "0 effects, iteration 1 attempt 0 {}"},
+		"error of fn": {fn: ends(``, errFn), result: errLater, complete: "no", want: failed},
+		"error in SQL": {fn: ends(`SELECT 1/0`, errFn), result: errLater, complete: "division by zero",
+			want: failed},
+		"hidden error in SQL": {fn: func(tx *sql.Tx) error { _, _ = tx.Exec(`SELECT 1/0`); return nil }, result: errLater,
+			complete: "a statement of its transaction had failed", want: failed},
+		"deferred constraint": {fn: ends(`INSERT INTO child VALUES (1)`, nil), result: errLater,
+			complete: "violates foreign key", want: failed},
+		"ended context": {fn: func(*sql.Tx) error { panic("it is called") }, result: errLater,
+			complete: "the context's own end", want: failed},
 		"rows left open": {fn: func(tx *sql.Tx) error {
 			_, err := tx.Query(`SELECT generate_series(1, 10000)`) //nolint:sqlclosecheck // that is the point
 			return err
 		}, result: errLater, complete: "rows", want: failed},
 	}
 	onEachDriver(t, func(t *testing.T, db *database) {
-		db.Do(t, `CREATE TABLE parent (id int PRIMARY KEY); CREATE TABLE child (id int REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`)
+		db.Do(t, `CREATE TABLE parent (id int PRIMARY KEY); CREATE TABLE child (id int REFERENCES parent DEFERRABLE INITIALLY
+			DEFERRED)`)
 		reg := handlers.New()
 		for name, c := range cases {
 			handlers.Leased(reg, outbox.NewTaskType[payload](name), func(ctx context.Context, task *outbox.Task[payload]) error {
@@ -114,7 +125,8 @@ func TestTheHandlersResultDecidesOnlyWhileCompleteHasNotEndedTheTask(t *testing.
 						return errors.Join(err, fn(tx))
 					})
 				}
-				if err := write(c.fn); (err == nil) != (c.complete == "") || err != nil && !strings.Contains(err.Error(), c.complete) ||
+				if err := write(c.fn); (err == nil) != (c.complete == "") || err != nil &&
+					!strings.Contains(err.Error(), c.complete) ||
 					errors.Is(err, outbox.ErrLeaseLost) || errors.Is(err, outbox.ErrCommitUnknown) {
 					t.Errorf("%s: Complete returned %v, want %q", name, err, c.complete)
 				}
@@ -131,8 +143,10 @@ func TestTheHandlersResultDecidesOnlyWhileCompleteHasNotEndedTheTask(t *testing.
 		once(t, db, reg, relay.Config{})
 		for name, c := range cases {
 			got := db.Text(t, `SELECT count(e.*) || ' effects, ' || COALESCE('dead: ' || max(d.reason || ' ' || d.last_error),
-				'iteration ' || max(t.iterations) || ' attempt ' || max(t.attempt) || ' ' || max(t.payload::text), max('kept' || left(h.task_type, 0)), 'done')
-				FROM ids i LEFT JOIN effect e USING (task_id) LEFT JOIN outbox.dead_task d USING (task_id) LEFT JOIN outbox.task t USING (task_id)
+				'iteration ' || max(t.iterations) || ' attempt ' || max(t.attempt) || ' ' || max(t.payload::text),
+				max('kept' || left(h.task_type, 0)), 'done')
+				FROM ids i LEFT JOIN effect e USING (task_id) LEFT JOIN outbox.dead_task d USING (task_id) LEFT
+				JOIN outbox.task t USING (task_id)
 				LEFT JOIN outbox.done_task h USING (task_id)
 				WHERE i.task_type = $1`, name)
 			if got != c.want {

@@ -62,7 +62,8 @@ func TestPgUpgradeStopsNoRelay(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := db.Text(t, `SELECT database_id FROM outbox.identity`)
-	db.Do(t, `UPDATE outbox.origin SET server_version = server_version - 1; UPDATE outbox.origin SET row_xid = xmin`) // the upgrade is to the same version
+	// the upgrade is to the same version
+	db.Do(t, `UPDATE outbox.origin SET server_version = server_version - 1; UPDATE outbox.origin SET row_xid = xmin`)
 	db.Close()
 	upgraded := pgtest.Upgraded(t, old)
 	if err := runOnce(t, upgraded, relay.Config{}); err != nil {
@@ -72,7 +73,8 @@ func TestPgUpgradeStopsNoRelay(t *testing.T) {
 	if got := in.Text(t, `SELECT database_id FROM outbox.identity`); got != id {
 		t.Error("the id is another one")
 	}
-	if n := in.Int(t, `SELECT count(*) FROM outbox.origin o, outbox.this_database() t WHERE (o.system_id, o.server_version) = (t.system_id, t.server_version)`); n != 1 {
+	if n := in.Int(t, `SELECT count(*) FROM outbox.origin o, outbox.this_database() t
+		WHERE (o.system_id, o.server_version) = (t.system_id, t.server_version)`); n != 1 {
 		t.Error("it is not noted anew")
 	}
 }

@@ -22,7 +22,8 @@ func restored(t *testing.T, of *database, url string, options ...string) *databa
 	file := filepath.Join(t.TempDir(), "dump")
 	for _, c := range []*exec.Cmd{
 		exec.CommandContext(t.Context(), needs.Program(t, "postgresql-client", "pg_dump"), "-Fc", "-f", file, of.URL),
-		exec.CommandContext(t.Context(), needs.Program(t, "postgresql-client", "pg_restore"), append(options, "-d", url, file)...),
+		exec.CommandContext(t.Context(), needs.Program(t, "postgresql-client", "pg_restore"),
+			append(options, "-d", url, file)...),
 	} {
 		if out, err := c.CombinedOutput(); err != nil && len(options) == 0 { // rows of some tables collide
 			t.Fatalf("%s: %v\n%s", c.Path, err, out)
@@ -35,7 +36,9 @@ func restored(t *testing.T, of *database, url string, options ...string) *databa
 func runsNothing(t *testing.T, copied *database, tasks int, config relay.Config) {
 	t.Helper()
 	r := run(t, copied, all(), config)
-	eventually(t, 10*time.Second, "the relay says that it is in a copy", func() bool { return errors.Is(r.Health(), relay.ErrCopy) })
+	eventually(t, 10*time.Second, "the relay says that it is in a copy", func() bool {
+		return errors.Is(r.Health(), relay.ErrCopy)
+	})
 	if err := r.Health(); !strings.Contains(err.Error(), "outbox adopt") {
 		t.Errorf("Health does not say what to do: %v", err)
 	}
@@ -50,7 +53,8 @@ func runsNothing(t *testing.T, copied *database, tasks int, config relay.Config)
 	if got := copied.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'ready' AND attempt = 0`); got != tasks+1 {
 		t.Errorf("%d tasks are as they were, want %d", got, tasks+1)
 	}
-	if got := copied.Int(t, `SELECT (SELECT count(*) FROM effect) + (SELECT count(*) FROM outbox.schedule WHERE last_at IS NOT NULL)
+	if got := copied.Int(t, `SELECT (SELECT count(*) FROM effect) + (SELECT count(*) FROM outbox.schedule
+		WHERE last_at IS NOT NULL)
 		+ (SELECT count(*) FROM outbox.relay) + (SELECT count(*) FROM outbox.maintenance)`); got != 0 {
 		t.Errorf("%d effects of a relay", got)
 	}
@@ -70,7 +74,8 @@ func TestARelayRunsNothingInARestoredDumpUntilItIsAdopted(t *testing.T) {
 	db := newDatabase(t)
 	db.Enqueue(t, "TX", 2)
 	db.Enqueue(t, "LEASED", 1)
-	config := relay.Config{Schedules: relay.Schedules{{Name: "often", Timing: relay.Every(time.Hour), Task: outbox.NewTaskType[map[string]int]("TX").New(nil)}}}
+	config := relay.Config{Schedules: relay.Schedules{{Name: "often", Timing: relay.Every(time.Hour),
+		Task: outbox.NewTaskType[map[string]int]("TX").New(nil)}}}
 	copied := restored(t, db, pgtest.Database(t))
 	relaytest.Once(t, db.DB, all(), config) // the original goes on
 	if got := db.Int(t, `SELECT count(*) FROM effect`); got != 3 {
@@ -128,7 +133,8 @@ func TestARelayOfAnotherEnvironmentRunsNothing(t *testing.T) {
 		}
 	}
 	err := once("staging")
-	if !errors.Is(err, relay.ErrCopy) || !strings.Contains(err.Error(), `"production"`) || !strings.Contains(err.Error(), `"staging"`) {
+	if !errors.Is(err, relay.ErrCopy) || !strings.Contains(err.Error(), `"production"`) ||
+		!strings.Contains(err.Error(), `"staging"`) {
 		t.Errorf("staging: %v", err)
 	}
 	if got := db.Int(t, `SELECT count(*) FROM outbox.task`); got != 1 {
@@ -151,10 +157,12 @@ func TestARoleThatMayNotNoteTheOriginRunsARelay(t *testing.T) {
 	t.Cleanup(func() { db.Do(t, `DROP OWNED BY `+role+`; DROP ROLE `+role) })
 	as := open(t, db.URL+"&role="+role)
 	db.Enqueue(t, "TX", 1)
-	if log := relaytest.Once(t, as.DB, all(), relay.Config{Environment: "staging"}); !strings.Contains(log, "the environment is not noted") {
+	if log := relaytest.Once(t, as.DB, all(), relay.Config{Environment: "staging"}); !strings.Contains(log,
+		"the environment is not noted") {
 		t.Errorf("the log does not say that it is not noted:\n%s", log)
 	}
-	if got := db.Text(t, `SELECT environment FROM outbox.origin`) + db.Text(t, `SELECT count(*) FROM outbox.task`); got != "0" {
+	if got := db.Text(t, `SELECT environment FROM outbox.origin`) + db.Text(t,
+		`SELECT count(*) FROM outbox.task`); got != "0" {
 		t.Errorf("environment and tasks: %s", got)
 	}
 	db.Do(t, `UPDATE outbox.origin SET table_oid = 1, database_oid = 1`)

@@ -43,17 +43,19 @@ func (d destiny) result() error {
 func destined() *handlers.Registry {
 	reg := handlers.New()
 	retry := handlers.Backoff(constant(time.Hour))
-	registerTx(reg, outbox.NewTaskType[destiny]("TX"), func(ctx context.Context, tx *sql.Tx, task *outbox.Task[destiny]) error {
-		if err := effect(ctx, tx, task.ID, task.Attempt); err != nil {
-			return err
-		}
-		return task.Payload.result()
-	}, retry, handlers.MaxAttempts(2))
-	handlers.Leased(reg, outbox.NewTaskType[destiny]("LEASED"), func(ctx context.Context, task *outbox.Task[destiny]) error {
-		if task.Payload.End != "ok" {
+	registerTx(reg, outbox.NewTaskType[destiny]("TX"),
+		func(ctx context.Context, tx *sql.Tx, task *outbox.Task[destiny]) error {
+			if err := effect(ctx, tx, task.ID, task.Attempt); err != nil {
+				return err
+			}
 			return task.Payload.result()
-		}
-		return task.Complete(ctx, func(tx *sql.Tx) error { return effect(ctx, tx, task.ID, task.Attempt) })
-	}, retry, handlers.MaxAttempts(2))
+		}, retry, handlers.MaxAttempts(2))
+	handlers.Leased(reg, outbox.NewTaskType[destiny]("LEASED"),
+		func(ctx context.Context, task *outbox.Task[destiny]) error {
+			if task.Payload.End != "ok" {
+				return task.Payload.result()
+			}
+			return task.Complete(ctx, func(tx *sql.Tx) error { return effect(ctx, tx, task.ID, task.Attempt) })
+		}, retry, handlers.MaxAttempts(2))
 	return reg
 }

@@ -40,7 +40,8 @@ func nothingLeft(t *testing.T, db *database, pool *sql.DB) {
 	}
 	db.Idle(t)
 	eventually(t, 10*time.Second, "I11: no lock", func() bool { // one whose client gave up as it began has some
-		return db.Int(t, `SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE a.datname = current_database()
+		return db.Int(t, `SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+			WHERE a.datname = current_database()
 			AND a.backend_type = 'client backend' AND pid <> pg_backend_pid()`) == 0
 	})
 }
@@ -50,9 +51,10 @@ func nothingLeft(t *testing.T, db *database, pool *sql.DB) {
 func work(f func(ctx context.Context, tasks int) error, opts ...handlers.Option) *handlers.Registry {
 	reg := handlers.New()
 	for kind, taskType := range map[string]string{"tx": "TX", "batch": "BATCH"} {
-		relaytest.Register(reg, kind, taskType, 3, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-			return errors.Join(batchEffect(context.Background(), tx, tasks), f(ctx, len(tasks)))
-		}, opts...)
+		relaytest.Register(reg,
+			kind, taskType, 3, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+				return errors.Join(batchEffect(context.Background(), tx, tasks), f(ctx, len(tasks)))
+			}, opts...)
 	}
 	handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error {
 		if err := f(ctx, 1); err != nil {
@@ -109,7 +111,8 @@ func TestADrainAtAnyMomentFinishesWhatRunsAndRepeatsNothing(t *testing.T) {
 		t.Errorf("only %d of %d drains came while there was work", midway, rounds)
 	}
 	once(t, db, reg, relay.Config{})
-	if n := db.Int(t, `SELECT count(DISTINCT task_id) FROM effect WHERE attempt = 1`); n != enqueued || started.Load() != int64(enqueued) {
+	if n := db.Int(t, `SELECT count(DISTINCT task_id) FROM effect WHERE attempt = 1`); n != enqueued ||
+		started.Load() != int64(enqueued) {
 		t.Errorf("effects of %d tasks, and %d tasks were started; want %d of each", n, started.Load(), enqueued)
 	}
 }
@@ -138,7 +141,8 @@ func TestAHandlerThatOutlastsTheDrainTimeoutIsToldAndItsTaskRunsAgain(t *testing
 				db.Enqueue(t, name, n)
 			}
 			pool := open(t, db.URL)
-			r := run(t, pool, reg, relay.Config{Workers: 4, DrainTimeout: 100 * time.Millisecond, PollInterval: 50 * time.Millisecond})
+			r := run(t, pool, reg,
+				relay.Config{Workers: 4, DrainTimeout: 100 * time.Millisecond, PollInterval: 50 * time.Millisecond})
 			started.Wait()
 			r.Stop()
 			nothingLeft(t, db, pool.DB)
@@ -170,31 +174,35 @@ func TestAHandlerThatIgnoresTheDrainIsLeftBehindWithoutItsTask(t *testing.T) {
 	defer let()
 	late := make(chan error, 5)
 	reg := handlers.New()
-	for kind, taskType := range map[string]string{"tx": "TX", "batch": "BATCH", "leased": "LEASED", "complete": "COMPLETE"} {
-		relaytest.Register(reg, kind, taskType, 3, func(_ context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+	for kind, taskType := range map[string]string{"tx": "TX", "batch": "BATCH", "leased": "LEASED",
+		"complete": "COMPLETE"} {
+		relaytest.Register(reg,
+			kind, taskType, 3, func(_ context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+				defer ended.Done()
+				started.Done()
+				<-release
+				if tx == nil {
+					late <- leasedEffect(context.Background(), tasks[0])
+				} else {
+					late <- batchEffect(context.Background(), tx, tasks)
+				}
+				return nil
+			})
+	}
+	registerTx(reg, outbox.NewTaskType[payload]("SQL"),
+		func(_ context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
 			defer ended.Done()
 			started.Done()
-			<-release
-			if tx == nil {
-				late <- leasedEffect(context.Background(), tasks[0])
-			} else {
-				late <- batchEffect(context.Background(), tx, tasks)
-			}
+			_, err := tx.ExecContext(context.Background(), `SELECT pg_sleep(60)`)
+			late <- err
 			return nil
 		})
-	}
-	registerTx(reg, outbox.NewTaskType[payload]("SQL"), func(_ context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
-		defer ended.Done()
-		started.Done()
-		_, err := tx.ExecContext(context.Background(), `SELECT pg_sleep(60)`)
-		late <- err
-		return nil
-	})
 	for name, n := range map[string]int{"TX": 1, "BATCH": 3, "LEASED": 1, "SQL": 1, "COMPLETE": 1} {
 		db.Enqueue(t, name, n)
 	}
 	pool := open(t, db.URL)
-	r := run(t, pool, reg, relay.Config{Workers: 10, DrainTimeout: 100 * time.Millisecond, PollInterval: 50 * time.Millisecond})
+	r := run(t, pool, reg,
+		relay.Config{Workers: 10, DrainTimeout: 100 * time.Millisecond, PollInterval: 50 * time.Millisecond})
 	r.Leaves("TestAHandlerThatIgnoresTheDrainIsLeftBehindWithoutItsTask")
 	started.Wait()
 	r.Stop()
@@ -211,7 +219,8 @@ func TestAHandlerThatIgnoresTheDrainIsLeftBehindWithoutItsTask(t *testing.T) {
 		}
 	}
 	ended.Wait()
-	db.wantText(t, "7 7", `SELECT concat_ws(' ', count(*), count(*) FILTER (WHERE attempt = 1)) FROM effect`) // of the second relay
+	// of the second relay
+	db.wantText(t, "7 7", `SELECT concat_ws(' ', count(*), count(*) FILTER (WHERE attempt = 1)) FROM effect`)
 	r.Ended(t)
 }
 

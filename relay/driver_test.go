@@ -8,7 +8,8 @@ import (
 	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
-// drivers are those that a test runs on whose outcome depends on the driver: how a handler's misdeeds and a broken connection
+// drivers are those that a test runs on whose outcome depends on the driver: how a handler's
+// misdeeds and a broken connection
 // show. It is the one that OUTBOX_TEST_DRIVER names, lib/pq by default, or both with OUTBOX_TEST_LONG=1.
 var drivers = func() []string {
 	if os.Getenv("OUTBOX_TEST_DRIVER") == "" && relaytest.Long {

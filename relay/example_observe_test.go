@@ -14,7 +14,8 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// Counts of what became of tasks. The modules telemetry/prom and telemetry/otel have observers for Prometheus and OpenTelemetry.
+// Counts of what became of tasks. The modules telemetry/prom and telemetry/otel have observers for
+// Prometheus and OpenTelemetry.
 func ExampleObserver() {
 	ctx := context.Background()
 	db, drop := exampleDatabase()

@@ -122,9 +122,12 @@ func Example_killedProcesses() {
 	ctx := context.Background()
 	db, drop := exampleDatabase()
 	defer drop()
-	const dead = "5f3a2c1e-0000-4000-8000-000000000000" // a process that died with its second attempt, and its neighbour with its first
-	_, err := db.ExecContext(ctx, `INSERT INTO outbox.task (task_type, payload, max_attempts, state, attempt, relay_id, lease_token) VALUES
-		('RESIZE_IMAGE', '13', 2, 'leased', 2, $1, gen_random_uuid()), ('RESIZE_IMAGE', '14', 2, 'leased', 1, $1, gen_random_uuid())`, dead)
+	// a process that died with its second attempt, and its neighbour with its first
+	const dead = "5f3a2c1e-0000-4000-8000-000000000000"
+	_, err := db.ExecContext(ctx, `INSERT INTO outbox.task (task_type, payload, max_attempts, state, attempt, relay_id,
+		lease_token) VALUES
+		('RESIZE_IMAGE', '13', 2, 'leased', 2, $1, gen_random_uuid()), ('RESIZE_IMAGE', '14', 2, 'leased', 1, $1,
+		gen_random_uuid())`, dead)
 	must(err)
 	client, err := admin.New(db, admin.Options{})
 	must(err)
@@ -144,7 +147,8 @@ func Example_killedProcesses() {
 	// image 13 is a dead letter: attempts
 }
 
-// The database goes away in the middle of a run: it ends all connections, as a restart does. The lease is kept, and the result
+// The database goes away in the middle of a run: it ends all connections, as a restart does. The
+// lease is kept, and the result
 // is recorded as soon as there are connections again.
 func Example_lostConnections() {
 	ctx := context.Background()
@@ -153,7 +157,8 @@ func Example_lostConnections() {
 	reg := handlers.New()
 	handlers.Leased(reg, typeResize, func(_ context.Context, task *outbox.Task[int]) error {
 		fmt.Println("resize", task.Payload, "in attempt", task.Attempt)
-		_, err := db.Exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
+		_, err := db.Exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()
+			AND pid <> pg_backend_pid()`)
 		return err
 	})
 	enqueueInts(ctx, db, typeResize, 1)
@@ -165,7 +170,8 @@ func Example_lostConnections() {
 	var dead int
 	for n := 1; n > 0; {
 		// It may get one of those connections.
-		_ = db.QueryRowContext(ctx, `SELECT (SELECT count(*) FROM outbox.task), (SELECT count(*) FROM outbox.dead_task)`).Scan(&n, &dead)
+		_ = db.QueryRowContext(ctx,
+			`SELECT (SELECT count(*) FROM outbox.task), (SELECT count(*) FROM outbox.dead_task)`).Scan(&n, &dead)
 	}
 	stop()
 	must(<-stopped)

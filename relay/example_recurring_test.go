@@ -92,7 +92,8 @@ func ExampleSchedules() {
 	must(err)
 	config := relay.Config{Logger: discard(), Schedules: relay.Schedules{
 		{Name: "daily report", Timing: timing, Spec: nineInBerlin, Task: sendReport.New("daily report", outbox.Priority(5))},
-		{Name: "usage", Timing: relay.Every(7 * 24 * time.Hour), Task: sendReport.New("weekly usage"), CatchUp: relay.CatchUpAll},
+		{Name: "usage", Timing: relay.Every(7 * 24 * time.Hour), Task: sendReport.New("weekly usage"),
+			CatchUp: relay.CatchUpAll},
 	}}
 
 	ctx := context.Background()

@@ -51,7 +51,8 @@ func TestExtendKeepsAHandlerBeyondItsTimeout(t *testing.T) {
 						t.Errorf("it ended after %v, want 6 s", after)
 					}
 					cause, again := context.Cause(derived), task.Extend(context.Background(), time.Second)
-					if !errors.Is(ctx.Err(), c.err) || !errors.Is(derived.Err(), c.err) || errors.Is(cause, outbox.ErrLeaseLost) != c.lost {
+					if !errors.Is(ctx.Err(), c.err) || !errors.Is(derived.Err(), c.err) ||
+						errors.Is(cause, outbox.ErrLeaseLost) != c.lost {
 						t.Errorf("ended with %v, a derived context with %v, cause %v", ctx.Err(), derived.Err(), cause)
 					}
 					if again == nil || errors.Is(again, outbox.ErrLeaseLost) != c.lost {
@@ -171,7 +172,8 @@ func TestExtendRefusesWhatItCannotDo(t *testing.T) {
 	db.Enqueue(t, "LEASED", 1)
 	db.Emptied(t, 10*time.Second)
 	other := &outbox.Task[payload]{}
-	for _, err := range []error{other.Extend(t.Context(), time.Second), other.Complete(t.Context(), func(*sqlTx) error { return nil })} {
+	for _, err := range []error{other.Extend(t.Context(), time.Second),
+		other.Complete(t.Context(), func(*sqlTx) error { return nil })} {
 		if !errors.Is(err, outbox.ErrNotLeased) {
 			t.Errorf("of a task that is not leased: %v, want ErrNotLeased", err)
 		}

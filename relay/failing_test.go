@@ -32,8 +32,10 @@ func (db *database) tooMany(t *testing.T, taskType string, limit int, code strin
 		  END IF;
 		  RETURN NULL;
 		END $$;
-		CREATE TRIGGER too_many_updated AFTER UPDATE ON outbox.task REFERENCING OLD TABLE AS claimed FOR EACH STATEMENT EXECUTE FUNCTION too_many();
-		CREATE TRIGGER too_many_deleted AFTER DELETE ON outbox.task REFERENCING OLD TABLE AS claimed FOR EACH STATEMENT EXECUTE FUNCTION too_many()`))
+		CREATE TRIGGER too_many_updated AFTER UPDATE ON outbox.task REFERENCING OLD TABLE AS claimed FOR EACH STATEMENT
+		EXECUTE FUNCTION too_many();
+		CREATE TRIGGER too_many_deleted AFTER DELETE ON outbox.task REFERENCING OLD TABLE AS claimed FOR EACH STATEMENT
+		EXECUTE FUNCTION too_many()`))
 }
 
 // A claim that takes too long is not repeated as it was, and its lane remembers that.
@@ -53,7 +55,9 @@ func TestAClaimOfManyThatTimesOutIsMadeSmaller(t *testing.T) {
 			db.tooMany(t, "IT", 4, "57014")
 			db.Enqueue(t, "IT", 300)
 			reg := handlers.New()
-			relaytest.Register(reg, c.kind, "IT", 32, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error { return nil })
+			relaytest.Register(reg, c.kind, "IT", 32, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error {
+				return nil
+			})
 			log := ""
 			if c.once {
 				log = once(t, db, reg, relay.Config{Workers: 40})
@@ -83,7 +87,9 @@ func TestAClaimOfLargeLeasedTasksTakesFew(t *testing.T) {
 	db.Do(t, `INSERT INTO outbox.task (task_type, payload)
 		SELECT 'IT', jsonb_build_object('n', n, 'large', repeat('x', 100 << 10)) FROM generate_series(1, 300) n`)
 	reg := handlers.New()
-	relaytest.Register(reg, "leased", "IT", 1, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error { return nil })
+	relaytest.Register(reg, "leased", "IT", 1, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error {
+		return nil
+	})
 	run(t, db, reg, relay.Config{Workers: 400, PollInterval: 50 * time.Millisecond})
 	db.Emptied(t, 30*time.Second)
 	if n := db.Int(t, `SELECT count(*) FROM pg_sequences WHERE sequencename = 'too_many' AND last_value IS NOT NULL`); n > 0 {
@@ -96,7 +102,8 @@ func TestAClaimOfLargeLeasedTasksTakesFew(t *testing.T) {
 func TestATypeWhoseClaimsFailIsNamedWhileOthersGoOn(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(*testing.T){}
-	for code, kind := range map[string]string{"57014": "tx", "40001": "batch", "08006": "tx", "57P03": "leased", "53200": "leased", "25006": "batch", "XX000": "leased"} {
+	for code, kind := range map[string]string{"57014": "tx", "40001": "batch", "08006": "tx", "57P03": "leased",
+		"53200": "leased", "25006": "batch", "XX000": "leased"} {
 		tests[code+" "+kind] = func(t *testing.T) {
 			db := newDatabase(t)
 			db.tooMany(t, "IT", 0, code)
@@ -111,7 +118,8 @@ func TestATypeWhoseClaimsFailIsNamedWhileOthersGoOn(t *testing.T) {
 				db.doneOf(t, "OTHER")
 				return errors.Is(r.Health(), relay.ErrTypeFails)
 			})
-			if text := r.Health().Error(); !strings.Contains(text, "IT") || !strings.Contains(text, code) || strings.Contains(text, "too slow") {
+			if text := r.Health().Error(); !strings.Contains(text, "IT") || !strings.Contains(text, code) ||
+				strings.Contains(text, "too slow") {
 				t.Errorf("Health: %s; want it to name the type and the SQLSTATE without PostgreSQL's words", text)
 			}
 			for range 5 {
@@ -152,13 +160,19 @@ func TestATypeThatFailsEverySecondTimeIsNamed(t *testing.T) {
 				  END IF;
 				  RETURN NULL;
 				END $$;
-				CREATE TRIGGER every_second_updated AFTER UPDATE ON outbox.task REFERENCING OLD TABLE AS claimed FOR EACH STATEMENT EXECUTE FUNCTION every_second();
-				CREATE TRIGGER every_second_deleted AFTER DELETE ON outbox.task REFERENCING OLD TABLE AS claimed FOR EACH STATEMENT EXECUTE FUNCTION every_second()`)
+				CREATE TRIGGER every_second_updated AFTER UPDATE ON outbox.task REFERENCING OLD TABLE AS claimed FOR EACH STATEMENT
+				EXECUTE FUNCTION every_second();
+				CREATE TRIGGER every_second_deleted AFTER DELETE ON outbox.task REFERENCING OLD TABLE AS claimed FOR EACH STATEMENT
+				EXECUTE FUNCTION every_second()`)
 			reg := handlers.New()
-			relaytest.Register(reg, kind, "IT", 1, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error { return nil })
+			relaytest.Register(reg, kind, "IT", 1, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error {
+				return nil
+			})
 			db.Enqueue(t, "IT", 100)
 			r := run(t, db, reg, relay.Config{Workers: 1, PollInterval: 20 * time.Millisecond})
-			eventually(t, 30*time.Second, "Health names the type", func() bool { return errors.Is(r.Health(), relay.ErrTypeFails) })
+			eventually(t, 30*time.Second, "Health names the type", func() bool {
+				return errors.Is(r.Health(), relay.ErrTypeFails)
+			})
 			if text := r.Health().Error(); !strings.Contains(text, "IT") || !strings.Contains(text, "57014") {
 				t.Errorf("Health: %s; want it to name the type and the SQLSTATE", text)
 			}
@@ -189,25 +203,28 @@ func TestAHandlerWhoseGoroutineEndsItsConnectionIsNoOutage(t *testing.T) {
 			reg := handlers.New()
 			var left sync.WaitGroup
 			var ran atomic.Int64
-			registerTx(reg, outbox.NewTaskType[payload]("ENDS"), func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
-				ran.Add(1)
-				var pid int
-				if err := tx.QueryRowContext(ctx, `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
-					return err
-				}
-				left.Go(func() {
-					for range 3 {
-						end(db, tx, pid)
-						runtime.Gosched()
+			registerTx(reg, outbox.NewTaskType[payload]("ENDS"),
+				func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+					ran.Add(1)
+					var pid int
+					if err := tx.QueryRowContext(ctx, `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
+						return err
 					}
-				})
-				return nil
-			}, handlers.MaxAttempts(50), handlers.Backoff(constant(time.Millisecond)))
+					left.Go(func() {
+						for range 3 {
+							end(db, tx, pid)
+							runtime.Gosched()
+						}
+					})
+					return nil
+				}, handlers.MaxAttempts(50), handlers.Backoff(constant(time.Millisecond)))
 			registerTx(reg, outbox.NewTaskType[payload]("OTHER"), txEffect)
 			db.Enqueue(t, "ENDS", 40)
 			own := open(t, db.URL) // the test's statements meet no connection that was ended
 			r := run(t, own, reg, relay.Config{Workers: 4, PollInterval: 50 * time.Millisecond})
-			eventually(t, 30*time.Second, "many have run", func() bool { return ran.Load() >= 60 || db.Int(t, `SELECT count(*) FROM outbox.task`) == 0 })
+			eventually(t, 30*time.Second, "many have run", func() bool {
+				return ran.Load() >= 60 || db.Int(t, `SELECT count(*) FROM outbox.task`) == 0
+			})
 			for range 5 {
 				db.Enqueue(t, "OTHER", 1)
 				db.doneOf(t, "OTHER")

@@ -87,14 +87,16 @@ var errAlways = errors.New("it always fails")
 
 // each registers a handler of the kind under its usual type; its results are f's, of a batch those
 // for each task.
-func each(reg *handlers.Registry, taskType string, f func(ctx context.Context, task *outbox.Task[payload]) error, opts ...handlers.Option) {
-	relaytest.Register(reg, strings.ToLower(taskType), taskType, 100, func(ctx context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
-		var errs []error
-		for _, task := range tasks {
-			errs = append(errs, f(ctx, task))
-		}
-		return errors.Join(errs...)
-	}, opts...)
+func each(reg *handlers.Registry, taskType string, f func(ctx context.Context, task *outbox.Task[payload]) error,
+	opts ...handlers.Option) {
+	relaytest.Register(reg, strings.ToLower(taskType), taskType, 100,
+		func(ctx context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
+			var errs []error
+			for _, task := range tasks {
+				errs = append(errs, f(ctx, task))
+			}
+			return errors.Join(errs...)
+		}, opts...)
 }
 
 // Promise 5, without ListenDSN: a type that floods the queue and fails does not hold another up,

@@ -219,7 +219,8 @@ func (c *faultyConn) on(ctx context.Context, query string, do func() error) erro
 	case !yes:
 		return do()
 	case what.code != "":
-		_, err := c.real.ExecContext(context.Background(), `DO $$ BEGIN RAISE 'injected' USING ERRCODE = '`+what.code+`'; END $$`, nil)
+		_, err := c.real.ExecContext(context.Background(),
+			`DO $$ BEGIN RAISE 'injected' USING ERRCODE = '`+what.code+`'; END $$`, nil)
 		if query == "COMMIT" || query == "ROLLBACK" {
 			_, _ = c.real.ExecContext(context.Background(), "ROLLBACK", nil)
 		}
@@ -236,12 +237,14 @@ func (c *faultyConn) on(ctx context.Context, query string, do func() error) erro
 	return what.err
 }
 
-func (c *faultyConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (result driver.Result, err error) {
+func (c *faultyConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (result driver.Result,
+	err error) {
 	err = c.on(ctx, query, func() (err error) { result, err = c.real.ExecContext(ctx, query, args); return err })
 	return result, err
 }
 
-func (c *faultyConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (rows driver.Rows, err error) {
+func (c *faultyConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (rows driver.Rows,
+	err error) {
 	err = c.on(ctx, query, func() (err error) { rows, err = c.real.QueryContext(ctx, query, args); return err })
 	return rows, err
 }

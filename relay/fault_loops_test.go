@@ -40,82 +40,120 @@ func pass(f func(*loops, context.Context) error) func(context.Context, *loops) (
 	return func(ctx context.Context, l *loops) (time.Duration, error) { return 0, f(l, ctx) }
 }
 
-const emptyAll = `DELETE FROM outbox.task; DELETE FROM outbox.dead_task; DELETE FROM outbox.done_task; DELETE FROM outbox.running; DELETE FROM outbox.relay;
-	DELETE FROM outbox.unique_key; DELETE FROM outbox.headless_key; DELETE FROM outbox.cancel; DELETE FROM outbox.maintenance; DELETE FROM outbox.sample; DELETE FROM outbox.bucket;
-	DELETE FROM outbox.slot; DELETE FROM outbox.task_type; DELETE FROM outbox.schedule; DELETE FROM outbox.counter; DELETE FROM outbox.counter_log; DELETE FROM outbox.inbox;`
+const emptyAll = `DELETE FROM outbox.task; DELETE FROM outbox.dead_task; DELETE FROM outbox.done_task; DELETE
+	FROM outbox.running; DELETE FROM outbox.relay;
+	DELETE FROM outbox.unique_key; DELETE FROM outbox.headless_key; DELETE FROM outbox.cancel; DELETE
+	FROM outbox.maintenance; DELETE FROM outbox.sample; DELETE FROM outbox.bucket;
+	DELETE FROM outbox.slot; DELETE FROM outbox.task_type; DELETE FROM outbox.schedule; DELETE FROM outbox.counter; DELETE
+	FROM outbox.counter_log; DELETE FROM outbox.inbox;`
 
 // tasksNow is what is left of tasks, each with what may not change unseen: no attempt is counted by
 // any of these loops.
-const tasksNow = `SELECT string_agg(format('%s %s attempt %s token %s relay %s', payload, state, attempt, lease_token IS NOT NULL, relay_id), ', ' ORDER BY task_id) FROM outbox.task`
+const tasksNow = `SELECT string_agg(format('%s %s attempt %s token %s relay %s', payload, state, attempt,
+	lease_token IS NOT NULL, relay_id), ', ' ORDER BY task_id) FROM outbox.task`
 
-const aBucket = `INSERT INTO outbox.task_type (task_type, rate, rate_per) VALUES ('TX', 1000, 3600000000); INSERT INTO outbox.bucket (task_type, emptied_at) VALUES ('TX', now() - %s * interval '3.6 seconds');`
+const aBucket = `INSERT INTO outbox.task_type (task_type, rate, rate_per)
+	VALUES ('TX', 1000, 3600000000); INSERT INTO outbox.bucket (task_type, emptied_at)
+	VALUES ('TX', now() - %s * interval '3.6 seconds');`
 
 const tokensNow = `SELECT (extract(epoch FROM clock_timestamp() - emptied_at) / 3.6 <= %d)::text FROM outbox.bucket`
 
 // past is a schedule's next_at as it is when two firings were missed. Its timing is as this test's
 // relay has it.
-const past = `UPDATE outbox.schedule SET next_at = timestamptz '0001-01-01 00:00:00+00' + floor(extract(epoch FROM now() - timestamptz '0001-01-01 00:00:00+00') / 3600000) * interval '1000 hours' - interval '1000 hours'`
+const past = `UPDATE outbox.schedule SET next_at = timestamptz '0001-01-01 00:00:00+00' + floor(extract(epoch
+	FROM now() - timestamptz '0001-01-01 00:00:00+00') / 3600000) * interval '1000 hours' - interval '1000 hours'`
 
 func dead(relayID, alive string) string {
-	return `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES ('` + relayID + `', 'host', 1, now() + interval '` + alive + `', '{}');`
+	return `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES ('` + relayID +
+		`', 'host', 1, now() + interval '` + alive + `', '{}');`
 }
 
 var faultyLoops = []faultyLoop{
-	{name: "heartbeat", pass: pass((*loops).Beat), state: `SELECT count(*) FROM outbox.relay WHERE alive_until > clock_timestamp() + interval '3 seconds'`},
-	{name: "take over", pass: upkeepJob("take over"), state: tasksNow, setup: dead(deadRelay, "-1 second") + dead(liveRelay, "1 hour") + `
+	{name: "heartbeat", pass: pass((*loops).Beat), state: `SELECT count(*) FROM outbox.relay
+		WHERE alive_until > clock_timestamp() + interval '3 seconds'`},
+	{name: "take over", pass: upkeepJob("take over"), state: tasksNow,
+		setup: dead(deadRelay, "-1 second") + dead(liveRelay, "1 hour") + `
 		INSERT INTO outbox.task (task_type, payload, state, attempt, relay_id, lease_token, leased_until)
-		SELECT 'LEASED', to_jsonb(n), 'leased', 1, CASE n WHEN 1 THEN '` + deadRelay + `' WHEN 2 THEN '` + newRelay + `' ELSE '` + liveRelay + `' END::uuid, '` + someToken + `',
+		SELECT 'LEASED', to_jsonb(n), 'leased', 1, CASE n WHEN 1 THEN '` + deadRelay + `'
+		WHEN 2 THEN '` + newRelay + `' ELSE '` + liveRelay + `' END::uuid, '` + someToken + `',
 		       CASE n WHEN 3 THEN now() - interval '1 second' END FROM generate_series(1, 4) n`},
-	{name: "hear", pass: upkeepJob("hear"), setup: `WITH t AS (INSERT INTO outbox.task (task_type, payload) SELECT 'TX', to_jsonb(n) FROM generate_series(1, 3) n RETURNING task_id, payload)
+	{name: "hear", pass: upkeepJob("hear"), setup: `WITH t AS (INSERT INTO outbox.task (task_type, payload) SELECT 'TX',
+		to_jsonb(n) FROM generate_series(1, 3) n RETURNING task_id, payload)
 		INSERT INTO outbox.cancel (task_id) SELECT task_id FROM t WHERE payload <> '3' UNION ALL SELECT -1`,
-		state: `SELECT concat((` + tasksNow + `), (SELECT count(*) FROM outbox.cancel), (SELECT sum(tasks) FROM outbox.counter_log WHERE kind = 'canceled'))`},
-	{name: "give tokens back", pass: upkeepJob("give tokens back"), setup: fmt.Sprintf(aBucket, "0"), begin: func(l *loops) { l.Unused(10) }, state: fmt.Sprintf(tokensNow, 11)},
-	{name: "take tokens", setup: fmt.Sprintf(aBucket, "100"), state: fmt.Sprintf(tokensNow, 91), pass: func(ctx context.Context, l *loops) (time.Duration, error) {
-		got, err := l.Take(ctx, 10)
-		if err == nil && got != 10 {
-			err = fmt.Errorf("%d tokens, want 10", got)
-		}
-		return 0, err
-	}},
+		state: `SELECT concat((` + tasksNow + `), (SELECT count(*) FROM outbox.cancel), (SELECT sum(tasks)
+			FROM outbox.counter_log WHERE kind = 'canceled'))`},
+	{name: "give tokens back", pass: upkeepJob("give tokens back"), setup: fmt.Sprintf(aBucket, "0"),
+		begin: func(l *loops) { l.Unused(10) }, state: fmt.Sprintf(tokensNow, 11)},
+	{name: "take tokens", setup: fmt.Sprintf(aBucket, "100"), state: fmt.Sprintf(tokensNow, 91),
+		pass: func(ctx context.Context, l *loops) (time.Duration, error) {
+			got, err := l.Take(ctx, 10)
+			if err == nil && got != 10 {
+				err = fmt.Errorf("%d tokens, want 10", got)
+			}
+			return 0, err
+		}},
 	{name: "reap", pass: upkeepJob("reap"), setup: dead(deadRelay, "-2 hours") + dead(liveRelay, "1 hour") + `
 		UPDATE outbox.relay SET taken_over_at = now() - interval '2 hours' WHERE alive_until < now();
 		INSERT INTO outbox.running (task_id, token, relay_id)
 			SELECT -n, gen_random_uuid(), CASE n WHEN 1 THEN '` + deadRelay + `' ELSE '` + liveRelay + `' END::uuid
 			  FROM generate_series(1, 3) n;
 		INSERT INTO outbox.task (task_id, task_type) OVERRIDING SYSTEM VALUE VALUES (-3, 'TX')`,
-		state: `SELECT concat((SELECT string_agg(task_id::text, ' ') FROM outbox.running), ' ', (SELECT string_agg(relay_id::text, ' ') FROM outbox.relay WHERE host = 'host'))`,
-		want:  `-3 ` + liveRelay},
-	{name: "store limits", pass: upkeepJob("store limits"), state: `SELECT concat((SELECT count(*) FROM outbox.task_type WHERE rate = 1000), (SELECT count(*) FROM outbox.bucket))`},
-	{name: "sweep keys", pass: upkeepJob("sweep keys"), setup: `INSERT INTO outbox.task (task_type, unique_key) SELECT 'TX', n::text FROM generate_series(1, 6) n; DELETE FROM outbox.task WHERE unique_key::int > 2`,
+		state: `SELECT concat((SELECT string_agg(task_id::text, ' ')
+			FROM outbox.running), ' ', (SELECT string_agg(relay_id::text, ' ') FROM outbox.relay WHERE host = 'host'))`,
+		want: `-3 ` + liveRelay},
+	{name: "store limits", pass: upkeepJob("store limits"), state: `SELECT concat((SELECT count(*) FROM outbox.task_type
+		WHERE rate = 1000), (SELECT count(*) FROM outbox.bucket))`},
+	{name: "sweep keys", pass: upkeepJob("sweep keys"), setup: `INSERT INTO outbox.task (task_type,
+		unique_key) SELECT 'TX', n::text FROM generate_series(1, 6) n; DELETE FROM outbox.task WHERE unique_key::int > 2`,
 		state: `SELECT string_agg(key, ' ' ORDER BY key) FROM outbox.unique_key`},
-	{name: "fold", job: "fold", pass: upkeepJob("maintain"), setup: `INSERT INTO outbox.task (task_type) SELECT 'TX' FROM generate_series(1, 3); INSERT INTO outbox.task (task_type) VALUES ('OTHER'); DELETE FROM outbox.task WHERE task_type = 'OTHER'`,
-		state: `SELECT concat((SELECT count(*) FROM outbox.counter_log), (SELECT string_agg(format(' %s %s %s %s', task_type, kind, tasks, arrived), ',' ORDER BY task_type, kind) FROM outbox.counter))`},
-	{name: "purge the history", job: "purge history", pass: upkeepJob("maintain"), setup: `INSERT INTO outbox.done_task (task_id, run_at, created_at, finished_at, keep_until, priority, attempt, task_type, payload)
+	{name: "fold", job: "fold", pass: upkeepJob("maintain"), setup: `INSERT INTO outbox.task (task_type) SELECT 'TX'
+		FROM generate_series(1, 3); INSERT INTO outbox.task (task_type) VALUES ('OTHER'); DELETE FROM outbox.task
+		WHERE task_type = 'OTHER'`,
+		state: `SELECT concat((SELECT count(*) FROM outbox.counter_log), (SELECT string_agg(format(' %s %s %s %s', task_type,
+			kind, tasks, arrived), ',' ORDER BY task_type, kind) FROM outbox.counter))`},
+	{name: "purge the history", job: "purge history", pass: upkeepJob("maintain"),
+		setup: `INSERT INTO outbox.done_task (task_id, run_at, created_at, finished_at, keep_until, priority, attempt,
+			task_type, payload)
 		SELECT n, now(), now(), now(), now() + (n - 3) * interval '1 hour', 0, 1, 'TX', '{}' FROM generate_series(1, 5) n`,
 		state: `SELECT string_agg(task_id::text, ' ' ORDER BY task_id) FROM outbox.done_task`},
-	{name: "purge the inbox", job: "purge inbox", pass: upkeepJob("maintain"), setup: `INSERT INTO outbox.inbox (source, event_id, keep_until)
+	{name: "purge the inbox", job: "purge inbox", pass: upkeepJob("maintain"),
+		setup: `INSERT INTO outbox.inbox (source, event_id, keep_until)
 		SELECT '/s', n::text, now() + (n - 3) * interval '1 hour' FROM generate_series(1, 5) n`,
 		state: `SELECT string_agg(event_id, ' ' ORDER BY event_id) FROM outbox.inbox`},
-	{name: "purge dead letters", job: "purge dead letters", pass: upkeepJob("maintain"), setup: `INSERT INTO outbox.dead_task (task_id, run_at, created_at, died_at, priority, attempt, max_attempts, reason, task_type, payload)
-		SELECT n, now(), now(), now() - n * interval '20 minutes', 0, 1, 1, 'handler', 'TX', '{}' FROM generate_series(1, 5) n`,
-		state: `SELECT concat((SELECT string_agg(task_id::text, ' ' ORDER BY task_id) FROM outbox.dead_task), ' ', (SELECT sum(tasks) FROM outbox.counter_log))`},
-	{name: "sample", job: "sample", pass: upkeepJob("maintain"), setup: `INSERT INTO outbox.task (task_type) SELECT 'TX' FROM generate_series(1, 3);
-		INSERT INTO outbox.sample SELECT now() - n * interval '20 hours', 1, 1, 1, 1, 1, 1, 1, 1, 'TX' FROM generate_series(1, 3) n`,
+	{name: "purge dead letters", job: "purge dead letters", pass: upkeepJob("maintain"),
+		setup: `INSERT INTO outbox.dead_task (task_id, run_at, created_at, died_at, priority, attempt, max_attempts, reason,
+			task_type, payload)
+		SELECT n, now(), now(), now() - n * interval '20 minutes', 0, 1, 1, 'handler', 'TX', '{}'
+		FROM generate_series(1, 5) n`,
+		state: `SELECT concat((SELECT string_agg(task_id::text, ' ' ORDER BY task_id)
+			FROM outbox.dead_task), ' ', (SELECT sum(tasks) FROM outbox.counter_log))`},
+	{name: "sample", job: "sample", pass: upkeepJob("maintain"), setup: `INSERT INTO outbox.task (task_type) SELECT 'TX'
+		FROM generate_series(1, 3);
+		INSERT INTO outbox.sample SELECT now() - n * interval '20 hours', 1, 1, 1, 1, 1, 1, 1, 1, 'TX'
+		FROM generate_series(1, 3) n`,
 		state: `SELECT string_agg(format('%s %s', task_type, ready), ', ' ORDER BY at, task_type) FROM outbox.sample`},
-	{name: "promote scheduled", pass: pass((*loops).PollOnce), state: tasksNow, setup: `INSERT INTO outbox.task (task_type, payload, state, attempt, run_at)
+	{name: "promote scheduled", pass: pass((*loops).PollOnce), state: tasksNow,
+		setup: `INSERT INTO outbox.task (task_type, payload, state, attempt, run_at)
 		SELECT 'TX', to_jsonb(n), 'scheduled', n, now() + (n - 3) * interval '1 hour' FROM generate_series(1, 4) n`},
-	{name: "promote heads", pass: pass((*loops).PollOnce), state: `SELECT concat((` + tasksNow + `), (SELECT count(*) FROM outbox.headless_key))`,
-		setup: `INSERT INTO outbox.task (task_type, payload, ordering_key) SELECT 'TX', to_jsonb(n), (n % 3)::text FROM generate_series(1, 9) n; DELETE FROM outbox.promote_lock`},
-	{name: "register schedules", pass: pass((*loops).Fire), state: `SELECT string_agg(format('%s %s', name, next_at), ' ') FROM outbox.schedule`},
+	{name: "promote heads",
+		pass: pass((*loops).PollOnce), state: `SELECT concat((` + tasksNow + `), (SELECT count(*) FROM outbox.headless_key))`,
+		setup: `INSERT INTO outbox.task (task_type, payload, ordering_key) SELECT 'TX', to_jsonb(n), (n % 3)::text
+			FROM generate_series(1, 9) n; DELETE FROM outbox.promote_lock`},
+	{name: "register schedules", pass: pass((*loops).Fire), state: `SELECT string_agg(format('%s %s', name, next_at), ' ')
+		FROM outbox.schedule`},
 	{name: "fire", first: register, setup: past, pass: pass((*loops).Fire), state: firedNow},
-	{name: "pass firings over", first: register, setup: past + `, paused = true`, pass: pass((*loops).Fire), state: firedNow},
+	{name: "pass firings over", first: register, setup: past + `, paused = true`, pass: pass((*loops).Fire),
+		state: firedNow},
 	{name: "journal notes", pass: pass((*loops).WriteNotes), begin: func(l *loops) { l.Note(1, 2, someToken) },
-		setup: `INSERT INTO outbox.running (task_id, token, relay_id) SELECT n, '` + someToken + `', '` + liveRelay + `' FROM generate_series(1, 3) n;` + dead(liveRelay, "1 hour"),
+		setup: `INSERT INTO outbox.running (task_id, token, relay_id) SELECT n, '` + someToken + `', '` + liveRelay +
+			`' FROM generate_series(1, 3) n;` + dead(liveRelay, "1 hour"),
 		state: `SELECT string_agg(format('%s %s', task_id, lost_connection), ', ' ORDER BY task_id) FROM outbox.running`},
-	{name: "sign off", once: true, pass: pass((*loops).SignOff), begin: func(l *loops) { _ = l.Beat(context.Background()) }, state: `SELECT count(*) FROM outbox.relay`},
+	{name: "sign off", once: true, pass: pass((*loops).SignOff),
+		begin: func(l *loops) { _ = l.Beat(context.Background()) }, state: `SELECT count(*) FROM outbox.relay`},
 }
 
-const firedNow = `SELECT concat((SELECT string_agg(run_at::text, ', ' ORDER BY run_at, task_id) FROM outbox.task), ' and then ', (SELECT next_at FROM outbox.schedule))`
+const firedNow = `SELECT concat((SELECT string_agg(run_at::text, ', ' ORDER BY run_at, task_id)
+	FROM outbox.task), ' and then ', (SELECT next_at FROM outbox.schedule))`
 
 func register(l *loops) { _ = l.Fire(context.Background()) }
 
@@ -127,14 +165,17 @@ type loopsUnderTest struct {
 }
 
 // try does the loop's work with one failure, and returns the calls that were made.
-func (u *loopsUnderTest) try(t *testing.T, c faultyLoop, nth int, what fault, want string) (state string, calls []string) {
+func (u *loopsUnderTest) try(t *testing.T, c faultyLoop, nth int, what fault, want string) (state string,
+	calls []string) {
 	t.Helper()
 	name := fmt.Sprintf("%s, call %d: %v", c.name, nth, what)
 	reg := handlers.New()
 	registerTx(reg, typeTx, txEffect, handlers.Rate(1000, time.Hour))
 	log := &records{}
-	r, err := relay.New(u.pool.DB, reg, relay.Config{DeadRetention: time.Hour, Logger: slog.New(slog.NewTextHandler(log, nil)),
-		Schedules: relay.Schedules{{Name: "tick", Timing: relay.Every(1000 * time.Hour), Task: relaytest.TypeFired.New(payload{}), CatchUp: relay.CatchUpAll}}})
+	r, err := relay.New(u.pool.DB,
+		reg, relay.Config{DeadRetention: time.Hour, Logger: slog.New(slog.NewTextHandler(log, nil)),
+			Schedules: relay.Schedules{{Name: "tick", Timing: relay.Every(1000 * time.Hour),
+				Task: relaytest.TypeFired.New(payload{}), CatchUp: relay.CatchUpAll}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,14 +209,16 @@ func (u *loopsUnderTest) try(t *testing.T, c faultyLoop, nth int, what fault, wa
 		if want == "" || state == want && passErr == nil || passes-tooSlow == 3 || passes == 60 || c.once {
 			break
 		}
-		u.db.Do(t, `UPDATE outbox.maintenance SET due_at = clock_timestamp() - interval '1 second' WHERE due_at < clock_timestamp() + $1 * interval '1 second'`, longestRest.Seconds())
+		u.db.Do(t, `UPDATE outbox.maintenance SET due_at = clock_timestamp() - interval '1 second'
+			WHERE due_at < clock_timestamp() + $1 * interval '1 second'`, longestRest.Seconds())
 	}
 	calls = u.faulty.calls()
 	if !u.faulty.fired() {
 		t.Errorf("%s: it did not fail", name)
 	}
 	if want != "" && state != want {
-		t.Errorf("%s: after %d passes\n%s\nwant\n%s\ncalls: %s\n%s", name, passes, state, want, strings.Join(calls, "; "), log.Tail())
+		t.Errorf("%s: after %d passes\n%s\nwant\n%s\ncalls: %s\n%s", name, passes, state, want, strings.Join(calls, "; "),
+			log.Tail())
 	}
 	if want != "" && !c.once {
 		eventually(t, time.Minute, name+": a further pass", func() bool { // in the time that a pass has

@@ -139,7 +139,8 @@ func (v *victim) open(t *testing.T) {
 }
 
 // ownTimes are in calls that come at times of their own, not with each task.
-var ownTimes = []string{"connect", "ping", "see how the pool made a session", "ROLLBACK after outbox: claim", "heartbeat", "dead relays", "relays are dead", "no living relay", "have no row", "ran out", "reap", "take over", "wake-ups", "promote scheduled",
+var ownTimes = []string{"connect", "ping", "see how the pool made a session", "ROLLBACK after outbox: claim",
+	"heartbeat", "dead relays", "relays are dead", "no living relay", "have no row", "ran out", "reap", "take over", "wake-ups", "promote scheduled",
 	"maintenance", "fold", "sample", "purge", "that are gone", "page of unique keys", "rows are hidden", "what became of running tasks", "request to cancel", "canceled tasks"}
 
 func (v *victim) enqueue(t *testing.T) {
@@ -155,11 +156,13 @@ func (v *victim) check(t *testing.T, call string, f fault) {
 	// What comes with the handler's own statement may be its doing, and right after it in a
 	// Complete. A server that has become a standby has no transaction left to commit: only a
 	// trigger of the app's can say 25006 then.
-	if !f.infrastructure() || f.code == "25006" && strings.HasPrefix(call, "COMMIT") || strings.HasPrefix(call, "INSERT") || strings.Contains(call, "outbox: end of a complete") {
+	if !f.infrastructure() || f.code == "25006" && strings.HasPrefix(call, "COMMIT") ||
+		strings.HasPrefix(call, "INSERT") || strings.Contains(call, "outbox: end of a complete") {
 		most++
 	}
 	got := v.db.Text(t, `SELECT string_agg(task_id || ' in attempt ' || attempt, ', ') FROM effect`)
-	if n := v.db.Int(t, `SELECT count(DISTINCT task_id) FROM effect WHERE attempt BETWEEN $1 AND $2`, v.attempt(), most); n != v.tasks || v.db.Int(t, `SELECT count(*) FROM effect`) != v.tasks {
+	if n := v.db.Int(t, `SELECT count(DISTINCT task_id) FROM effect WHERE attempt BETWEEN $1 AND $2`, v.attempt(),
+		most); n != v.tasks || v.db.Int(t, `SELECT count(*) FROM effect`) != v.tasks {
 		t.Errorf("%s: effects of %s; want one of %d tasks in attempt %d to %d", name, got, v.tasks, v.attempt(), most)
 	}
 	if n := v.db.Int(t, `SELECT count(*) FROM outbox.dead_task`); n != 0 {

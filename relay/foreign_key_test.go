@@ -31,7 +31,9 @@ func TestAForeignKeyToATaskIsHurtByTheFirstFailedAttempt(t *testing.T) {
 			if action == "NO ACTION" {
 				eventually(t, 30*time.Second, "the type fails", func() bool { return errors.Is(r.Health(), relay.ErrTypeFails) })
 			} else {
-				eventually(t, 30*time.Second, "the attempt has failed", func() bool { return db.Int(t, `SELECT attempt FROM outbox.task`) > 0 })
+				eventually(t, 30*time.Second, "the attempt has failed", func() bool {
+					return db.Int(t, `SELECT attempt FROM outbox.task`) > 0
+				})
 			}
 			if got := db.Text(t, `SELECT string_agg(name || ' ' || COALESCE(task_id::text, 'null'), ', ') FROM mail`); got != want {
 				t.Errorf("the app has %q, want %q", got, want)

@@ -19,7 +19,8 @@ import (
 const within = time.Second
 
 // grouped registers a Tx handler that leaves an effect and then does what else is given.
-func grouped(n int, within time.Duration, then func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error, opts ...handlers.Option) *handlers.Registry {
+func grouped(n int, within time.Duration, then func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error,
+	opts ...handlers.Option) *handlers.Registry {
 	reg := handlers.New()
 	opts = append([]handlers.Option{handlers.GroupCommit(n, within), retrySoon(), handlers.NoJitter()}, opts...)
 	handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
@@ -73,7 +74,8 @@ func TestEachTaskOfAGroupHasItsResult(t *testing.T) {
 	t.Parallel()
 	onEachDriver(t, func(t *testing.T, db *database) {
 		db.noteTransactions(t)
-		db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT 'TX', jsonb_build_object('n', n) FROM generate_series(1, 16) n`)
+		db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT 'TX', jsonb_build_object('n', n)
+			FROM generate_series(1, 16) n`)
 		// These run before, so that the relay knows how little a task takes when it claims the others.
 		db.Do(t, `INSERT INTO outbox.task (task_type, priority) SELECT 'TX', -1 FROM generate_series(1, 48)`)
 		r := once(t, db, grouped(16, within, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
@@ -103,10 +105,11 @@ func TestEachTaskOfAGroupHasItsResult(t *testing.T) {
 			t.Errorf("a group was undone:\n%s", r)
 		}
 		for query, want := range map[string]string{
-			`SELECT format('%s %s', count(*), count(DISTINCT xid) < 10) FROM effect WHERE attempt = 1 AND task_id <= 16`:                 "10 t",
-			`SELECT string_agg(e.attempt || ' ' || e.task_id, ', ' ORDER BY task_id) FROM effect e WHERE attempt > 1`:                    "2 2, 2 4, 2 12",
-			`SELECT string_agg(format('%s %s %s', task_id, attempt, reason), ', ') FROM outbox.dead_task`:                                "6 1 handler",
-			`SELECT string_agg(format('%s %s %s', task_id, attempt, coalesce(last_error, '-')), ', ' ORDER BY task_id) FROM outbox.task`: "8 0 -, 14 0 retry after 1h0m0s: later",
+			`SELECT format('%s %s', count(*), count(DISTINCT xid) < 10) FROM effect WHERE attempt = 1 AND task_id <= 16`: "10 t",
+			`SELECT string_agg(e.attempt || ' ' || e.task_id, ', ' ORDER BY task_id) FROM effect e WHERE attempt > 1`:    "2 2, 2 4, 2 12",
+			`SELECT string_agg(format('%s %s %s', task_id, attempt, reason), ', ') FROM outbox.dead_task`:                "6 1 handler",
+			`SELECT string_agg(format('%s %s %s', task_id, attempt, coalesce(last_error, '-')), ', ' ORDER BY task_id)
+				FROM outbox.task`: "8 0 -, 14 0 retry after 1h0m0s: later",
 			`SELECT count(*) FROM outbox.running`: "0",
 		} {
 			if got := db.Text(t, strings.Replace(query, "SELECT ", "SELECT (SELECT ", 1)+`)::text`); got != want {
@@ -145,7 +148,8 @@ func TestAGroupThatBreaksCostsTheOthersNoAttempt(t *testing.T) {
 		}, "dead 0"},
 		"a rollback": {func(_ context.Context, tx *sql.Tx) error { return tx.Rollback() }, "dead 2"},
 		"a commit":   {func(_ context.Context, tx *sql.Tx) error { return tx.Commit() }, "done"},
-		"a COMMIT":   {func(ctx context.Context, tx *sql.Tx) error { _, err := tx.ExecContext(ctx, `COMMIT`); return err }, "done"},
+		"a COMMIT": {func(ctx context.Context, tx *sql.Tx) error { _, err := tx.ExecContext(ctx, `COMMIT`); return err },
+			"done"},
 		"rows left open": {func(ctx context.Context, tx *sql.Tx) error {
 			_, err := tx.QueryContext(ctx, `SELECT generate_series(1, 100000)`) // on purpose
 			return err
@@ -160,15 +164,18 @@ func TestAGroupThatBreaksCostsTheOthersNoAttempt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			onEachDriver(t, func(t *testing.T, db *database) {
-				db.Do(t, `CREATE TABLE parent (id int PRIMARY KEY); CREATE TABLE child (parent int REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`)
-				db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT 'TX', jsonb_build_object('n', n) FROM generate_series(1, 16) n`)
+				db.Do(t, `CREATE TABLE parent (id int PRIMARY KEY); CREATE TABLE child (parent int REFERENCES parent DEFERRABLE
+					INITIALLY DEFERRED)`)
+				db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT 'TX', jsonb_build_object('n', n)
+					FROM generate_series(1, 16) n`)
 				run(t, db, grouped(16, within, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
 					if task.Payload.N == 7 {
 						return breaks.do(ctx, tx)
 					}
 					return nil
 				}, handlers.MaxAttempts(2)), relay.Config{Workers: 1, PollInterval: 20 * time.Millisecond})
-				db.becomes(t, 30*time.Second, 15, "the others take effect in attempt 1", `SELECT count(*) FROM effect WHERE task_id <> 7 AND attempt = 1`)
+				db.becomes(t, 30*time.Second, 15, "the others take effect in attempt 1",
+					`SELECT count(*) FROM effect WHERE task_id <> 7 AND attempt = 1`)
 				db.Emptied(t, 30*time.Second)
 				db.wantRows(t, 0, `(SELECT task_id FROM effect GROUP BY task_id HAVING count(*) > 1) twice`)
 				got := db.Text(t, `SELECT COALESCE((SELECT 'dead ' || attempt FROM outbox.dead_task), 'done')`)
@@ -185,7 +192,8 @@ func TestADeadlockBetweenGroupsIsNoAttempt(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	db.Do(t, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET deadlock_timeout = ''20ms''', current_database()); END $$`)
-	db.Do(t, `CREATE TABLE account (id int PRIMARY KEY, n int NOT NULL DEFAULT 0); INSERT INTO account SELECT generate_series(0, 9)`)
+	db.Do(t, `CREATE TABLE account (id int PRIMARY KEY,
+		n int NOT NULL DEFAULT 0); INSERT INTO account SELECT generate_series(0, 9)`)
 	other := outbox.NewTaskType[payload]("OTHER")
 	const tasks = 60
 	update := func(order string) func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
@@ -194,7 +202,9 @@ func TestADeadlockBetweenGroupsIsNoAttempt(t *testing.T) {
 				return err
 			}
 			// One row is locked after the other.
-			_, err := tx.ExecContext(ctx, `UPDATE account a SET n = n + 1 FROM (SELECT id FROM account ORDER BY id `+order+` FOR UPDATE) AS locked WHERE a.id = locked.id`)
+			_, err := tx.ExecContext(ctx,
+				`UPDATE account a SET n = n + 1 FROM (SELECT id FROM account ORDER BY id `+order+` FOR UPDATE) AS locked
+					WHERE a.id = locked.id`)
 			return err
 		}
 	}
@@ -204,7 +214,8 @@ func TestADeadlockBetweenGroupsIsNoAttempt(t *testing.T) {
 		handlers.Tx(reg, other, update("DESC"), handlers.GroupCommit(10, within), handlers.MaxAttempts(1))
 		run(t, db, reg, relay.Config{PollInterval: 20 * time.Millisecond})
 	}
-	db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT t, jsonb_build_object('n', n) FROM generate_series(1, $1::int) n, (VALUES ('TX'), ('OTHER')) AS t (t)`, tasks)
+	db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT t, jsonb_build_object('n', n)
+		FROM generate_series(1, $1::int) n, (VALUES ('TX'), ('OTHER')) AS t (t)`, tasks)
 	db.Emptied(t, 60*time.Second)
 	db.OnceEach(t, 2*tasks)
 	if n := db.Int(t, `SELECT sum(n) FROM account`); n != 20*tasks {
@@ -216,7 +227,8 @@ func TestADeadlockBetweenGroupsIsNoAttempt(t *testing.T) {
 func TestATaskIsCanceledInItsGroup(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT 'TX', jsonb_build_object('n', n) FROM generate_series(1, 4) n`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT 'TX', jsonb_build_object('n', n)
+		FROM generate_series(1, 4) n`)
 	started := make(chan struct{})
 	run(t, db, grouped(4, within, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
 		if task.Payload.N == 2 {
@@ -241,7 +253,8 @@ func TestTasksThatAGroupLeavesKeepTheirLostRuns(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	db.Enqueue(t, "TX", 4)
-	db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id) SELECT task_id, gen_random_uuid(), gen_random_uuid() FROM outbox.task`)
+	db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id) SELECT task_id, gen_random_uuid(), gen_random_uuid()
+		FROM outbox.task`)
 	db.keyed(t, "TX", 0, outbox.Priority(-1)) // so that the relay knows how little a task takes
 	once(t, db, grouped(4, 50*time.Millisecond, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
 		if task.ID != 1 {

@@ -74,9 +74,16 @@ func TestTasksOfAGroupThatHaveNotBegunWait(t *testing.T) {
 		"reschedule": {1, func(tx *sql.Tx) (string, error) {
 			return enqueue(tx, outbox.Unique("2"), outbox.OnConflict(outbox.Reschedule), outbox.After(time.Hour))
 		}, "updated 2: 1 3"},
-		"the key of a task that ended": {2, func(tx *sql.Tx) (string, error) { return enqueue(tx, outbox.Unique("1"), outbox.After(time.Hour)) }, "created 5: 1 2 3"},
-		"the key of its own task":      {1, func(tx *sql.Tx) (string, error) { return enqueue(tx, outbox.Unique("1"), outbox.After(time.Hour)) }, "created 5: 1 2 3"},
-		"the ordering key of another":  {1, func(tx *sql.Tx) (string, error) { return enqueue(tx, outbox.OrderedBy("2")) }, "created 5: 1 2 3 9"},
+		"the key of a task that ended": {2,
+			func(tx *sql.Tx) (string, error) {
+				return enqueue(tx, outbox.Unique("1"), outbox.After(time.Hour))
+			}, "created 5: 1 2 3"},
+		"the key of its own task": {1,
+			func(tx *sql.Tx) (string, error) {
+				return enqueue(tx, outbox.Unique("1"), outbox.After(time.Hour))
+			}, "created 5: 1 2 3"},
+		"the ordering key of another": {1, func(tx *sql.Tx) (string, error) { return enqueue(tx, outbox.OrderedBy("2")) },
+			"created 5: 1 2 3 9"},
 		"run now": {1, func(tx *sql.Tx) (string, error) {
 			got, err := outbox.RunNow(ctx, tx, 2)
 			return fmt.Sprint(got), err
@@ -157,7 +164,8 @@ func TestEachTaskOfAGroupHasARunEnd(t *testing.T) {
 				t.Errorf("task %d is one of %d, called at %v", task.TaskID, len(e.Tasks), e.Called)
 			case task.TaskID == 4:
 			case e.Called.Before(returned) || e.Handled < took[task.TaskID]:
-				t.Errorf("task %d: called at %v, when the call before returned at %v; handled in %v, at least %v", task.TaskID, e.Called, returned, e.Handled, took[task.TaskID])
+				t.Errorf("task %d: called at %v, when the call before returned at %v; handled in %v, at least %v", task.TaskID,
+					e.Called, returned, e.Handled, took[task.TaskID])
 			default:
 				returned = e.Called.Add(e.Handled)
 			}

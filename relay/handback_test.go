@@ -38,7 +38,8 @@ func TestHandBackTakesTheLeasesOfARelayAtOnce(t *testing.T) {
 			<-begun
 		}
 		id := db.Text(t, `SELECT relay_id FROM outbox.relay`)
-		db.Do(t, `INSERT INTO outbox.task (task_type, state, attempt, relay_id, lease_token) VALUES ('OTHER', 'leased', 1, $1, $1)`, someUUID)
+		db.Do(t, `INSERT INTO outbox.task (task_type, state, attempt, relay_id, lease_token)
+			VALUES ('OTHER', 'leased', 1, $1, $1)`, someUUID)
 		at := time.Now()
 		if n, err := relaytest.Admin(t, db.DB).HandBack(t.Context(), strings.ToUpper(id)); n != tasks || err != nil {
 			t.Fatalf("HandBack: %d, %v; want %d", n, err, tasks)

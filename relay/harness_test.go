@@ -37,7 +37,8 @@ var (
 )
 
 // registerTx is relaytest.Tx.
-func registerTx[P any](r *handlers.Registry, t outbox.TaskType[P], h func(ctx context.Context, tx *sql.Tx, task *outbox.Task[P]) error, opts ...handlers.Option) {
+func registerTx[P any](r *handlers.Registry, t outbox.TaskType[P],
+	h func(ctx context.Context, tx *sql.Tx, task *outbox.Task[P]) error, opts ...handlers.Option) {
 	relaytest.Tx(r, t, h, opts...)
 }
 

@@ -17,7 +17,8 @@ import (
 )
 
 // line is the tasks of a type in short: number, state and whether they still have their key.
-const line = `SELECT string_agg(concat_ws(' ', COALESCE(payload ->> 'N', task_id::text), state, CASE WHEN ordering_key IS NULL THEN 'apart' END), ', ' ORDER BY task_id)
+const line = `SELECT string_agg(concat_ws(' ', COALESCE(payload ->> 'N', task_id::text), state, CASE
+	WHEN ordering_key IS NULL THEN 'apart' END), ', ' ORDER BY task_id)
 	FROM outbox.task WHERE task_type = $1`
 
 // What the first of three tasks of a key comes to, and where the others are after what could run
@@ -49,7 +50,8 @@ func TestTheResultOfAKeysFirstTaskSaysWhetherTheNextRuns(t *testing.T) {
 					}
 					return nil
 				}, handlers.Backoff(constant(time.Hour)), handlers.NoJitter())
-				db.Do(t, `INSERT INTO outbox.task (task_type, payload, ordering_key, skip_failed) SELECT $1, jsonb_build_object('N', n), 'k', $2 FROM generate_series(1, 3) n`, taskType, skip)
+				db.Do(t, `INSERT INTO outbox.task (task_type, payload, ordering_key, skip_failed) SELECT $1, jsonb_build_object('N',
+					n), 'k', $2 FROM generate_series(1, 3) n`, taskType, skip)
 			}
 		}
 		once(t, db, reg, relay.Config{})
@@ -73,7 +75,8 @@ func TestAWaitingTaskThatIsUpdatedStaysInLine(t *testing.T) {
 		for n := 1; n <= 3; n++ {
 			db.keyed(t, "X", n, outbox.OrderedBy("k"), outbox.Unique(fmt.Sprint(n)))
 		}
-		if e := db.keyed(t, "X", 2, outbox.OrderedBy("other"), outbox.Unique("2"), option, outbox.After(time.Hour)); e.Outcome != outbox.Updated {
+		if e := db.keyed(t, "X", 2, outbox.OrderedBy("other"), outbox.Unique("2"), option,
+			outbox.After(time.Hour)); e.Outcome != outbox.Updated {
 			t.Fatalf("Enqueue: %v", e)
 		}
 		db.wantText(t, "1 waiting, 2 waiting, 3 waiting", line, "X")
@@ -109,13 +112,15 @@ func TestAHeadThatIsBeingPromotedDoesNotFreeAUniqueKey(t *testing.T) {
 func TestAFailedAttemptAloneTakesATaskOutOfItsKey(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	db.Do(t, `CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN OLD; END $$;
+	db.Do(t, `CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM
+		pg_terminate_backend(pg_backend_pid()); RETURN OLD; END $$;
 		CREATE TRIGGER die BEFORE DELETE ON outbox.task FOR EACH ROW EXECUTE FUNCTION die()`)
 	reg := handlers.New()
 	handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error {
 		return task.Complete(ctx, func(tx *sql.Tx) error { return effect(ctx, tx, task.ID, 1) })
 	}, handlers.Backoff(constant(time.Hour)), handlers.NoJitter())
-	db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, skip_failed) VALUES ('LEASED', 'k', true), ('LEASED', 'k', true)`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, skip_failed)
+		VALUES ('LEASED', 'k', true), ('LEASED', 'k', true)`)
 	once(t, db, reg, relay.Config{})
 	db.wantText(t, "1 scheduled, 2 waiting", line, "LEASED")
 }
@@ -139,12 +144,16 @@ func TestHeadsArePromotedThroughIndexesWithAnyStatistics(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
-	db.Do(t, `ALTER TABLE outbox.task SET (autovacuum_enabled = off); ALTER TABLE outbox.headless_key SET (autovacuum_enabled = off)`)
+	db.Do(t, `ALTER TABLE outbox.task SET (autovacuum_enabled = off); ALTER TABLE outbox.headless_key
+		SET (autovacuum_enabled = off)`)
 	const large = 30_000
 	fill := func(tasks, keys, first, headless int) {
-		db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, state) SELECT 'X', n % $2, 'waiting' FROM generate_series(1, $1::int) n`, tasks, keys)
-		db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, state) SELECT 'X', n, 'scheduled' FROM generate_series(1, $1::int) n`, first)
-		db.Do(t, `INSERT INTO outbox.headless_key (task_type, ordering_key) SELECT 'X', n % $2 FROM generate_series(1, $1::int) n`, headless, keys)
+		db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, state) SELECT 'X', n % $2, 'waiting'
+			FROM generate_series(1, $1::int) n`, tasks, keys)
+		db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, state) SELECT 'X', n, 'scheduled'
+			FROM generate_series(1, $1::int) n`, first)
+		db.Do(t, `INSERT INTO outbox.headless_key (task_type, ordering_key) SELECT 'X', n % $2
+			FROM generate_series(1, $1::int) n`, headless, keys)
 	}
 	for _, stats := range []struct{ tasks, keys, first, headless int }{
 		{0, 1, 0, 0}, {10, 3, 2, 10}, {large, large, 0, large}, {large, 100, large, 10},

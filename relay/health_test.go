@@ -34,10 +34,14 @@ func TestHealthOfARelayThatStopsOrNeverCameUp(t *testing.T) {
 	}
 
 	h := &heard{}
-	nowhere := run(t, open(t, "postgres://127.0.0.1:1/nowhere?sslmode=disable"), all(), relay.Config{Observers: h.observers()})
-	eventually(t, 10*time.Second, "an outage from the start", func() bool { return errors.Is(nowhere.Health(), relay.ErrOutage) })
+	nowhere := run(t, open(t, "postgres://127.0.0.1:1/nowhere?sslmode=disable"), all(),
+		relay.Config{Observers: h.observers()})
+	eventually(t, 10*time.Second, "an outage from the start", func() bool {
+		return errors.Is(nowhere.Health(), relay.ErrOutage)
+	})
 	nowhere.Stop()
-	if got, want := h.events(), []relay.Event{relay.Started, relay.OutageBegan, relay.OutageEnded, relay.Stopped}; !slices.Equal(got, want) {
+	if got, want := h.events(), []relay.Event{relay.Started, relay.OutageBegan, relay.OutageEnded,
+		relay.Stopped}; !slices.Equal(got, want) {
 		t.Errorf("observers heard %v, want %v", got, want)
 	}
 }

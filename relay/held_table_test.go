@@ -21,7 +21,8 @@ import (
 func TestALockOnATableOfTheOutboxIsNoAttempt(t *testing.T) {
 	t.Parallel()
 	onEachDriver(t, func(t *testing.T, db *database) {
-		tables := db.Text(t, `SELECT string_agg(relname, ' ') FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND relkind = 'r'`)
+		tables := db.Text(t, `SELECT string_agg(relname, ' ') FROM pg_class WHERE relnamespace = 'outbox'::regnamespace
+			AND relkind = 'r'`)
 		for table := range strings.FieldsSeq(tables) {
 			t.Run(table, func(t *testing.T) { runUnderLock(t, db, table) })
 		}
@@ -91,7 +92,8 @@ func (r *seenRuns) count() int {
 	return len(r.begun)
 }
 
-const blockedBySQL = `SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND $1 = ANY (pg_blocking_pids(pid))`
+const blockedBySQL = `SELECT pid FROM pg_stat_activity WHERE datname = current_database()
+	AND $1 = ANY (pg_blocking_pids(pid))`
 
 func runUnderLock(t *testing.T, db *database, table string) {
 	const each = 2
@@ -99,21 +101,22 @@ func runUnderLock(t *testing.T, db *database, table string) {
 	reg := handlers.New()
 	for _, k := range kindsInFlight {
 		opts := append([]handlers.Option{handlers.MaxAttempts(1), retrySoon()}, k.opts...)
-		relaytest.Register(reg, k.kind, k.name, each, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-			for _, task := range tasks {
-				seen.begin(task)
-				if tx != nil {
-					if err := effect(ctx, tx, task.ID, task.Attempt); err != nil {
-						return err
+		relaytest.Register(reg,
+			k.kind, k.name, each, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+				for _, task := range tasks {
+					seen.begin(task)
+					if tx != nil {
+						if err := effect(ctx, tx, task.ID, task.Attempt); err != nil {
+							return err
+						}
 					}
 				}
-			}
-			<-open
-			if tasks[0].Type == "EXTENDED" {
-				return tasks[0].Extend(ctx, time.Minute)
-			}
-			return nil
-		}, opts...)
+				<-open
+				if tasks[0].Type == "EXTENDED" {
+					return tasks[0].Extend(ctx, time.Minute)
+				}
+				return nil
+			}, opts...)
 		db.Enqueue(t, k.name, each)
 	}
 	r := run(t, db, reg, relay.Config{Workers: 14, Observers: []relay.Observer{{Ended: seen.end}}})
@@ -130,7 +133,8 @@ func runUnderLock(t *testing.T, db *database, table string) {
 		_, err := locker.Exec(`LOCK TABLE outbox.` + table + ` IN ACCESS EXCLUSIVE MODE`)
 		locked <- err
 	}()
-	db.becomes(t, time.Minute, 1, "the lock is asked for", `SELECT count(*) FROM pg_locks WHERE pid = $1 AND mode = 'AccessExclusiveLock' AND locktype = 'relation'`, pid)
+	db.becomes(t, time.Minute, 1, "the lock is asked for", `SELECT count(*) FROM pg_locks WHERE pid = $1
+		AND mode = 'AccessExclusiveLock' AND locktype = 'relation'`, pid)
 	close(open)
 	canceled := 0
 	eventually(t, time.Minute, "what waits for the lock is canceled, or all is done", func() bool {

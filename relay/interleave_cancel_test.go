@@ -28,7 +28,8 @@ var holderEnds = []string{"finishes", "gives back", "fails"}
 func (h *holder) claims() step {
 	return step{name: "claims", do: func() (int, error) {
 		if h.leased {
-			tasks, err := h.query(`SELECT tasks FROM (`+store.LeaseSQL+`) AS l`, "TX", 1, relayA, tokenA, nil, 1000, 0, 0, 0, 0, pq.Array([]int{}), 0, 0, 1, 64, nil)
+			tasks, err := h.query(`SELECT tasks FROM (`+store.LeaseSQL+`) AS l`, "TX", 1, relayA, tokenA, nil, 1000, 0, 0, 0, 0,
+				pq.Array([]int{}), 0, 0, 1, 64, nil)
 			if h.held = len(tasks) == 1; h.held {
 				h.place = strings.Split(tasks[0], "\t")[1]
 			}
@@ -44,7 +45,8 @@ func (h *holder) claims() step {
 }
 
 // writtenBack is what a relay writes back of the task, in short.
-const writtenBack = `INSERT INTO outbox.task (task_id, task_type, state, run_at, attempt, attempted_at, unique_key, ordering_key) OVERRIDING SYSTEM VALUE
+const writtenBack = `INSERT INTO outbox.task (task_id, task_type, state, run_at, attempt, attempted_at, unique_key,
+	ordering_key) OVERRIDING SYSTEM VALUE
 	VALUES ($1, 'TX', 'scheduled', clock_timestamp(), 1, now(), $2, $3)`
 
 func (h *holder) ends(how string, uniqueKey, orderingKey sql.NullString) step {
@@ -69,7 +71,8 @@ func (h *holder) ends(how string, uniqueKey, orderingKey sql.NullString) step {
 		switch how {
 		case "finishes":
 			var lost []string
-			lost, err = h.query(store.FinishSQL, pq.Array([]int{h.task}), pq.Array([]string{h.place}), pq.Array([]string{tokenA}), pq.Array([]int{1}))
+			lost, err = h.query(store.FinishSQL, pq.Array([]int{h.task}), pq.Array([]string{h.place}),
+				pq.Array([]string{tokenA}), pq.Array([]int{1}))
 			n = 1 - len(lost)
 		case "gives back":
 			n, err = h.exec(statements["return lease"], h.task, tokenA, "ready", 0, nil, nil, 0, orderingKey, nil)
@@ -101,7 +104,8 @@ func hears(a *actor, task int) []step {
 	}
 }
 
-// A Cancel that was committed ends the task, and what it answered is so, whenever it comes between a claim, its end, and the hearing of
+// A Cancel that was committed ends the task, and what it answered is so, whenever it comes between
+// a claim, its end, and the hearing of
 // a relay: nothing but a finished run outlives it. One that was rolled back does nothing.
 func TestACancelEndsTheTaskInEveryOrder(t *testing.T) {
 	t.Parallel()
@@ -110,11 +114,13 @@ func TestACancelEndsTheTaskInEveryOrder(t *testing.T) {
 	scenario{all, 2 * 2 * len(holderEnds), func(variant int) ([][]step, func() string) {
 		db.Do(t, emptyAll)
 		db.Do(t, dead(relayA, "1 hour"))
-		h := &holder{actor: all[0], leased: variant%2 == 0, task: db.Int(t, `INSERT INTO outbox.task (task_type) VALUES ('TX') RETURNING task_id`)}
+		h := &holder{actor: all[0], leased: variant%2 == 0, task: db.Int(t, `INSERT INTO outbox.task (task_type) VALUES ('TX')
+			RETURNING task_id`)}
 		how, committed := holderEnds[variant/4], variant/2%2 == 0
 		c, answer := all[1], outbox.NotFound
 		steps := [][]step{
-			{h.claims(), h.ends(how, sql.NullString{}, sql.NullString{}), h.claims(), h.ends("finishes", sql.NullString{}, sql.NullString{})},
+			{h.claims(), h.ends(how, sql.NullString{}, sql.NullString{}), h.claims(),
+				h.ends("finishes", sql.NullString{}, sql.NullString{})},
 			{{name: "cancels", do: func() (n int, err error) {
 				if err = c.begin(); err == nil {
 					answer, err = outbox.Cancel(context.Background(), c.tx, int64(h.task))

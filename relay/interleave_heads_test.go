@@ -93,7 +93,8 @@ func TestHeadsOfAKeyArePromotedOnceAndForEachTaskInEveryOrder(t *testing.T) {
 	o, all := newOrderedActors(t)
 	scenario{all, 4 * len(holderEnds), func(variant int) ([][]step, func() string) {
 		o.Do(t, emptyAll+dead(relayA, "1 hour")+promoteLock)
-		h := &holder{actor: all[0], leased: variant%2 == 0, task: o.Int(t, `INSERT INTO outbox.task (task_type, ordering_key) VALUES ('TX', 'k') RETURNING task_id`)}
+		h := &holder{actor: all[0], leased: variant%2 == 0, task: o.Int(t, `INSERT INTO outbox.task (task_type, ordering_key)
+			VALUES ('TX', 'k') RETURNING task_id`)}
 		o.Do(t, `INSERT INTO outbox.task (task_type, ordering_key) VALUES ('TX', 'k')`)
 		o.promoteHeads(t)
 		commit, want := variant/2%2 == 0, 2
@@ -117,6 +118,7 @@ func TestTheFirstHeadOfAKeyIsPromotedOnceInEveryOrder(t *testing.T) {
 	o, all := newOrderedActors(t)
 	scenario{all, 1, func(int) ([][]step, func() string) {
 		o.Do(t, emptyAll+promoteLock)
-		return [][]step{o.enqueues(all[0], true), o.enqueues(all[1], true), promotes(all[2]), promotes(all[3])}, func() string { return o.allRun(t, 0, 2) }
+		return [][]step{o.enqueues(all[0], true), o.enqueues(all[1], true), promotes(all[2]),
+			promotes(all[3])}, func() string { return o.allRun(t, 0, 2) }
 	}}.everyOrder(t, o.database)
 }

@@ -42,12 +42,14 @@ func TestAChangeIsSeenByALaterRunOfItsKeyInEveryOrder(t *testing.T) {
 	db := newDatabase(t, "postgres")
 	db.Do(t, `CREATE TABLE change (n int)`)
 	all := actors(t, db, 3)
-	conflicts := []outbox.Option{outbox.OnConflict(outbox.Skip), outbox.OnConflict(outbox.Replace), outbox.OnConflict(outbox.Reschedule)}
+	conflicts := []outbox.Option{outbox.OnConflict(outbox.Skip), outbox.OnConflict(outbox.Replace),
+		outbox.OnConflict(outbox.Reschedule)}
 	key := sql.NullString{String: "k", Valid: true}
 	scenario{all, len(conflicts) * len(holderEnds) * 2 * 2, func(variant int) ([][]step, func() string) {
 		db.Do(t, emptyAll+dead(relayA, "1 hour")+`DELETE FROM change`)
 		onConflict, how := conflicts[variant%3], holderEnds[variant/3%3]
-		h := &holder{actor: all[0], leased: variant/9%2 == 0, task: db.Int(t, `INSERT INTO outbox.task (task_type, unique_key) VALUES ('TX', 'k') RETURNING task_id`)}
+		h := &holder{actor: all[0], leased: variant/9%2 == 0, task: db.Int(t, `INSERT INTO outbox.task (task_type, unique_key)
+			VALUES ('TX', 'k') RETURNING task_id`)}
 		var seen, committed []string
 		enqueues := func(a *actor, n int, commit bool) []step {
 			return []step{
@@ -68,18 +70,22 @@ func TestAChangeIsSeenByALaterRunOfItsKeyInEveryOrder(t *testing.T) {
 			seen, err = h.query(`SELECT n::text FROM change`)
 			return 0, err
 		}}
-		steps := [][]step{{h.claims(), reads, h.ends(how, key, sql.NullString{})}, enqueues(all[1], 1, true), enqueues(all[2], 2, variant/18 == 0)}
+		steps := [][]step{{h.claims(), reads, h.ends(how, key, sql.NullString{})}, enqueues(all[1], 1, true),
+			enqueues(all[2], 2, variant/18 == 0)}
 		return steps, func() string {
 			waiting := db.Int(t, `SELECT count(*) FROM outbox.task WHERE state IN ('ready', 'scheduled')`)
-			if waiting == 0 && slices.ContainsFunc(committed, func(n string) bool { return !h.done || !slices.Contains(seen, n) }) {
+			if waiting == 0 && slices.ContainsFunc(committed,
+				func(n string) bool { return !h.done || !slices.Contains(seen, n) }) {
 				return fmt.Sprintf("the changes %v were committed, the run saw %v, and none is to come", committed, seen)
 			}
 			most := 1
 			if h.held && !h.done {
 				most = 2
 			}
-			if waiting > most || db.Int(t, `SELECT count(*) FROM outbox.unique_key`) != 1 || db.Int(t, invariants.Miscounted) != 0 {
-				return fmt.Sprintf("%d tasks wait, want %d at most; or the key is not there once, or counts are wrong", waiting, most)
+			if waiting > most || db.Int(t, `SELECT count(*) FROM outbox.unique_key`) != 1 ||
+				db.Int(t, invariants.Miscounted) != 0 {
+				return fmt.Sprintf("%d tasks wait, want %d at most; or the key is not there once, or counts are wrong", waiting,
+					most)
 			}
 			return ""
 		}

@@ -36,7 +36,8 @@ func (l *lifecycle) check(step string, changed int, should bool) {
 	if (changed == 1) != should || changed > 1 {
 		l.wrong += fmt.Sprintf("%s changed %d rows, want it to change the task: %v; ", step, changed, should)
 	}
-	got := l.db.Text(l.t, `SELECT coalesce((SELECT CASE WHEN state = 'leased' THEN lease_token::text ELSE state END FROM outbox.task WHERE task_id = $1),
+	got := l.db.Text(l.t, `SELECT coalesce((SELECT CASE WHEN state = 'leased' THEN lease_token::text ELSE state END
+		FROM outbox.task WHERE task_id = $1),
 		(SELECT 'dead' FROM outbox.dead_task WHERE task_id = $1), 'done')`, l.task)
 	if got != l.place {
 		l.wrong += fmt.Sprintf("%s: the task is %s, want %s; ", step, got, l.place)
@@ -65,10 +66,12 @@ func (l *lifecycle) end(a *actor, who, token, name string) step {
 	return step{name: who + " " + name, do: func() (int, error) {
 		switch name {
 		case "completes":
-			lost, err := a.query(store.FinishSQL, pq.Array([]int{l.task}), pq.Array([]string{a.place}), pq.Array([]string{token}), pq.Array([]int{1}))
+			lost, err := a.query(store.FinishSQL, pq.Array([]int{l.task}), pq.Array([]string{a.place}),
+				pq.Array([]string{token}), pq.Array([]int{1}))
 			return 1 - len(lost), err
 		case "fails":
-			return a.exec(statements["return lease"], l.task, token, "scheduled", 1, "error", nil, time.Hour.Microseconds(), nil, nil)
+			return a.exec(statements["return lease"], l.task, token, "scheduled", 1, "error", nil, time.Hour.Microseconds(), nil,
+				nil)
 		case "releases":
 			return a.exec(statements["return lease"], l.task, token, "ready", 0, nil, nil, 0, nil, nil)
 		}
@@ -84,7 +87,8 @@ func (l *lifecycle) end(a *actor, who, token, name string) step {
 
 func (l *lifecycle) beat() step {
 	return step{name: "A beats", do: func() (int, error) {
-		return l.a.exec(sent["heartbeat"], relayA, "host", 1, (5 * time.Minute).Microseconds(), pq.Array([]string{"LEASED"}), 1, 0, "{}", "")
+		return l.a.exec(sent["heartbeat"], relayA, "host", 1, (5 * time.Minute).Microseconds(), pq.Array([]string{"LEASED"}),
+			1, 0, "{}", "")
 	}, done: func(int) { l.beaten = true }}
 }
 
@@ -127,7 +131,8 @@ func testEveryInterleaving(t *testing.T) {
 	db := newDatabase(t)
 	all := actors(t, db, 2)
 	a, b := all[0], all[1]
-	ends := [][]string{{"completes", "fails", "releases"}, {"fails", "releases", "completes"}, {"releases", "buries", "completes"}}
+	ends := [][]string{{"completes", "fails", "releases"}, {"fails", "releases", "completes"},
+		{"releases", "buries", "completes"}}
 	scenario{all, 4, func(variant int) ([][]step, func() string) {
 		i, expires := variant%3, variant == 3
 		l := &lifecycle{t: t, db: db, a: a, b: b, expires: expires, place: "ready"}
@@ -139,8 +144,10 @@ func testEveryInterleaving(t *testing.T) {
 		}
 		end := ends[i]
 		return [][]step{
-				{l.lease(a, "A", relayA, tokenA, lease), l.beat(), l.end(a, "A", tokenA, end[0]), l.end(a, "A", tokenA, end[1]), l.end(a, "A", tokenA, end[2])},
-				{l.scan(), l.steal(), l.lease(b, "B", relayB, tokenB, time.Hour), l.end(b, "B", tokenB, end[1]), l.end(b, "B", tokenB, end[2])},
+				{l.lease(a, "A", relayA, tokenA, lease), l.beat(), l.end(a, "A", tokenA, end[0]), l.end(a, "A", tokenA, end[1]),
+					l.end(a, "A", tokenA, end[2])},
+				{l.scan(), l.steal(), l.lease(b, "B", relayB, tokenB, time.Hour), l.end(b, "B", tokenB, end[1]),
+					l.end(b, "B", tokenB, end[2])},
 			}, func() string {
 				if n := db.Int(t, `SELECT (SELECT count(*) FROM outbox.task) + (SELECT count(*) FROM outbox.dead_task)`); (n == 0) != (l.place == "done") || n > 1 {
 					l.wrong += fmt.Sprintf("the task is in %d tables", n)

@@ -33,7 +33,8 @@ func TestATaskOfTheYear9999WaitsAndHindersNothing(t *testing.T) {
 // doneOf waits until no task of the type is left.
 func (db *database) doneOf(t *testing.T, taskType string) {
 	t.Helper()
-	db.becomes(t, 20*time.Second, 0, "the other type's tasks are done", `SELECT count(*) FROM outbox.task WHERE task_type = $1`, taskType)
+	db.becomes(t, 20*time.Second, 0, "the other type's tasks are done", `SELECT count(*) FROM outbox.task
+		WHERE task_type = $1`, taskType)
 }
 
 func TestATypeWhoseClaimsAreRefusedDoesNotStopOthers(t *testing.T) {
@@ -62,8 +63,10 @@ func TestATypeWhoseTasksCannotBePromotedDoesNotStopOthers(t *testing.T) {
 		insert, log string
 		health      error
 	}{
-		"scheduled": {`(task_type, state) VALUES ('TX', 'scheduled')`, "level=ERROR msg=\"outbox: scheduled tasks of this type cannot be promoted\" task_type=TX", relay.ErrTypeFails},
-		"waiting":   {`(task_type, ordering_key) VALUES ('TX', 'k')`, "level=ERROR msg=\"outbox: tasks with ordering keys cannot be promoted\"", relay.ErrOrderingFails},
+		"scheduled": {`(task_type, state) VALUES ('TX', 'scheduled')`,
+			"level=ERROR msg=\"outbox: scheduled tasks of this type cannot be promoted\" task_type=TX", relay.ErrTypeFails},
+		"waiting": {`(task_type, ordering_key) VALUES ('TX', 'k')`,
+			"level=ERROR msg=\"outbox: tasks with ordering keys cannot be promoted\"", relay.ErrOrderingFails},
 	} {
 		tests[state] = func(t *testing.T) {
 			db := newDatabase(t)
@@ -96,7 +99,9 @@ func TestReadyTasksRunThoughDueOnesCannotBePromoted(t *testing.T) {
 	db.keep(t, `BEFORE UPDATE ON outbox.task`, `OLD.state = 'scheduled'`)
 	db.Do(t, `INSERT INTO outbox.task (task_type, state) VALUES ('TX', 'scheduled')`)
 	r := run(t, db, all(), relay.Config{PollInterval: 10 * time.Millisecond})
-	eventually(t, 20*time.Second, "Health names the type", func() bool { return errors.Is(r.Health(), relay.ErrTypeFails) })
+	eventually(t, 20*time.Second, "Health names the type", func() bool {
+		return errors.Is(r.Health(), relay.ErrTypeFails)
+	})
 	for range 3 {
 		db.Enqueue(t, "TX", 5)
 		db.becomes(t, 20*time.Second, 0, "ready tasks are done", `SELECT count(*) FROM outbox.task WHERE state = 'ready'`)
@@ -123,12 +128,15 @@ func TestATypeWhoseRunsCannotBeJournalledDoesNotStopOthers(t *testing.T) {
 			db := newDatabase(t)
 			reg := all()
 			registerTx(reg, outbox.NewTaskType[payload]("OTHER"), txEffect)
-			db.keep(t, `BEFORE `+refused+` ON outbox.running`, map[string]string{"INSERT": "NEW", "DELETE": "OLD"}[refused]+`.task_id >= 1000`)
+			db.keep(t, `BEFORE `+refused+` ON outbox.running`,
+				map[string]string{"INSERT": "NEW", "DELETE": "OLD"}[refused]+`.task_id >= 1000`)
 			r := run(t, db, reg, relay.Config{Workers: 10, PollInterval: 50 * time.Millisecond})
 			claimed := func() {
 				eventually(t, 20*time.Second, "all tasks are claimed, and the journal waits", func() bool {
-					return db.Int(t, `SELECT count(*) FROM (SELECT 1 FROM outbox.task FOR UPDATE SKIP LOCKED) t`) == 0 && db.Int(t, `SELECT count(*) FROM pg_locks
-						WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND relation = 'outbox.running'::regclass AND NOT granted`) > 0
+					return db.Int(t, `SELECT count(*) FROM (SELECT 1 FROM outbox.task FOR UPDATE SKIP LOCKED) t`) == 0 &&
+						db.Int(t, `SELECT count(*) FROM pg_locks
+						WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database())
+						AND relation = 'outbox.running'::regclass AND NOT granted`) > 0
 				})
 			}
 			gate := newActor(t, db)
@@ -156,7 +164,8 @@ func TestATypeWhoseRunsCannotBeJournalledDoesNotStopOthers(t *testing.T) {
 			db.Emptied(t, 20*time.Second)
 			done := db.Int(t, `SELECT count(*) FROM effect WHERE task_id >= 1000 AND attempt = 1`)
 			if died := db.Int(t, `SELECT count(*) FROM outbox.dead_task`); done != 3-c.died || died != c.died {
-				t.Errorf("%d tasks were done in their first attempt and %d died, want %d and %d\n%s", done, died, 3-c.died, c.died, db.Dump(t))
+				t.Errorf("%d tasks were done in their first attempt and %d died, want %d and %d\n%s", done, died, 3-c.died, c.died,
+					db.Dump(t))
 			}
 		}
 	}
@@ -166,7 +175,8 @@ func TestATypeWhoseRunsCannotBeJournalledDoesNotStopOthers(t *testing.T) {
 func TestANoteThatPostgreSQLRefusesHoldsUpItsTaskOnly(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id) SELECT n, $1, $2 FROM generate_series(1, 3) n`, someToken, liveRelay)
+	db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id) SELECT n, $1, $2 FROM generate_series(1, 3) n`,
+		someToken, liveRelay)
 	db.keep(t, `BEFORE DELETE ON outbox.running`, `OLD.task_id = 1`)
 	r, err := relay.New(db.DB, all(), relay.Config{})
 	if err != nil {
@@ -179,7 +189,8 @@ func TestANoteThatPostgreSQLRefusesHoldsUpItsTaskOnly(t *testing.T) {
 	if err := l.WriteNotes(t.Context()); err == nil || !strings.Contains(err.Error(), "kept") {
 		t.Errorf("notes: %v, want what PostgreSQL said", err)
 	}
-	db.wantText(t, "1, 3 lost", `SELECT string_agg(task_id || CASE WHEN lost_connection THEN ' lost' ELSE '' END, ', ' ORDER BY task_id) FROM outbox.running`)
+	db.wantText(t, "1, 3 lost", `SELECT string_agg(task_id || CASE WHEN lost_connection THEN ' lost' ELSE '' END, ', '
+		ORDER BY task_id) FROM outbox.running`)
 	if err := l.Record(t.Context(), 1); err == nil {
 		t.Error("a run is journalled of the task whose note is not written")
 	}

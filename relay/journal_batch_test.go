@@ -56,8 +56,10 @@ func TestABatchIsOneRowOfTheJournal(t *testing.T) {
 	db.wantRows(t, 0, `outbox.running`)
 }
 
-// What the process died of may be any task of its batch. The others of the lane are none of them, although their ids are in between. Ids
-// that are far apart are searched for in another way. Tasks that were lost once run in batches, as any others, and those that were lost
+// What the process died of may be any task of its batch. The others of the lane are none of them,
+// although their ids are in between. Ids
+// that are far apart are searched for in another way. Tasks that were lost once run in batches, as
+// any others, and those that were lost
 // twice one by one.
 func TestALostBatchIsKnownByEachOfItsTasks(t *testing.T) {
 	t.Parallel()
@@ -82,7 +84,8 @@ func TestALostBatchIsKnownByEachOfItsTasks(t *testing.T) {
 			}
 			t.Run(c.name+" "+apart, func(t *testing.T) {
 				db := newDatabase(t)
-				db.Do(t, `INSERT INTO outbox.task (task_id, task_type) OVERRIDING SYSTEM VALUE SELECT (n || $1)::bigint, 'BATCH' FROM generate_series(1, 6) n`, apart)
+				db.Do(t, `INSERT INTO outbox.task (task_id, task_type) OVERRIDING SYSTEM VALUE SELECT (n || $1)::bigint, 'BATCH'
+					FROM generate_series(1, 6) n`, apart)
 				lost := db.begin(t)
 				defer lost.Rollback()
 				var xid string
@@ -96,7 +99,8 @@ func TestALostBatchIsKnownByEachOfItsTasks(t *testing.T) {
 				}
 				db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id, task_ids, first_id, last_id, xid)
 					SELECT ids[1], gen_random_uuid(), $1, ids, ids[1], ids[3], $2::text::xid8
-					  FROM (SELECT ARRAY[1 || $3, 3 || $3, 6 || $3]::bigint[] AS ids) AS batch, generate_series(1, $4)`, someUUID, xid, apart, c.lost)
+					  FROM (SELECT ARRAY[1 || $3, 3 || $3, 6 || $3]::bigint[] AS ids) AS batch, generate_series(1,
+					  $4)`, someUUID, xid, apart, c.lost)
 				reg, calls := batches(6)
 				once(t, db, reg, relay.Config{Workers: 1})
 				db.Do(t, `DELETE FROM outbox.running`)
@@ -122,9 +126,11 @@ func TestALostBatchIsKnownAlthoughItsFirstTaskIsGone(t *testing.T) {
 		t.Run(gone, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
-			db.Do(t, `INSERT INTO outbox.task (task_id, task_type) OVERRIDING SYSTEM VALUE SELECT n, 'BATCH' FROM generate_series(1, 4) n`)
+			db.Do(t, `INSERT INTO outbox.task (task_id, task_type) OVERRIDING SYSTEM VALUE SELECT n, 'BATCH'
+				FROM generate_series(1, 4) n`)
 			db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id, task_ids, first_id, last_id, xid)
-				VALUES (1, gen_random_uuid(), $1, '{1, 2, 3}', 1, 3, '3'), (-2, gen_random_uuid(), $1, '{-2, -1}', -2, -1, '3')`, deadRelay)
+				VALUES (1, gen_random_uuid(), $1, '{1, 2, 3}', 1, 3, '3'), (-2, gen_random_uuid(), $1, '{-2, -1}', -2, -1,
+				'3')`, deadRelay)
 			reg, calls := batches(4)
 			r, err := relay.New(db.DB, reg, relay.Config{})
 			if err != nil {

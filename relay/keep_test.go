@@ -17,19 +17,24 @@ import (
 
 func TestKeptTypesHaveAHistoryOfWhatIsFinished(t *testing.T) {
 	boom := errors.New(`it's "\boom"`)
-	results := map[string]error{"NIL": nil, "DISCARD": handlers.Discard(boom), "DEAD": handlers.Dead(boom), "SNOOZE": handlers.Snooze(time.Hour), "RETRY": boom}
+	results := map[string]error{"NIL": nil, "DISCARD": handlers.Discard(boom), "DEAD": handlers.Dead(boom),
+		"SNOOZE": handlers.Snooze(time.Hour), "RETRY": boom}
 	eachKind(t, func(t *testing.T, kind string, db *database) {
 		reg := handlers.New()
 		for name, result := range results {
-			kinds[kind](reg, name, func(*outbox.Task[payload]) error { return result }, handlers.Keep(time.Hour), handlers.Backoff(constant(time.Hour)), handlers.NoJitter())
+			kinds[kind](reg, name, func(*outbox.Task[payload]) error {
+				return result
+			}, handlers.Keep(time.Hour), handlers.Backoff(constant(time.Hour)), handlers.NoJitter())
 		}
 		kinds[kind](reg, "UNKEPT", func(*outbox.Task[payload]) error { return nil })
 		for name := range results {
-			db.Do(t, `INSERT INTO outbox.task (task_type, priority, payload, headers) VALUES ($1, -4, '{"N": 1, "text": "it''s \\ \"so\""}', '{"trace": "x''\\y"}'), ($1, 3, '{"N": 2}', NULL)`, name)
+			db.Do(t, `INSERT INTO outbox.task (task_type, priority, payload, headers)
+				VALUES ($1, -4, '{"N": 1, "text": "it''s \\ \"so\""}', '{"trace": "x''\\y"}'), ($1, 3, '{"N": 2}', NULL)`, name)
 		}
 		db.Enqueue(t, "UNKEPT", 3)
 		db.Do(t, `CREATE TABLE said (query text);
-			CREATE FUNCTION say() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO public.said SELECT current_query(); RETURN NULL; END $$;
+			CREATE FUNCTION say() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO public.said SELECT current_query();
+			RETURN NULL; END $$;
 			CREATE TRIGGER say AFTER INSERT ON outbox.done_task FOR EACH STATEMENT EXECUTE FUNCTION say()`)
 		once(t, db, reg, relay.Config{})
 		if db.Int(t, `SELECT count(*) FROM said`) == 0 || db.Int(t, `SELECT count(*) FROM said WHERE query LIKE '%"N"%'`) > 0 {
@@ -56,13 +61,15 @@ func TestKeptTypesHaveAHistoryOfWhatIsFinished(t *testing.T) {
 			if k.Priority == 3 {
 				wantHeaders, wantPayload = "", `{"N": 2}`
 			}
-			if full.LastError != wantError || string(secrets.Headers) != wantHeaders || string(secrets.Payload) != wantPayload || full.Attempt != 1 || results[k.Type] != nil && k.Type != "DISCARD" {
+			if full.LastError != wantError || string(secrets.Headers) != wantHeaders ||
+				string(secrets.Payload) != wantPayload || full.Attempt != 1 || results[k.Type] != nil && k.Type != "DISCARD" {
 				t.Errorf("got %+v with payload %s and headers %s, want error %q", full, secrets.Payload, secrets.Headers, wantError)
 			}
 			if d := full.KeepUntil.Sub(full.EndedAt); d < 59*time.Minute || d > 61*time.Minute {
 				t.Errorf("it is kept for %v, want 1 h", d)
 			}
-			if full.EndedAt.Before(full.AttemptedAt) || full.AttemptedAt.Before(full.CreatedAt) || time.Since(full.EndedAt).Abs() > 5*time.Minute || full.RunAt.IsZero() {
+			if full.EndedAt.Before(full.AttemptedAt) || full.AttemptedAt.Before(full.CreatedAt) ||
+				time.Since(full.EndedAt).Abs() > 5*time.Minute || full.RunAt.IsZero() {
 				t.Errorf("times of %+v", full)
 			}
 		}
@@ -78,7 +85,8 @@ func TestALargeBatchIsKept(t *testing.T) {
 	db := newDatabase(t)
 	reg := handlers.New()
 	handlers.Batch(reg, typeBatch, 200, batchEffect, handlers.Keep(time.Hour))
-	db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT 'BATCH', jsonb_build_object('text', repeat('it''s', 50000)) FROM generate_series(1, 60)`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT 'BATCH', jsonb_build_object('text', repeat('it''s',
+		50000)) FROM generate_series(1, 60)`)
 	once(t, db, reg, relay.Config{})
 	db.wantRows(t, 60, `outbox.done_task WHERE payload->>'text' = repeat('it''s', 50000)`)
 	db.OnceEach(t, 60)
@@ -94,7 +102,8 @@ func TestTheHistoryIsWrittenWithTheClaim(t *testing.T) {
 	registerTx(reg, typeTx, txEffect, handlers.Keep(time.Hour), retrySoon())
 	db.Do(t, `CREATE SEQUENCE crashes;
 		CREATE FUNCTION crash() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-			IF nextval('public.crashes') <= 2 THEN PERFORM pg_terminate_backend(pg_backend_pid()); PERFORM pg_sleep(1); END IF; RETURN NULL; END $$;
+			IF nextval('public.crashes') <= 2 THEN PERFORM pg_terminate_backend(pg_backend_pid()); PERFORM pg_sleep(1); END IF;
+			RETURN NULL; END $$;
 		CREATE TRIGGER crash AFTER INSERT ON outbox.done_task FOR EACH ROW EXECUTE FUNCTION crash()`)
 	db.Enqueue(t, "TX", 1)
 	run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
@@ -142,8 +151,11 @@ func TestAHandlerThatRollsItsClaimBackStaysInTheJournalUntilThatIsRecorded(t *te
 func TestTheHistoryForgetsWhatIsKeptNoLonger(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	db.Do(t, `INSERT INTO outbox.done_task (task_id, run_at, created_at, finished_at, keep_until, priority, attempt, task_type, payload)
-		SELECT i, now(), now(), now(), now() + CASE WHEN i <= 3500 THEN interval '-1 second' ELSE interval '1 hour' END, 0, 1, 'GONE', '{}' FROM generate_series(1, 3510) i`)
+	db.Do(t, `INSERT INTO outbox.done_task (task_id, run_at, created_at, finished_at, keep_until, priority, attempt,
+		task_type, payload)
+		SELECT i, now(), now(), now(), now() + CASE WHEN i <= 3500 THEN interval '-1 second' ELSE interval '1 hour' END, 0, 1,
+		'GONE', '{}' FROM generate_series(1, 3510) i`)
 	run(t, db, all(), relay.Config{}) // of which no type is kept
-	db.becomes(t, 20*time.Second, "10 of 3501", "the old ones are gone", `SELECT count(*) || ' of ' || min(task_id) FROM outbox.done_task`)
+	db.becomes(t, 20*time.Second, "10 of 3501", "the old ones are gone", `SELECT count(*) || ' of ' || min(task_id)
+		FROM outbox.done_task`)
 }

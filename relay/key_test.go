@@ -32,7 +32,8 @@ func (s *seenKeys) add(taskType, key string) {
 // task of another database has it.
 func TestATaskHasOneKeyForLife(t *testing.T) {
 	t.Parallel()
-	types := map[string][]handlers.Option{"tx": nil, "group": {handlers.GroupCommit(10, 0)}, "batch": nil, "leased": nil, "complete": nil}
+	types := map[string][]handlers.Option{"tx": nil, "group": {handlers.GroupCommit(10, 0)}, "batch": nil, "leased": nil,
+		"complete": nil}
 	all := map[string]bool{}
 	for range 2 {
 		db, reg, seen := newDatabase(t), handlers.New(), &seenKeys{of: map[string][]string{}}
@@ -62,7 +63,8 @@ func TestATaskHasOneKeyForLife(t *testing.T) {
 			once(t, db, reg, relay.Config{})
 			return db.Int(t, `SELECT count(*) FROM outbox.dead_task`) == len(types)
 		})
-		if got, _, err := relaytest.Admin(t, db.DB).Redrive(t.Context(), admin.Filter{All: true}, admin.Page{}); err != nil || len(got.IDs) != len(types) {
+		if got, _, err := relaytest.Admin(t, db.DB).Redrive(t.Context(), admin.Filter{All: true},
+			admin.Page{}); err != nil || len(got.IDs) != len(types) {
 			t.Fatalf("redriven: %v, %v", got, err)
 		}
 		eventually(t, time.Minute, "all tasks to be done", func() bool {
@@ -79,8 +81,10 @@ func TestATaskHasOneKeyForLife(t *testing.T) {
 			}
 			all[keys[0]] = true
 			id := int64(db.Int(t, `SELECT task_id FROM outbox.done_task WHERE task_type = $1`, name))
-			if found, err := relaytest.Admin(t, db.DB).TaskByKey(t.Context(), keys[0]); err != nil || found.TaskID != id || found.Key != keys[0] {
-				t.Errorf("%s: the key %s is of task %d with the key %s, %v; want task %d", name, keys[0], found.TaskID, found.Key, err, id)
+			if found, err := relaytest.Admin(t, db.DB).TaskByKey(t.Context(), keys[0]); err != nil || found.TaskID != id ||
+				found.Key != keys[0] {
+				t.Errorf("%s: the key %s is of task %d with the key %s, %v; want task %d", name, keys[0], found.TaskID, found.Key,
+					err, id)
 			}
 		}
 		db.Do(t, `UPDATE outbox.origin SET database_id = gen_random_uuid()`)

@@ -38,20 +38,21 @@ func TestAKeyThatIsKeptUntilDoneHasOneTaskAfterEveryResultOfAHandlerThatEnqueues
 			first := map[string]outbox.Enqueued{}
 			add := func(name string, result func(id int64) error) {
 				typ := outbox.NewTaskType[payload](name)
-				relaytest.Register(reg, kind, name, 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-					runs.Add(1)
-					var got outbox.Enqueued
-					var err error
-					if tx != nil {
-						got, err = typ.Enqueue(ctx, tx, payload{N: 1}, unique, outbox.After(time.Hour))
-					} else {
-						got = db.keyed(t, name, 1, unique, outbox.After(time.Hour))
-					}
-					if err != nil || got.Outcome != wantOutcome {
-						t.Errorf("%s: the handler's Enqueue: %v, %v; want %v", name, got, err, wantOutcome)
-					}
-					return result(tasks[0].ID)
-				}, handlers.Backoff(constant(time.Hour)))
+				relaytest.Register(reg,
+					kind, name, 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+						runs.Add(1)
+						var got outbox.Enqueued
+						var err error
+						if tx != nil {
+							got, err = typ.Enqueue(ctx, tx, payload{N: 1}, unique, outbox.After(time.Hour))
+						} else {
+							got = db.keyed(t, name, 1, unique, outbox.After(time.Hour))
+						}
+						if err != nil || got.Outcome != wantOutcome {
+							t.Errorf("%s: the handler's Enqueue: %v, %v; want %v", name, got, err, wantOutcome)
+						}
+						return result(tasks[0].ID)
+					}, handlers.Backoff(constant(time.Hour)))
 				first[name] = db.keyed(t, name, 0, unique)
 			}
 			for name, result := range results {
@@ -69,7 +70,8 @@ func TestAKeyThatIsKeptUntilDoneHasOneTaskAfterEveryResultOfAHandlerThatEnqueues
 							want = ""
 						}
 					}
-					db.wantText(t, want, `SELECT string_agg(CASE payload->>'N' WHEN '1' THEN 'follows' ELSE task_id || ' ' || state END, ', ' ORDER BY task_id)
+					db.wantText(t, want, `SELECT string_agg(CASE payload->>'N'
+						WHEN '1' THEN 'follows' ELSE task_id || ' ' || state END, ', ' ORDER BY task_id)
 						FROM outbox.task WHERE task_type = $1`, name)
 					if name == "nil" {
 						continue
@@ -77,7 +79,8 @@ func TestAKeyThatIsKeptUntilDoneHasOneTaskAfterEveryResultOfAHandlerThatEnqueues
 					if got := db.keyed(t, name, 2, unique); got != (outbox.Enqueued{TaskID: task.TaskID, Outcome: outbox.Skipped}) {
 						t.Errorf("%s: an Enqueue after run %d: %v, want task %d skipped", name, run, got, task.TaskID)
 					}
-					db.wantText(t, "1", `SELECT sum(arrived) FROM (SELECT * FROM outbox.counter UNION ALL SELECT task_type, kind, tasks, arrived FROM outbox.counter_log) c WHERE task_type = $1`, name)
+					db.wantText(t, "1", `SELECT sum(arrived) FROM (SELECT * FROM outbox.counter
+						UNION ALL SELECT task_type, kind, tasks, arrived FROM outbox.counter_log) c WHERE task_type = $1`, name)
 				}
 				db.Do(t, `UPDATE outbox.task SET state = 'ready', run_at = now() WHERE task_type <> 'nil'`)
 			}

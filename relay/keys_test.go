@@ -91,7 +91,8 @@ func TestARetryKeepsItsKeyUnlessANewerTaskTookIt(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
 	for _, taskType := range []string{"TX", "BATCH", "LEASED"} {
-		for untilDone, unique := range map[bool]outbox.Option{false: outbox.Unique("k"), true: outbox.Unique("k", outbox.UntilDone())} {
+		for untilDone, unique := range map[bool]outbox.Option{false: outbox.Unique("k"),
+			true: outbox.Unique("k", outbox.UntilDone())} {
 			t.Run(fmt.Sprintf("%s until done %v", taskType, untilDone), func(t *testing.T) {
 				db := newDatabase(t)
 				during := func() {}
@@ -126,7 +127,8 @@ func TestARetryKeepsItsKeyUnlessANewerTaskTookIt(t *testing.T) {
 				}
 				want("after the retry", db.keyed(t, taskType, 3, unique), outbox.Skipped, holder)
 				again() // the last attempt
-				db.wantText(t, fmt.Sprintf("%d k %v", first, untilDone), `SELECT task_id || ' ' || unique_key || ' ' || unique_until_done FROM outbox.dead_task`)
+				db.wantText(t, fmt.Sprintf("%d k %v", first, untilDone), `SELECT task_id || ' ' || unique_key || ' ' ||
+					unique_until_done FROM outbox.dead_task`)
 				want("as a dead letter", db.keyed(t, taskType, 4, unique), asDead, holder)
 			})
 		}
@@ -136,8 +138,10 @@ func TestARetryKeepsItsKeyUnlessANewerTaskTookIt(t *testing.T) {
 func TestKeysOfTasksThatAreGoneAreSweptAndOthersStay(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	db.Do(t, `INSERT INTO outbox.task (task_type, unique_key, run_at) SELECT 'LATER', n::text, now() + interval '1 hour' FROM generate_series(1, 1500) n`)
-	db.Do(t, `INSERT INTO outbox.unique_key (task_type, key, task_id) SELECT 'T' || n % 3, n::text, 1000000 + n FROM generate_series(1, 6000) n`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, unique_key, run_at) SELECT 'LATER', n::text, now() + interval '1 hour'
+		FROM generate_series(1, 1500) n`)
+	db.Do(t, `INSERT INTO outbox.unique_key (task_type, key, task_id) SELECT 'T' || n % 3, n::text, 1000000 + n
+		FROM generate_series(1, 6000) n`)
 	run(t, db, all(), relay.Config{})
 	eventually(t, 30*time.Second, "the keys are swept", func() bool {
 		return db.Int(t, `SELECT count(*) FROM outbox.unique_key`) < 1500+1500/9+1

@@ -15,7 +15,8 @@ import (
 func (db *database) taskState(t testing.TB) string {
 	t.Helper()
 	return db.Text(t, `SELECT string_agg(concat_ws(' ', state, attempt, CASE WHEN lease_token IS NOT NULL THEN 'token' END,
-		CASE WHEN relay_id IS NOT NULL THEN 'relay' END, CASE WHEN leased_until IS NOT NULL THEN 'until' END), ', ' ORDER BY task_id) FROM outbox.task`)
+		CASE WHEN relay_id IS NOT NULL THEN 'relay' END, CASE WHEN leased_until IS NOT NULL THEN 'until' END), ', '
+		ORDER BY task_id) FROM outbox.task`)
 }
 
 func TestALeasedHandlerEndsWithItsTimeoutWhichIsAnAttempt(t *testing.T) {
@@ -52,7 +53,8 @@ func TestADrainedLeasedTaskIsHandedBackWithoutAnAttempt(t *testing.T) {
 	// The third is a suspect: its relay died. It stays one, as its run has not shown that it is
 	// harmless.
 	db.Do(t, `INSERT INTO outbox.task (task_type, payload, attempt, relay_id)
-		VALUES ('LEASED', '{"N": 1}', 0, NULL), ('LEASED', '{"N": 2}', 0, NULL), ('LEASED', '{"N": 3}', 4, '00000000-0000-4000-8000-000000000000')`)
+		VALUES ('LEASED', '{"N": 1}', 0, NULL), ('LEASED', '{"N": 2}', 0, NULL), ('LEASED', '{"N": 3}', 4,
+		'00000000-0000-4000-8000-000000000000')`)
 	for range 3 {
 		<-begun
 	}
@@ -81,7 +83,8 @@ func testLateHeartbeat(t *testing.T) {
 	db.Enqueue(t, "LEASED", 1)
 	<-begun
 	db.Do(t, `UPDATE outbox.relay SET alive_until = clock_timestamp() - interval '1 minute'`)
-	db.becomes(t, 10*time.Second, 1, "the relay renews its leases", `SELECT count(*) FROM outbox.relay WHERE alive_until > clock_timestamp() + interval '5 seconds'`)
+	db.becomes(t, 10*time.Second, 1, "the relay renews its leases", `SELECT count(*) FROM outbox.relay
+		WHERE alive_until > clock_timestamp() + interval '5 seconds'`)
 	close(done)
 	db.Emptied(t, 10*time.Second)
 	db.OnceEach(t, 1)

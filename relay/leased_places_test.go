@@ -33,8 +33,10 @@ func TestEndsOfLeasesFollowTheTaskAndNotItsPlace(t *testing.T) {
 	// The second task's place is said to be that of the third one, which has the same token and
 	// goes on. Of the last two, one is where its claim had it, but has the token of another claim,
 	// as has the one whose place is not known.
-	ids, places := pq.Array([]int{first, first + 1, first + 3, first + 4}), `{"`+old+`","`+place(2)+`","`+place(3)+`","(0,0)"}`
-	db.want(t, fmt.Sprintf("%d %d", first+3, first+4), "lost, as their token is another", `SELECT string_agg(f::text, ' ') FROM (`+store.FinishSQL+`) f (f)`,
+	ids, places := pq.Array([]int{first, first + 1, first + 3,
+		first + 4}), `{"`+old+`","`+place(2)+`","`+place(3)+`","(0,0)"}`
+	db.want(t, fmt.Sprintf("%d %d", first+3, first+4), "lost, as their token is another",
+		`SELECT string_agg(f::text, ' ') FROM (`+store.FinishSQL+`) f (f)`,
 		ids, places, pq.Array([]string{someUUID, strings.Replace(someUUID, "0", "1", 1)}), "{1,1,2,2}")
 	db.want(t, "2 3 4", "left", `SELECT string_agg((task_id - $1)::text, ' ' ORDER BY task_id) FROM outbox.task`, first)
 }
@@ -48,7 +50,8 @@ func TestLeasedTasksArriveAsTheyWereEnqueued(t *testing.T) {
 	kind := outbox.NewTaskType[odd]("ODD")
 	db.inTx(t, func(tx *sql.Tx) error {
 		for i, text := range texts {
-			if _, err := kind.Enqueue(t.Context(), tx, odd{text}, outbox.Headers(map[string]string{"n": fmt.Sprint(i) + "\t\n"})); err != nil {
+			if _, err := kind.Enqueue(t.Context(), tx, odd{text},
+				outbox.Headers(map[string]string{"n": fmt.Sprint(i) + "\t\n"})); err != nil {
 				return err
 			}
 		}
@@ -68,7 +71,8 @@ func TestLeasedTasksArriveAsTheyWereEnqueued(t *testing.T) {
 		got[task.Payload.Text] = task
 	}
 	for i, text := range texts {
-		if task := got[text]; task.LastError != "one\ttwo\nthree" || task.Headers["n"] != fmt.Sprint(i)+"\t\n" || task.RunAt.Sub(task.CreatedAt).Hours() != 1 || task.Attempt != 1 {
+		if task := got[text]; task.LastError != "one\ttwo\nthree" || task.Headers["n"] != fmt.Sprint(i)+"\t\n" ||
+			task.RunAt.Sub(task.CreatedAt).Hours() != 1 || task.Attempt != 1 {
 			t.Errorf("task %d: %.300v", i, task)
 		}
 	}

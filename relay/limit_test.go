@@ -27,7 +27,8 @@ func (i *inside) enter() {
 func TestALimitOfOneRelayHolds(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
-		for name, limit := range map[string]handlers.Option{"relay": handlers.MaxRunning(2), "total": handlers.MaxRunningTotal(2)} {
+		for name, limit := range map[string]handlers.Option{"relay": handlers.MaxRunning(2),
+			"total": handlers.MaxRunningTotal(2)} {
 			if !relaytest.Long && (kind == "BATCH") != (name == "relay") { // each kind with one of them
 				continue
 			}
@@ -96,17 +97,20 @@ func TestASlotIsFreeOnceTheLeaseThatItNamesIsOver(t *testing.T) {
 		end  string
 		runs int // of the other task
 	}{
-		"completed":  {`DELETE FROM outbox.task WHERE task_id = 1`, 1},
-		"taken over": {`UPDATE outbox.task SET state = 'scheduled', relay_id = NULL, lease_token = NULL, run_at = now() + interval '1 h' WHERE task_id = 1`, 1},
-		"stolen":     {`UPDATE outbox.task SET lease_token = gen_random_uuid() WHERE task_id = 1`, 1},
-		"nothing":    {`SELECT 1`, 0},
+		"completed": {`DELETE FROM outbox.task WHERE task_id = 1`, 1},
+		"taken over": {`UPDATE outbox.task SET state = 'scheduled', relay_id = NULL, lease_token = NULL,
+			run_at = now() + interval '1 h' WHERE task_id = 1`, 1},
+		"stolen":  {`UPDATE outbox.task SET lease_token = gen_random_uuid() WHERE task_id = 1`, 1},
+		"nothing": {`SELECT 1`, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
 			db.Enqueue(t, "LEASED", 2)
-			db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES ($1, 'h', 1, now() + interval '5 minutes', '{}')`, someUUID)
-			db.Do(t, `UPDATE outbox.task SET state = 'leased', attempt = 1, relay_id = $1, lease_token = $1 WHERE task_id = 1`, someUUID)
+			db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types)
+				VALUES ($1, 'h', 1, now() + interval '5 minutes', '{}')`, someUUID)
+			db.Do(t, `UPDATE outbox.task SET state = 'leased', attempt = 1, relay_id = $1, lease_token = $1 WHERE task_id = 1`,
+				someUUID)
 			db.Do(t, `INSERT INTO outbox.slot (task_type, slot, task_id, lease_token) VALUES ('LEASED', 1, 1, $1)`, someUUID)
 			db.Do(t, c.end)
 			once(t, db, leased(leasedEffect, handlers.MaxRunningTotal(1)), relay.Config{})
@@ -125,7 +129,8 @@ func TestASlotThatIsFilledWhileAClaimReachesItIsNotFree(t *testing.T) {
 			// A claim has its snapshot, and has seen no slot yet, when it reads the type's limit: there it waits for the gate.
 			db.Do(t, `INSERT INTO outbox.task_type (task_type, max_running) VALUES ('LEASED', 1);
 				INSERT INTO outbox.slot (task_type, slot) VALUES ('LEASED', 1);
-				CREATE FUNCTION gate() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN true; END $$;
+				CREATE FUNCTION gate() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN true;
+				END $$;
 				ALTER TABLE outbox.task_type RENAME TO limits;
 				CREATE VIEW outbox.task_type AS SELECT * FROM outbox.limits WHERE gate()`)
 			open := hold(t, db, `SELECT pg_advisory_xact_lock(1)`)
@@ -134,7 +139,8 @@ func TestASlotThatIsFilledWhileAClaimReachesItIsNotFree(t *testing.T) {
 			eventually(t, 20*time.Second, "the claim is at the gate", func() bool { return db.waitsAtAGate(t) })
 			if free == 0 {
 				db.Do(t, `WITH leased AS (
-					  INSERT INTO outbox.task (task_type, state, attempt, relay_id, lease_token) VALUES ('LEASED', 'leased', 1, $1, $1) RETURNING *)
+					  INSERT INTO outbox.task (task_type, state, attempt, relay_id, lease_token) VALUES ('LEASED', 'leased', 1, $1, $1)
+					  RETURNING *)
 					UPDATE outbox.slot s SET task_id = leased.task_id, lease_token = leased.lease_token FROM leased`, someUUID)
 			}
 			open()
@@ -162,8 +168,10 @@ func TestTheLastRelayThatStartsStoresTheLimits(t *testing.T) {
 		reg := handlers.New()
 		registerTx(reg, typeTx, txEffect, step.opts...)
 		once(t, db, reg, relay.Config{})
-		db.want(t, step.want, fmt.Sprint("stored after step ", i), `SELECT string_agg(format('%s %s %s/%s %s', task_type, max_running, rate, rate_per,
-			(SELECT count(*) FROM outbox.slot s WHERE s.task_type = t.task_type)), ', ' ORDER BY task_type) FROM outbox.task_type t`)
+		db.want(t, step.want, fmt.Sprint("stored after step ", i), `SELECT string_agg(format('%s %s %s/%s %s', task_type,
+			max_running, rate, rate_per,
+			(SELECT count(*) FROM outbox.slot s WHERE s.task_type = t.task_type)), ', ' ORDER BY task_type)
+			FROM outbox.task_type t`)
 	}
 }
 
@@ -171,7 +179,8 @@ func TestTheLastRelayThatStartsStoresTheLimits(t *testing.T) {
 func TestARelayDoesNotSpinWhileItsTypesAreLimited(t *testing.T) {
 	needs.Timing(t)
 	t.Parallel()
-	for name, limit := range map[string]handlers.Option{"slots": handlers.MaxRunningTotal(1), "rate": handlers.Rate(1, time.Hour)} {
+	for name, limit := range map[string]handlers.Option{"slots": handlers.MaxRunningTotal(1),
+		"rate": handlers.Rate(1, time.Hour)} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db, reg := newDatabase(t), handlers.New()
@@ -194,7 +203,8 @@ func TestARelayDoesNotSpinWhileItsTypesAreLimited(t *testing.T) {
 			}
 			close(end)
 			if per > 60 || len(started) > 0 {
-				t.Errorf("two relays that could do nothing made about %d transactions a second, and started %d tasks", per, len(started))
+				t.Errorf("two relays that could do nothing made about %d transactions a second, and started %d tasks", per,
+					len(started))
 			}
 			db.Do(t, `DELETE FROM outbox.task WHERE task_id IN (SELECT task_id FROM outbox.task FOR UPDATE SKIP LOCKED)`)
 		})

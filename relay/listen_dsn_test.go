@@ -50,10 +50,14 @@ func TestListenGoesOnWithARotatedPassword(t *testing.T) {
 	}
 	asks.Log.Want(t, 1, "password authentication failed")
 	password.Store("C4n4ry-2")
-	eventually(t, 20*time.Second, "LISTEN works with the new password", func() bool { return asks.Log.Count(wakeUpsAgain) == 1 })
+	eventually(t, 20*time.Second, "LISTEN works with the new password", func() bool {
+		return asks.Log.Count(wakeUpsAgain) == 1
+	})
 	listeners(1)
 	db.Do(t, `ALTER ROLE listener PASSWORD 'C4n4ry-1'`)
-	eventually(t, 20*time.Second, "LISTEN works with the old password", func() bool { return static.Log.Count(wakeUpsAgain) == 1 })
+	eventually(t, 20*time.Second, "LISTEN works with the old password", func() bool {
+		return static.Log.Count(wakeUpsAgain) == 1
+	})
 	listeners(2)
 	if strings.Contains(asks.Log.String()+static.Log.String(), "C4n4ry") {
 		t.Error("a password was logged")

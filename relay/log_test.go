@@ -36,7 +36,8 @@ func TestNoSecretReachesALog(t *testing.T) {
 
 	log := &records{}
 	reg := handlers.New()
-	reg.Use(handlers.Log(slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))), handlers.Recover())
+	reg.Use(handlers.Log(slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))),
+		handlers.Recover())
 	type raw = json.RawMessage
 	type number struct{ N int }
 	type nested struct{ M map[string]struct{ N []int } }
@@ -55,12 +56,25 @@ func TestNoSecretReachesALog(t *testing.T) {
 	completes := func(ctx context.Context, task *outbox.Task[raw]) error {
 		return task.Complete(ctx, func(tx *sql.Tx) error { return conflict(ctx, tx) })
 	}
-	registerTx(reg, outbox.NewTaskType[number]("UNDECODABLE"), func(context.Context, *sql.Tx, *outbox.Task[number]) error { return nil }, opts...)
-	handlers.Batch(reg, outbox.NewTaskType[nested]("UNDECODABLE_BATCH"), 10, func(context.Context, outbox.Tx, []*outbox.Task[nested]) error { return nil }, opts...)
-	handlers.Leased(reg, outbox.NewTaskType[number]("UNDECODABLE_LEASED"), func(context.Context, *outbox.Task[number]) error { return nil }, opts...)
-	handlers.Batch(reg, outbox.NewTaskType[raw]("CONFLICT_BATCH"), 10, func(ctx context.Context, tx outbox.Tx, _ []*outbox.Task[raw]) error { return conflict(ctx, tx) }, opts...)
+	registerTx(reg, outbox.NewTaskType[number]("UNDECODABLE"), func(context.Context, *sql.Tx, *outbox.Task[number]) error {
+		return nil
+	}, opts...)
+	handlers.Batch(reg, outbox.NewTaskType[nested]("UNDECODABLE_BATCH"), 10,
+		func(context.Context, outbox.Tx, []*outbox.Task[nested]) error {
+			return nil
+		}, opts...)
+	handlers.Leased(reg, outbox.NewTaskType[number]("UNDECODABLE_LEASED"),
+		func(context.Context, *outbox.Task[number]) error {
+			return nil
+		}, opts...)
+	handlers.Batch(reg, outbox.NewTaskType[raw]("CONFLICT_BATCH"), 10,
+		func(ctx context.Context, tx outbox.Tx, _ []*outbox.Task[raw]) error {
+			return conflict(ctx, tx)
+		}, opts...)
 	tx("CONFLICT", func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[raw]) error { return conflict(ctx, tx) })
-	tx("LATER", func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[raw]) error { return conflict(ctx, tx) }, handlers.Backoff(constant(time.Hour)))
+	tx("LATER", func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[raw]) error {
+		return conflict(ctx, tx)
+	}, handlers.Backoff(constant(time.Hour)))
 	tx("PANIC_CONFLICT", func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[raw]) error { panic(conflict(ctx, tx)) })
 	tx("AGAIN_WITH", func(_ context.Context, _ *sql.Tx, task *outbox.Task[raw]) error {
 		return handlers.RunAgainWith(task, 0, raw(`{"`+canary+`": `+canary+`}`))
@@ -68,7 +82,9 @@ func TestNoSecretReachesALog(t *testing.T) {
 	tx("PANIC", func(context.Context, *sql.Tx, *outbox.Task[raw]) error { panic("at the sight of it") })
 	tx("DONE", func(context.Context, *sql.Tx, *outbox.Task[raw]) error { return nil })
 	lease("CONFLICT_LEASED", completes)
-	lease("CONFLICT_DISCARDED", func(ctx context.Context, task *outbox.Task[raw]) error { return handlers.Discard(completes(ctx, task)) }, handlers.Keep(time.Hour))
+	lease("CONFLICT_DISCARDED", func(ctx context.Context, task *outbox.Task[raw]) error {
+		return handlers.Discard(completes(ctx, task))
+	}, handlers.Keep(time.Hour))
 	lease("TIMES_OUT", func(ctx context.Context, _ *outbox.Task[raw]) error {
 		<-ctx.Done()
 		return context.Cause(ctx)
@@ -81,7 +97,8 @@ func TestNoSecretReachesALog(t *testing.T) {
 	}
 	enqueue := func() {
 		owner.Do(t, `INSERT INTO outbox.task (task_type, payload, headers)
-			SELECT task_type, jsonb_build_object('N', $2::text, 'M', jsonb_build_object($2::text, jsonb_build_object('N', jsonb_build_array(1, $2::text)))), jsonb_build_object($2::text, $2::text)
+			SELECT task_type, jsonb_build_object('N', $2::text, 'M', jsonb_build_object($2::text, jsonb_build_object('N',
+			jsonb_build_array(1, $2::text)))), jsonb_build_object($2::text, $2::text)
 			  FROM unnest($1::text[]) task_type`, pq.Array(types), canary)
 	}
 	// LISTEN works, and it fails at a wrong port and with a wrong password.
@@ -104,7 +121,8 @@ func TestNoSecretReachesALog(t *testing.T) {
 	}
 	// The driver cannot parse what the pool was opened with, and repeats it or a part in its error;
 	// or it gets nowhere with it.
-	for _, broken := range []string{strings.Replace(app, "127.0.0.1", "%zz", 1), "host=127.0.0.1 user=app password=a " + canary,
+	for _, broken := range []string{strings.Replace(app, "127.0.0.1", "%zz", 1),
+		"host=127.0.0.1 user=app password=a " + canary,
 		withPort(t, app, "1"), strings.Replace(app, canary, "wrong"+canary, 1)} {
 		r := run(t, open(t, broken), reg, relay.Config{})
 		eventually(t, 20*time.Second, "the pool fails", func() bool { return r.Log.Count(outageBegins) > 0 })
@@ -112,7 +130,8 @@ func TestNoSecretReachesALog(t *testing.T) {
 		log.Write([]byte(r.Log.String()))
 	}
 
-	for _, want := range []string{"does not decode", "discarded", "became a dead letter", "at the sight of it", unhandled, outageBegins, "duplicate key", "level=DEBUG",
+	for _, want := range []string{"does not decode", "discarded", "became a dead letter", "at the sight of it", unhandled,
+		outageBegins, "duplicate key", "level=DEBUG",
 		"password authentication failed", "connection refused", "the error is not shown", "PANIC_CONFLICT", "CONFLICT_BATCH", "CONFLICT_LEASED", "AGAIN_WITH", "TIMES_OUT"} {
 		if log.Count(want) == 0 {
 			t.Errorf("nothing was logged of %q: the test shows nothing", want)
@@ -181,7 +200,8 @@ func TestARelayWarnsThatLibpqPrintsPayloads(t *testing.T) {
 	for value, want := range map[string]int{"1": 1, "0": 0, "": 0} {
 		t.Setenv("PQGO_DEBUG", value)
 		log := once(t, db, all(), relay.Config{})
-		if got := strings.Count(log, "PQGO_DEBUG=1 makes lib/pq print"); got != want || strings.Count(log, "level=WARN") != want {
+		if got := strings.Count(log, "PQGO_DEBUG=1 makes lib/pq print"); got != want ||
+			strings.Count(log, "level=WARN") != want {
 			t.Errorf("PQGO_DEBUG=%s: %d warnings, want %d: %s", value, got, want, log)
 		}
 	}
@@ -190,5 +210,6 @@ func TestARelayWarnsThatLibpqPrintsPayloads(t *testing.T) {
 // doneBut waits until only tasks are left that nobody handles or that are put off.
 func (db *database) doneBut(t testing.TB) {
 	t.Helper()
-	db.becomes(t, 30*time.Second, 0, "all others are done", `SELECT count(*) FROM outbox.task WHERE task_type <> 'UNKNOWN' AND (task_type <> 'LATER' OR attempt = 0)`)
+	db.becomes(t, 30*time.Second, 0, "all others are done", `SELECT count(*) FROM outbox.task WHERE task_type <> 'UNKNOWN'
+		AND (task_type <> 'LATER' OR attempt = 0)`)
 }

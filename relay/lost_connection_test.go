@@ -26,10 +26,13 @@ func TestATerminatedBackendCostsNoAttempt(t *testing.T) {
 	const ofRelay = `query LIKE '/* outbox: %' AND query NOT LIKE '/* outbox: probe%' AND query NOT LIKE '/* outbox: end a claim%'`
 	kills := []string{
 		`SELECT count(pg_terminate_backend(pid)) FROM (SELECT pid FROM s WHERE ` + ofRelay + ` ORDER BY random() LIMIT 1) v`,
-		`SELECT count(pg_terminate_backend(pid)) FROM (SELECT pid FROM s WHERE backend_xid IS NOT NULL AND query NOT LIKE '/* outbox: journal%' ORDER BY random() LIMIT 1) v`,
-		`SELECT count(pg_cancel_backend(pid)) FROM (SELECT pid FROM s WHERE ` + ofRelay + ` AND state = 'active' ORDER BY random() LIMIT 1) v`,
+		`SELECT count(pg_terminate_backend(pid)) FROM (SELECT pid FROM s WHERE backend_xid IS NOT NULL
+			AND query NOT LIKE '/* outbox: journal%' ORDER BY random() LIMIT 1) v`,
+		`SELECT count(pg_cancel_backend(pid)) FROM (SELECT pid FROM s WHERE ` + ofRelay +
+			` AND state = 'active' ORDER BY random() LIMIT 1) v`,
 	}
-	const sessions = `WITH s AS (SELECT * FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'relay') `
+	const sessions = `WITH s AS (SELECT * FROM pg_stat_activity WHERE datname = current_database()
+		AND application_name = 'relay') `
 	db := newDatabase(t)
 	app := open(t, with(t, db.URL, "application_name", "relay"))
 	log := &relaytest.Records{}
@@ -62,7 +65,8 @@ func TestACompletionWhoseConnectionBreaksIsNotAnAttempt(t *testing.T) {
 	db := newDatabase(t)
 	db.Do(t, `CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS $$
 		BEGIN
-		  IF (SELECT count(*) FROM broken) < 3 THEN PERFORM nextval('deaths'); PERFORM pg_terminate_backend(pg_backend_pid()); END IF;
+		  IF (SELECT count(*) FROM broken) < 3 THEN PERFORM nextval('deaths'); PERFORM
+		  pg_terminate_backend(pg_backend_pid()); END IF;
 		  RETURN OLD;
 		END $$;
 		CREATE TABLE broken (error text);
@@ -79,6 +83,7 @@ func TestACompletionWhoseConnectionBreaksIsNotAnAttempt(t *testing.T) {
 	run(t, db, reg, relay.Config{PollInterval: 100 * time.Millisecond})
 	db.Emptied(t, 20*time.Second)
 	db.OnceEach(t, 1)
-	db.want(t, "3 3", "broken connections and killed backends", `SELECT count(*) || ' ' || (SELECT last_value FROM deaths) FROM broken`)
+	db.want(t, "3 3", "broken connections and killed backends", `SELECT count(*) || ' ' || (SELECT last_value FROM deaths)
+		FROM broken`)
 	db.want(t, 1, "completed in attempt", `SELECT attempt FROM effect`)
 }

@@ -15,11 +15,15 @@ const slowSQL = `
 CREATE SCHEMA slow;
 CREATE FUNCTION slow.pause() RETURNS void LANGUAGE plpgsql AS $$
 BEGIN PERFORM pg_catalog.pg_advisory_lock_shared(8), pg_catalog.pg_advisory_unlock_shared(8); END $$;
-CREATE FUNCTION slow.clock_timestamp() RETURNS timestamptz LANGUAGE plpgsql AS $$ BEGIN PERFORM slow.pause(); RETURN pg_catalog.clock_timestamp(); END $$;
-CREATE FUNCTION slow.now() RETURNS timestamptz LANGUAGE plpgsql AS $$ BEGIN PERFORM slow.pause(); RETURN pg_catalog.now(); END $$;
-CREATE FUNCTION slow.same(uuid, uuid) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN PERFORM slow.pause(); RETURN pg_catalog.uuid_eq($1, $2); END $$;
+CREATE FUNCTION slow.clock_timestamp() RETURNS timestamptz LANGUAGE plpgsql AS $$ BEGIN PERFORM slow.pause(); RETURN
+pg_catalog.clock_timestamp(); END $$;
+CREATE FUNCTION slow.now() RETURNS timestamptz LANGUAGE plpgsql AS $$ BEGIN PERFORM slow.pause(); RETURN
+pg_catalog.now(); END $$;
+CREATE FUNCTION slow.same(uuid, uuid) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN PERFORM slow.pause(); RETURN
+pg_catalog.uuid_eq($1, $2); END $$;
 CREATE OPERATOR slow.= (LEFTARG = uuid, RIGHTARG = uuid, FUNCTION = slow.same);
-CREATE FUNCTION slow.same(bigint, bigint) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN PERFORM slow.pause(); RETURN pg_catalog.int8eq($1, $2); END $$;
+CREATE FUNCTION slow.same(bigint, bigint) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN PERFORM slow.pause(); RETURN
+pg_catalog.int8eq($1, $2); END $$;
 CREATE OPERATOR slow.= (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = slow.same)`
 
 const (
@@ -29,7 +33,8 @@ const (
 
 // again is another relay that leases the task after it was let go: what every one of these
 // statements must not disturb.
-const again = `UPDATE outbox.task SET relay_id = 'eeeeeeee-0000-4000-8000-000000000000', lease_token = 'eeeeeeee-0000-4000-8000-00000000000e', leased_until = NULL`
+const again = `UPDATE outbox.task SET relay_id = 'eeeeeeee-0000-4000-8000-000000000000',
+	lease_token = 'eeeeeeee-0000-4000-8000-00000000000e', leased_until = NULL`
 
 // F8: a row changes after a maintenance statement has read it and before it acts on it. It does
 // what the new row asks for.
@@ -41,7 +46,8 @@ func TestMaintenanceActsOnRowsAsTheyAre(t *testing.T) {
 			VALUES ('LEASED', 'leased', 1, '` + relayID + `', '` + someToken + `', ` + until + `)`
 	}
 	const completed = `DELETE FROM outbox.task`
-	const rows = `SELECT json_build_array((SELECT json_agg(t) FROM outbox.task t), (SELECT json_agg(r) FROM outbox.running r), (SELECT json_agg(l) FROM outbox.relay l),
+	const rows = `SELECT json_build_array((SELECT json_agg(t) FROM outbox.task t), (SELECT json_agg(r)
+		FROM outbox.running r), (SELECT json_agg(l) FROM outbox.relay l),
 		(SELECT json_agg(k) FROM outbox.unique_key k))`
 	ids := func(text []string) []any { return []any{pq.Array(text)} }
 	for _, c := range []struct {
@@ -52,30 +58,42 @@ func TestMaintenanceActsOnRowsAsTheyAre(t *testing.T) {
 		next   func([]string) []any // arguments of the next, from what the one before returned
 		change map[string]string    // by another session, while the first is under way
 	}{
-		{"take over", leasedBy(deadRelay, "NULL"), []string{"take over"}, []any{pq.Array([]string{deadRelay})}, nil, map[string]string{
-			"completed": completed, "leased again": again, "failed": `UPDATE outbox.task SET state = 'scheduled', relay_id = NULL, lease_token = NULL`}},
-		{"dead relays", leasedBy(deadRelay, "NULL"), []string{"dead relays", "take over"}, []any{liveRelay}, ids, map[string]string{
-			"revived": `UPDATE outbox.relay SET alive_until = now() + interval '5 minutes'`}},
+		{"take over", leasedBy(deadRelay, "NULL"), []string{"take over"}, []any{pq.Array([]string{deadRelay})}, nil,
+			map[string]string{
+				"completed": completed, "leased again": again, "failed": `UPDATE outbox.task
+				SET state = 'scheduled', relay_id = NULL, lease_token = NULL`}},
+		{"dead relays", leasedBy(deadRelay, "NULL"), []string{"dead relays", "take over"}, []any{liveRelay}, ids,
+			map[string]string{
+				"revived": `UPDATE outbox.relay SET alive_until = now() + interval '5 minutes'`}},
 		{"expire", leasedBy(liveRelay, "now() - interval '1 second'"), []string{"expire"}, nil, nil, map[string]string{
-			"completed": completed, "leased again": again, "extended": `UPDATE outbox.task SET leased_until = now() + interval '1 hour'`}},
+			"completed": completed, "leased again": again, "extended": `UPDATE outbox.task
+				SET leased_until = now() + interval '1 hour'`}},
 		{"stranded", leasedBy(newRelay, "NULL"), []string{"stranded", "take stranded"}, nil, ids, map[string]string{
 			"completed": completed, "leased again": again,
-			"the relay beats": `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES ('` + newRelay + `', 'h', 1, now() + interval '5 minutes', '{}')`,
+			"the relay beats": `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES ('` + newRelay +
+				`', 'h', 1, now() + interval '5 minutes', '{}')`,
 			// Its lease and its row are both younger than what the statement sees of the table of
 			// relays.
 			"leased by a new relay": `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types)
 				VALUES ('aaaaaaaa-0000-4000-8000-000000000000', 'h', 1, now() + interval '5 minutes', '{}');
-				UPDATE outbox.task SET relay_id = 'aaaaaaaa-0000-4000-8000-000000000000', lease_token = 'eeeeeeee-0000-4000-8000-00000000000e'`}},
-		{"promote scheduled", `INSERT INTO outbox.task (task_type, state, run_at) VALUES ('LEASED', 'scheduled', now() - interval '1 second')`,
+				UPDATE outbox.task SET relay_id = 'aaaaaaaa-0000-4000-8000-000000000000',
+				lease_token = 'eeeeeeee-0000-4000-8000-00000000000e'`}},
+		{"promote scheduled", `INSERT INTO outbox.task (task_type, state, run_at)
+			VALUES ('LEASED', 'scheduled', now() - interval '1 second')`,
 			[]string{"promote scheduled"}, []any{"LEASED", 1000}, nil, map[string]string{
-				"deleted": completed, "leased": `UPDATE outbox.task SET state = 'leased', relay_id = '` + liveRelay + `', lease_token = '` + someToken + `'`,
+				"deleted": completed, "leased": `UPDATE outbox.task SET state = 'leased', relay_id = '` + liveRelay +
+					`', lease_token = '` + someToken + `'`,
 				"put off": `UPDATE outbox.task SET run_at = now() + interval '1 hour'`}},
-		{"reap runs", `INSERT INTO outbox.running (task_id, token, relay_id) VALUES (1000000, '` + someToken + `', '` + deadRelay + `')`,
+		{"reap runs", `INSERT INTO outbox.running (task_id, token, relay_id) VALUES (1000000, '` + someToken + `', '` +
+			deadRelay + `')`,
 			[]string{"reap runs"}, nil, nil, map[string]string{
 				// The old run may be reaped; the task's new run must stay.
-				"the task is back and runs": `DELETE FROM outbox.running; INSERT INTO outbox.task (task_id, task_type) OVERRIDING SYSTEM VALUE VALUES (1000000, 'TX');
-					INSERT INTO outbox.running (task_id, token, relay_id) VALUES (1000000, 'eeeeeeee-0000-4000-8000-00000000000e', '` + liveRelay + `')`}},
-		{"reap relays", `UPDATE outbox.relay SET alive_until = now() - interval '2 hours', taken_over_at = now() - interval '2 hours' WHERE relay_id = '` + deadRelay + `'`,
+				"the task is back and runs": `DELETE FROM outbox.running; INSERT INTO outbox.task (task_id,
+					task_type) OVERRIDING SYSTEM VALUE VALUES (1000000, 'TX');
+					INSERT INTO outbox.running (task_id, token, relay_id)
+					VALUES (1000000, 'eeeeeeee-0000-4000-8000-00000000000e', '` + liveRelay + `')`}},
+		{"reap relays", `UPDATE outbox.relay SET alive_until = now() - interval '2 hours',
+			taken_over_at = now() - interval '2 hours' WHERE relay_id = '` + deadRelay + `'`,
 			[]string{"reap relays"}, []any{liveRelay}, nil, map[string]string{
 				"the relay beats": `UPDATE outbox.relay SET alive_until = now() + interval '5 minutes'`}},
 		{"sweep keys", `INSERT INTO outbox.unique_key (task_type, key, task_id) VALUES ('TX', 'k', 1000000);

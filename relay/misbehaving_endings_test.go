@@ -26,10 +26,12 @@ func TestAHandlerThatEndsTheTransactionOfItsClaimLosesNoTask(t *testing.T) {
 const lateSQL = `INSERT INTO late VALUES ('late')`
 
 func endings() (out []misbehavingHandler) {
-	both := func(name string, ends misdeed, afterNil, afterError fate, text string) { // text is that of the dead letter after nil
+	// text is that of the dead letter after nil
+	both := func(name string, ends misdeed, afterNil, afterError fate, text string) {
 		txOnly := strings.HasPrefix(name, "tx.")
 		out = append(out, misbehavingHandler{name: name + "_nil", act: ends, fate: afterNil, text: text, txOnly: txOnly},
-			misbehavingHandler{name: name + "_error", act: fails(errMisdeed, ends), fate: afterError, text: "misdeed", txOnly: txOnly})
+			misbehavingHandler{name: name + "_error", act: fails(errMisdeed, ends), fate: afterError, text: "misdeed",
+				txOnly: txOnly})
 	}
 	commits := func(name string, ends misdeed) { both(name, ends, done, committed, "") }
 	rollsBack := func(name string, ends misdeed) {
@@ -46,7 +48,9 @@ func endings() (out []misbehavingHandler) {
 	rollsBack("ROLLBACK_BEGIN", execs(`ROLLBACK; BEGIN; `+lateSQL))
 	rollsBack("ROLLBACK_AND_CHAIN", execs(`ROLLBACK AND CHAIN`, lateSQL))
 	rollsBack("RELEASE_of_the_relay", withSavepoint(`RELEASE SAVEPOINT %s`))
-	rollsBack("tx.Rollback", func(_ context.Context, _ *misbehavingRelay, tx outbox.Tx) error { return tx.(*sql.Tx).Rollback() })
+	rollsBack("tx.Rollback", func(_ context.Context, _ *misbehavingRelay, tx outbox.Tx) error {
+		return tx.(*sql.Tx).Rollback()
+	})
 
 	both("ROLLBACK_TO", execs(`SAVEPOINT mine`, lateSQL, `ROLLBACK TO SAVEPOINT mine`), done, exhausted, "")
 	both("RELEASE", execs(`SAVEPOINT mine`, `RELEASE SAVEPOINT mine`), done, exhausted, "")
@@ -114,7 +118,8 @@ func TestAGoroutineThatOutlivesItsHandlerChangesNothingOfItsResult(t *testing.T)
 		leak := func(tx *sql.Tx, id int64) {
 			leaked.Go(func() {
 				for {
-					if _, err := tx.ExecContext(context.Background(), `INSERT INTO leaked VALUES ($1)`, id); errors.Is(err, sql.ErrTxDone) {
+					if _, err := tx.ExecContext(context.Background(), `INSERT INTO leaked VALUES ($1)`, id); errors.Is(err,
+						sql.ErrTxDone) {
 						return
 					}
 				}
@@ -126,21 +131,25 @@ func TestAGoroutineThatOutlivesItsHandlerChangesNothingOfItsResult(t *testing.T)
 			leak(tx, task.ID)
 			return err
 		}, handlers.MaxAttempts(1))
-		registerTx(reg, outbox.NewTaskType[payload]("FAILS"), func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
-			err := txEffect(ctx, tx, task)
-			leak(tx, -task.ID)
-			return errors.Join(err, errMisdeed)
-		}, handlers.MaxAttempts(attempts), retrySoon())
+		registerTx(reg, outbox.NewTaskType[payload]("FAILS"),
+			func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+				err := txEffect(ctx, tx, task)
+				leak(tx, -task.ID)
+				return errors.Join(err, errMisdeed)
+			}, handlers.MaxAttempts(attempts), retrySoon())
 		db.Enqueue(t, "TX", tasks)
 		db.Enqueue(t, "FAILS", tasks)
 		run(t, db, reg, relay.Config{Workers: 4, PollInterval: 50 * time.Millisecond})
 		db.Emptied(t, 60*time.Second)
 		leaked.Wait()
-		if n := db.Int(t, `SELECT count(DISTINCT task_id) FROM effect`); n != tasks || db.Int(t, `SELECT count(*) FROM effect`) != tasks {
+		if n := db.Int(t, `SELECT count(DISTINCT task_id) FROM effect`); n != tasks ||
+			db.Int(t, `SELECT count(*) FROM effect`) != tasks {
 			t.Errorf("effects of %d tasks, want one of each of the %d that succeeded", n, tasks)
 		}
-		db.want(t, 0, "writes of goroutines are committed whose handlers had failed", `SELECT count(*) FROM leaked WHERE task_id < 0`)
-		db.want(t, tasks, "dead letters are as they should be", `SELECT count(*) FROM outbox.dead_task WHERE task_type = 'FAILS' AND attempt = $1 AND reason = 'attempts' AND last_error LIKE '%misdeed%'`, attempts)
+		db.want(t, 0, "writes of goroutines are committed whose handlers had failed",
+			`SELECT count(*) FROM leaked WHERE task_id < 0`)
+		db.want(t, tasks, "dead letters are as they should be", `SELECT count(*) FROM outbox.dead_task
+			WHERE task_type = 'FAILS' AND attempt = $1 AND reason = 'attempts' AND last_error LIKE '%misdeed%'`, attempts)
 	})
 }
 

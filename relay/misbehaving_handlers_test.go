@@ -87,40 +87,53 @@ func misbehavingHandlers() []misbehavingHandler {
 		{name: "rows_open_with_context_error", act: fails(errMisdeed, opensRows(true)), fate: exhausted, text: "misdeed"},
 
 		{name: "SQL_error", act: execs(`SELECT 1/0`), fate: exhausted, text: "division by zero"},
-		{name: "hidden_SQL_error", act: hides(`SELECT 1/0`), fate: exhausted, text: "a statement of its transaction had failed"},
+		{name: "hidden_SQL_error", act: hides(`SELECT 1/0`), fate: exhausted,
+			text: "a statement of its transaction had failed"},
 		{name: "hidden_SQL_error_then_error", act: fails(errMisdeed, hides(`SELECT 1/0`)), fate: exhausted, text: "misdeed"},
-		{name: "deferred_foreign_key", act: execs(`INSERT INTO child VALUES (1)`), fate: exhausted, text: "violates foreign key constraint"},
+		{name: "deferred_foreign_key", act: execs(`INSERT INTO child VALUES (1)`), fate: exhausted,
+			text: "violates foreign key constraint"},
 		{name: "deferred_trigger", act: execs(`INSERT INTO checked VALUES (1)`), fate: exhausted, text: "checked late"},
 		// The session is put back before COMMIT, which would read the cursor and fail.
-		{name: "leaves_a_cursor_that_fails", act: execs(`DECLARE c CURSOR WITH HOLD FOR SELECT 1 / (n - 2) FROM generate_series(1, 3) n`), fate: done},
-		{name: "changes_timeouts", act: fails(errMisdeed, execs(`SET LOCAL statement_timeout = 1; SET LOCAL lock_timeout = 1; SET LOCAL search_path = pg_temp`)),
+		{name: "leaves_a_cursor_that_fails", act: execs(`DECLARE c CURSOR WITH HOLD FOR SELECT 1 / (n - 2)
+			FROM generate_series(1, 3) n`), fate: done},
+		{name: "changes_timeouts",
+			act: fails(errMisdeed,
+				execs(`SET LOCAL statement_timeout = 1; SET LOCAL lock_timeout = 1; SET LOCAL search_path = pg_temp`)),
 			fate: exhausted, text: "misdeed"},
 
 		{name: "takes_another_role", act: execs(takeRoleSQL, `INSERT INTO aside VALUES (1)`), fate: done},
-		{name: "takes_another_role_then_error", act: fails(errMisdeed, execs(takeRoleSQL, `INSERT INTO aside VALUES (1)`)), fate: exhausted, text: "misdeed"},
+		{name: "takes_another_role_then_error", act: fails(errMisdeed, execs(takeRoleSQL, `INSERT INTO aside VALUES (1)`)),
+			fate: exhausted, text: "misdeed"},
 		{name: "second_connection", act: secondConnection, fate: done},
 		{name: "second_connection_then_error", act: fails(errMisdeed, secondConnection), fate: exhausted, text: "misdeed"},
 
-		{name: "stuck_in_SQL", slow: true, fate: exhausted, text: "due to statement timeout", act: func(_ context.Context, _ *misbehavingRelay, tx outbox.Tx) error {
-			_, err := tx.ExecContext(context.Background(), `SELECT pg_sleep(60)`) // only the server can end it
-			return err
-		}},
+		{name: "stuck_in_SQL", slow: true, fate: exhausted, text: "due to statement timeout",
+			act: func(_ context.Context, _ *misbehavingRelay, tx outbox.Tx) error {
+				_, err := tx.ExecContext(context.Background(), `SELECT pg_sleep(60)`) // only the server can end it
+				return err
+			}},
 		{name: "stuck_in_SQL_with_context", slow: true, act: execs(`SELECT pg_sleep(60)`), fate: exhausted},
-		{name: "stuck_until_context_ends", slow: true, fate: exhausted, text: "context deadline exceeded", act: func(ctx context.Context, _ *misbehavingRelay, _ outbox.Tx) error {
-			<-ctx.Done()
-			return ctx.Err()
-		}},
-		{name: "stuck_for_ever", slow: true, fate: exhausted, text: "abandoned", act: func(_ context.Context, m *misbehavingRelay, _ outbox.Tx) error {
-			<-m.ended
-			return nil
-		}},
-		{name: "stuck_in_SQL_for_ever", slow: true, txOnly: true, fate: exhausted, text: "abandoned", act: func(_ context.Context, _ *misbehavingRelay, tx outbox.Tx) error {
-			_, err := tx.ExecContext(context.Background(), `SET LOCAL statement_timeout = 0; SELECT pg_sleep(3600)`)
-			return err
-		}},
-		{name: "kills_its_backend", act: execs(`SELECT pg_terminate_backend(pg_backend_pid())`), fate: lost, text: "lost their connection"},
-		{name: "own_timeout", fate: exhausted, act: ownTimeout(func(err error) error { return fmt.Errorf("in time: %w", err) }), text: "in time: "},
-		{name: "own_timeout_hidden", fate: lost, act: ownTimeout(func(error) error { return nil }), text: "lost their connection"},
+		{name: "stuck_until_context_ends", slow: true, fate: exhausted, text: "context deadline exceeded",
+			act: func(ctx context.Context, _ *misbehavingRelay, _ outbox.Tx) error {
+				<-ctx.Done()
+				return ctx.Err()
+			}},
+		{name: "stuck_for_ever", slow: true, fate: exhausted, text: "abandoned",
+			act: func(_ context.Context, m *misbehavingRelay, _ outbox.Tx) error {
+				<-m.ended
+				return nil
+			}},
+		{name: "stuck_in_SQL_for_ever", slow: true, txOnly: true, fate: exhausted, text: "abandoned",
+			act: func(_ context.Context, _ *misbehavingRelay, tx outbox.Tx) error {
+				_, err := tx.ExecContext(context.Background(), `SET LOCAL statement_timeout = 0; SELECT pg_sleep(3600)`)
+				return err
+			}},
+		{name: "kills_its_backend", act: execs(`SELECT pg_terminate_backend(pg_backend_pid())`), fate: lost,
+			text: "lost their connection"},
+		{name: "own_timeout", fate: exhausted,
+			act: ownTimeout(func(err error) error { return fmt.Errorf("in time: %w", err) }), text: "in time: "},
+		{name: "own_timeout_hidden", fate: lost, act: ownTimeout(func(error) error { return nil }),
+			text: "lost their connection"},
 	}
 }
 

@@ -73,7 +73,8 @@ func testMisbehaving(t *testing.T, misbehaving func() []misbehavingHandler) {
 	t.Parallel()
 	relays := map[string]*misbehavingRelay{}
 	for _, driver := range drivers {
-		for _, m := range []*misbehavingRelay{{name: "tx", size: 3}, {name: "batch_of_1", size: 1}, {name: "batch_of_16", size: 16}, {name: "complete", size: 3}} {
+		for _, m := range []*misbehavingRelay{{name: "tx", size: 3}, {name: "batch_of_1", size: 1},
+			{name: "batch_of_16", size: 16}, {name: "complete", size: 3}} {
 			if m.name == "batch_of_1" && !relaytest.Long || m.name == "batch_of_16" && !relaytest.CI {
 				continue
 			}
@@ -108,7 +109,8 @@ func (m *misbehavingRelay) open(t *testing.T, misbehaving []misbehavingHandler) 
 		CREATE TABLE child (parent int REFERENCES parent DEFERRABLE INITIALLY DEFERRED);
 		CREATE TABLE checked (n int);
 		CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'checked late'; END $$;
-		CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON checked DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse();
+		CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON checked DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+		EXECUTE FUNCTION refuse();
 		CREATE TABLE aside (n int);
 		CREATE TABLE late (task_type text)`)
 	createRole(t, m.db, "aside")
@@ -117,7 +119,8 @@ func (m *misbehavingRelay) open(t *testing.T, misbehaving []misbehavingHandler) 
 		m.register(reg, c)
 		m.db.Do(t, `WITH fresh AS (
 			INSERT INTO outbox.task (task_type, payload, max_attempts, timeout_ms)
-			SELECT $1, jsonb_build_object('Marked', n = ($2::int + 1) / 2), $3::int, CASE n WHEN ($2::int + 1) / 2 THEN $4::int END FROM generate_series(1, $2) n
+			SELECT $1, jsonb_build_object('Marked', n = ($2::int + 1) / 2), $3::int, CASE n
+			WHEN ($2::int + 1) / 2 THEN $4::int END FROM generate_series(1, $2) n
 			RETURNING task_id, task_type, (payload->>'Marked')::bool)
 			INSERT INTO seen SELECT * FROM fresh`, m.taskType(c), m.size, c.limit(), m.ownTimeout(c))
 	}
@@ -202,7 +205,8 @@ func (m *misbehavingRelay) judge(t *testing.T) {
 	for _, c := range m.handlers {
 		t.Run(c.name, func(t *testing.T) { m.judgeOne(t, c) })
 	}
-	m.db.want(t, "", "writes after the end of the claim's transaction, by", `SELECT string_agg(DISTINCT task_type, ', ') FROM late`)
+	m.db.want(t, "", "writes after the end of the claim's transaction, by", `SELECT string_agg(DISTINCT task_type, ', ')
+		FROM late`)
 	m.db.Enqueue(t, m.taskType(m.handlers[0]), 20)
 	m.db.Emptied(t, 30*time.Second) // the relay works on
 	m.relay.Stop()
@@ -223,16 +227,21 @@ func (m *misbehavingRelay) judgeOne(t *testing.T, c misbehavingHandler) {
 	case lost:
 		want, attempts, first = "lost_connections after 0 with 0 effects", slices.Repeat([]int{1}, 10), false
 	}
-	const became = `SELECT string_agg(DISTINCT COALESCE((SELECT reason || ' after ' || attempt FROM outbox.dead_task d WHERE d.task_id = s.task_id), 'done')
-		|| ' with ' || (SELECT count(*) FROM effect e WHERE e.task_id = s.task_id) || ' effects', ', ') FROM seen s WHERE s.task_type = $1 AND s.marked = $2`
+	const became = `SELECT string_agg(DISTINCT COALESCE((SELECT reason || ' after ' || attempt FROM outbox.dead_task d
+		WHERE d.task_id = s.task_id), 'done')
+		|| ' with ' || (SELECT count(*) FROM effect e WHERE e.task_id = s.task_id) || ' effects', ', ') FROM seen s
+		WHERE s.task_type = $1 AND s.marked = $2`
 	if c.fate == committed { // the dead letters follow the handler's COMMIT
-		eventually(t, 30*time.Second, "dead letters are written", func() bool { return m.db.Text(t, became, name, true) == want })
+		eventually(t, 30*time.Second, "dead letters are written", func() bool {
+			return m.db.Text(t, became, name, true) == want
+		})
 	}
 	m.db.want(t, want, "the task ended as", became, name, true)
 	if m.size > 1 {
 		m.db.want(t, mates, "the other tasks of its type ended as", became, name, false)
 	}
-	lastError := m.db.Text(t, `SELECT max(d.last_error) FROM seen s JOIN outbox.dead_task d USING (task_id) WHERE s.task_type = $1 AND s.marked`, name)
+	lastError := m.db.Text(t, `SELECT max(d.last_error) FROM seen s JOIN outbox.dead_task d USING (task_id)
+		WHERE s.task_type = $1 AND s.marked`, name)
 	if !strings.Contains(lastError, c.text) {
 		t.Errorf("last_error %.300q, want it to contain %q", lastError, c.text)
 	}

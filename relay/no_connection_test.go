@@ -33,7 +33,8 @@ func (c *closing) Connect(ctx context.Context) (driver.Conn, error) {
 // close ends the connections, and makes none any more.
 func (c *closing) close(t *testing.T, db *database, code string) {
 	c.code.Store(&code)
-	db.Do(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'closing' AND datname = current_database()`)
+	db.Do(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'closing'
+		AND datname = current_database()`)
 }
 
 // Whatever prevents a new connection is the server's fault, also a revoked right to connect (42501), a

@@ -37,7 +37,8 @@ func TestObserversHearOfRunsThatAreCanceledDrainedOrLost(t *testing.T) {
 		do   func(t *testing.T, db *database, h *heard, ids []int64)
 		want map[string]string
 	}{
-		"drained": {func(*testing.T, *database, *heard, []int64) {}, map[string]string{"TX": "drained", "BATCH": "drained", "LEASED": "drained"}},
+		"drained": {func(*testing.T, *database, *heard, []int64) {},
+			map[string]string{"TX": "drained", "BATCH": "drained", "LEASED": "drained"}},
 		"canceled": {func(t *testing.T, db *database, _ *heard, ids []int64) {
 			for _, id := range ids {
 				db.cancel(t, int(id))
@@ -45,7 +46,8 @@ func TestObserversHearOfRunsThatAreCanceledDrainedOrLost(t *testing.T) {
 			db.gone(t)
 		}, map[string]string{"TX": "canceled", "BATCH": "canceled", "LEASED": "canceled"}},
 		"lost": {func(t *testing.T, db *database, h *heard, _ []int64) {
-			db.Do(t, `UPDATE outbox.task SET lease_token = $1, leased_until = now() + interval '1 hour' WHERE state = 'leased'`, someUUID)
+			db.Do(t, `UPDATE outbox.task SET lease_token = $1, leased_until = now() + interval '1 hour' WHERE state = 'leased'`,
+				someUUID)
 			eventually(t, 20*time.Second, "the lease is lost", func() bool { return h.outcomes()["LEASED"] != "" })
 		}, map[string]string{"TX": "drained", "BATCH": "drained", "LEASED": "lease_lost"}},
 	} {
@@ -104,11 +106,13 @@ func TestObserversHearOfFailuresOfTheDatabaseAsNoAttempt(t *testing.T) {
 func TestTheWaitThatObserversHearOfIsByPostgreSQLsClock(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	db.Do(t, `CREATE SCHEMA ahead; CREATE FUNCTION ahead.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS $$ SELECT pg_catalog.clock_timestamp() + interval '1 hour' $$`)
+	db.Do(t, `CREATE SCHEMA ahead; CREATE FUNCTION ahead.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS $$ SELECT
+		pg_catalog.clock_timestamp() + interval '1 hour' $$`)
 	db.Enqueue(t, "TX", 1)
 	db.Enqueue(t, "LEASED", 1)
 	h := &heard{}
-	once(t, direct(t, with(t, db.URL, "search_path", "ahead,pg_catalog,public")), all(), relay.Config{Observers: h.observers()})
+	once(t, direct(t, with(t, db.URL, "search_path", "ahead,pg_catalog,public")), all(),
+		relay.Config{Observers: h.observers()})
 	if len(h.ends) != 2 {
 		t.Fatalf("it heard of %v", h.ends)
 	}

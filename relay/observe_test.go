@@ -122,7 +122,8 @@ func TestObserversHearWhatBecomesOfEachTaskOfEachKind(t *testing.T) {
 		} {
 			kinds[kind](reg, name, c.f, handlers.MaxAttempts(3), relaytest.RetrySoon())
 			want[name] = c.want
-			db.Do(t, `INSERT INTO outbox.task (task_type, payload, run_at) VALUES ($1, '{"n": 1}', now() - interval '1 hour')`, name)
+			db.Do(t, `INSERT INTO outbox.task (task_type, payload, run_at) VALUES ($1, '{"n": 1}', now() - interval '1 hour')`,
+				name)
 		}
 		h := &heard{}
 		began := time.Now()
@@ -138,14 +139,16 @@ func TestObserversHearWhatBecomesOfEachTaskOfEachKind(t *testing.T) {
 			if e.Type == "ERROR" {
 				attempts += fmt.Sprint(task.Attempt)
 			}
-			if first := task.Attempt == 1 && task.Outcome != relay.Done; first && task.Waited.Truncate(time.Minute) != time.Hour || !first && task.Attempt > 1 && task.Waited > time.Minute {
+			if first := task.Attempt == 1 && task.Outcome != relay.Done; first &&
+				task.Waited.Truncate(time.Minute) != time.Hour || !first && task.Attempt > 1 && task.Waited > time.Minute {
 				t.Errorf("%s waited %v since it was due, in attempt %d", e.Type, task.Waited, task.Attempt)
 			}
 		}
 		if attempts != "123" {
 			t.Errorf("attempts %s, want 1, 2, 3", attempts)
 		}
-		if got := h.events(); !slices.Equal(got, []relay.Event{relay.Started, relay.Stopped}) || len(h.changes[0].Types) != len(want) {
+		if got := h.events(); !slices.Equal(got, []relay.Event{relay.Started, relay.Stopped}) ||
+			len(h.changes[0].Types) != len(want) {
 			t.Errorf("it heard of %v", h.changes)
 		}
 	})
@@ -193,18 +196,21 @@ func TestObserversHearOfCompletedTasksAndOfThoseThatMayNotRun(t *testing.T) {
 		return errors.Join(err, errors.New("it does not matter any more"))
 	}, three)
 	registerTx(reg, typeTx, txEffect, three)
-	registerTx(reg, outbox.NewTaskType[payload]("OWN"), func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
-		_, err := tx.ExecContext(ctx, "COMMIT")
-		if task.Payload.N == 1 {
-			return errors.Join(err, errors.New("boom"))
-		}
-		return err
-	})
+	registerTx(reg, outbox.NewTaskType[payload]("OWN"),
+		func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+			_, err := tx.ExecContext(ctx, "COMMIT")
+			if task.Payload.N == 1 {
+				return errors.Join(err, errors.New("boom"))
+			}
+			return err
+		})
 	db.Enqueue(t, "LEASED", 2)
 	db.Enqueue(t, "OWN", 2)
-	db.Do(t, `INSERT INTO outbox.task (task_type, payload, attempt) VALUES ('TX', '{"n": 3}', 3), ('LEASED', '{"n": 3}', 3)`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, payload, attempt)
+		VALUES ('TX', '{"n": 3}', 3), ('LEASED', '{"n": 3}', 3)`)
 	once(t, db, reg, relay.Config{Workers: 1, Observers: h.observers()})
-	same(t, h.outcomes(), map[string]string{"LEASED": "run_again done dead:attempts", "TX": "dead:attempts", "OWN": "dead:committed done"})
+	same(t, h.outcomes(), map[string]string{"LEASED": "run_again done dead:attempts", "TX": "dead:attempts",
+		"OWN": "dead:committed done"})
 	h.balanced(t)
 	for _, e := range h.ends {
 		if e.Tasks[0].Reason == admin.ReasonAttempts && (!e.Called.IsZero() || e.Tasks[0].Attempt != 3) {

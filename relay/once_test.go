@@ -26,7 +26,9 @@ func TestRunOnceRunsAllThatIsDueAndNothingThatIsNot(t *testing.T) {
 		_, err := chain.Enqueue(ctx, tx, payload{N: task.Payload.N - 1})
 		return err
 	})
-	each(reg, "TX", func(context.Context, *outbox.Task[payload]) error { return errAlways }, handlers.Backoff(constant(time.Hour)))
+	each(reg, "TX", func(context.Context, *outbox.Task[payload]) error {
+		return errAlways
+	}, handlers.Backoff(constant(time.Hour)))
 	db.Do(t, `INSERT INTO outbox.task (task_type, payload) VALUES ('CHAIN', '{"N": 20}')`)
 	db.Enqueue(t, "TX", 5)
 	db.Do(t, `INSERT INTO outbox.task (task_type, run_at) VALUES ('CHAIN', now() + interval '1 h')`)
@@ -94,11 +96,15 @@ func testRunOnceTakesOver(t *testing.T) {
 	db := newDatabase(t)
 	db.Enqueue(t, "LEASED", 4)
 	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types)
-		VALUES ($1, 'h', 1, now() - interval '1 min', '{LEASED}'), ($2, 'h', 1, now() + interval '5 minutes', '{LEASED}')`, deadRelay, liveRelay)
-	db.Do(t, `UPDATE outbox.task SET state = 'leased', attempt = 1, lease_token = gen_random_uuid(), relay_id = CASE WHEN task_id % 2 = 0 THEN $1 ELSE $2 END::uuid`, deadRelay, liveRelay)
+		VALUES ($1, 'h', 1, now() - interval '1 min', '{LEASED}'), ($2, 'h', 1, now() + interval '5 minutes',
+		'{LEASED}')`, deadRelay, liveRelay)
+	db.Do(t, `UPDATE outbox.task SET state = 'leased', attempt = 1, lease_token = gen_random_uuid(), relay_id = CASE
+		WHEN task_id % 2 = 0 THEN $1 ELSE $2 END::uuid`, deadRelay, liveRelay)
 	once(t, db, all(), relay.Config{}) // a relay that waited for the living one would hang for an hour
-	db.want(t, 2, "tasks of the dead relay were done in their second attempt", `SELECT count(*) FROM effect WHERE attempt = 2`)
-	db.want(t, 2, "tasks of the living relay are as they were", `SELECT count(*) FROM outbox.task WHERE state = 'leased' AND attempt = 1`)
+	db.want(t, 2, "tasks of the dead relay were done in their second attempt",
+		`SELECT count(*) FROM effect WHERE attempt = 2`)
+	db.want(t, 2, "tasks of the living relay are as they were", `SELECT count(*) FROM outbox.task WHERE state = 'leased'
+		AND attempt = 1`)
 }
 
 // What another relay takes over in the middle of the last poll is due, too.
@@ -106,8 +112,10 @@ func TestRunOnceRunsWhatIsTakenOverWhileItPolls(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t, "postgres")
 	db.Enqueue(t, "LEASED", 1)
-	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES ($1, 'h', 1, now() - interval '1 min', '{LEASED}')`, deadRelay)
-	db.Do(t, `UPDATE outbox.task SET state = 'leased', attempt = 1, lease_token = gen_random_uuid(), relay_id = $1`, deadRelay)
+	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types)
+		VALUES ($1, 'h', 1, now() - interval '1 min', '{LEASED}')`, deadRelay)
+	db.Do(t, `UPDATE outbox.task SET state = 'leased', attempt = 1, lease_token = gen_random_uuid(), relay_id = $1`,
+		deadRelay)
 	f := &faulty{before: map[string]func(){
 		"outbox: find leases of dead relays": sync.OnceFunc(func() {
 			db.Do(t, `UPDATE outbox.task SET state = 'ready', lease_token = NULL, relay_id = NULL`)

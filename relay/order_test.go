@@ -45,7 +45,8 @@ func TestALaneIsClaimedByPriorityThenAttemptsThenID(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
-			db.Do(t, `INSERT INTO outbox.task (task_type, priority, attempt, run_at) SELECT $1, (n * 7) % 5 - 2, (n * 11) % 3, now() - (n * 13) % 17 * interval '1 s'
+			db.Do(t, `INSERT INTO outbox.task (task_type, priority, attempt, run_at) SELECT $1, (n * 7) % 5 - 2, (n * 11) % 3,
+				now() - (n * 13) % 17 * interval '1 s'
 				FROM generate_series(1, 300) n`, kind)
 			s := begun(t, db, kind, 300, relay.Config{Workers: 1})
 			want := taken(s.tasks)

@@ -28,7 +28,8 @@ func TestTasksOfAnOrderingKeyRunOneAfterTheOther(t *testing.T) {
 	var tasks []outbox.NewTask
 	for range each {
 		for key := range keys {
-			tasks = append(tasks, outbox.NewTask{Type: relaytest.OrderedTypes[key%3], Payload: relaytest.OrderedPayload{Fail: rand.IntN(20) / 17},
+			tasks = append(tasks, outbox.NewTask{Type: relaytest.OrderedTypes[key%3],
+				Payload: relaytest.OrderedPayload{Fail: rand.IntN(20) / 17},
 				Options: []outbox.Option{outbox.OrderedBy(fmt.Sprint(key))}})
 		}
 	}
@@ -62,7 +63,8 @@ func TestAnOrderedTaskThatCommitsLateIsNotSkipped(t *testing.T) {
 	t.Parallel()
 	db := newOrdered(t)
 	commit := uncommitted(t, db, `INSERT INTO outbox.task (task_type, ordering_key) VALUES ('ORDERED_TX', 'k')`)
-	db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key) SELECT 'ORDERED_TX', 'k' FROM generate_series(1, 3)`) // waits for nobody
+	// waits for nobody
+	db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key) SELECT 'ORDERED_TX', 'k' FROM generate_series(1, 3)`)
 	once(t, db, relaytest.Ordered(), relay.Config{})
 	db.want(t, 3, "tasks ran while another transaction is open", `SELECT count(*) FROM run`)
 	commit()

@@ -17,7 +17,9 @@ func TestAFailureThatCannotBeRecordedIsLogged(t *testing.T) {
 	db := newDatabase(t)
 	db.refuse(t, "TRIGGER refuse BEFORE INSERT", "outbox.dead_task", "57014")
 	reg := handlers.New()
-	relaytest.Register(reg, "tx", "IT", 1, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error { return handlers.Dead(errAlways) })
+	relaytest.Register(reg, "tx", "IT", 1, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error {
+		return handlers.Dead(errAlways)
+	})
 	db.Enqueue(t, "IT", 1)
 	r := run(t, db, reg, relay.Config{Workers: 1, PollInterval: 50 * time.Millisecond})
 	eventually(t, 20*time.Second, "the log says so", func() bool {
@@ -33,7 +35,8 @@ func TestAFailureThatCannotBeRecordedIsLogged(t *testing.T) {
 func TestAConnectionErrorOfAnotherServerIsTheHandlers(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(*testing.T){}
-	for kind, codes := range map[string][]string{"tx": {"08001", "53300", "57P01", "28P01"}, "batch": {"08001"}, "group": {"25006"}, "complete": {"08001"}} {
+	for kind, codes := range map[string][]string{"tx": {"08001", "53300", "57P01", "28P01"}, "batch": {"08001"},
+		"group": {"25006"}, "complete": {"08001"}} {
 		for _, code := range codes {
 			tests[kind+" "+code] = func(t *testing.T) { testAConnectionErrorOfAnotherServer(t, kind, code) }
 		}
@@ -63,7 +66,8 @@ func testAConnectionErrorOfAnotherServer(t *testing.T, kind, code string) {
 	r := run(t, db, reg, relay.Config{Workers: 4, PollInterval: 50 * time.Millisecond})
 	db.Emptied(t, 30*time.Second)
 	db.want(t, "3 attempts 2 relay: deferred until the commit: pq: another server is away ("+code+")", "dead letters",
-		`SELECT concat_ws(' ', count(*), reason, attempt, error) FROM (SELECT *, replace(last_error, 'relay: complete task ' || task_id || ': ', '') AS error
+		`SELECT concat_ws(' ', count(*), reason, attempt, error)
+			FROM (SELECT *, replace(last_error, 'relay: complete task ' || task_id || ': ', '') AS error
 			FROM outbox.dead_task) AS t GROUP BY reason, attempt, error`)
 	r.Log.Want(t, 0, "runs isolated")
 	r.Log.Want(t, 0, "no connection left")

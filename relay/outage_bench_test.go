@@ -13,8 +13,10 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// BenchmarkFirstTaskAfterAnOutage prints the time from a server that answers again after 15 s to the first task's handler. The
-// task is committed by another pool as soon as the server answers: go test ./relay -run '^$' -bench AfterAnOutage -benchtime 5x
+// BenchmarkFirstTaskAfterAnOutage prints the time from a server that answers again after 15 s to
+// the first task's handler. The
+// task is committed by another pool as soon as the server answers: go test ./relay -run '^$' -bench
+// AfterAnOutage -benchtime 5x
 func BenchmarkFirstTaskAfterAnOutage(b *testing.B) {
 	for _, listen := range []bool{false, true} {
 		b.Run(map[bool]string{false: "listen=no", true: "listen=yes"}[listen], func(b *testing.B) {
@@ -49,7 +51,9 @@ func BenchmarkFirstTaskAfterAnOutage(b *testing.B) {
 				took := (<-began).Sub(ready)
 				b.Logf("%v", took.Round(time.Millisecond))
 				sum, most = sum+took, max(most, took)
-				eventually(b, 30*time.Second, "the server has started", func() bool { return server.Start(context.Background()) == nil })
+				eventually(b, 30*time.Second, "the server has started", func() bool {
+					return server.Start(context.Background()) == nil
+				})
 			}
 			b.ReportMetric(float64(sum.Milliseconds())/float64(b.N), "ms")
 			b.ReportMetric(float64(most.Milliseconds()), "ms-max")

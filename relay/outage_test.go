@@ -41,7 +41,8 @@ func disturbed(t *testing.T, db *database, n int, disturb func()) {
 	disturb()
 	db.Emptied(t, 5*time.Minute)
 	db.want(t, 2*n, "effects", `SELECT count(*) FROM effect`)
-	db.want(t, 2*n, "tasks with an effect in their first attempt", `SELECT count(DISTINCT task_id) FROM effect WHERE attempt = 1`)
+	db.want(t, 2*n, "tasks with an effect in their first attempt", `SELECT count(DISTINCT task_id) FROM effect
+		WHERE attempt = 1`)
 	db.want(t, 0, "dead letters", `SELECT count(*) FROM outbox.dead_task`)
 }
 
@@ -77,19 +78,25 @@ func TestARelayWorksOnAfterTheServerStopped(t *testing.T) {
 					if err := server.Stop(mode); err != nil {
 						t.Fatal(err)
 					}
-					eventually(t, 10*time.Second, "the relay says that the server is gone", func() bool { return r.Log.Count(outageBegins) > i })
+					eventually(t, 10*time.Second, "the relay says that the server is gone", func() bool {
+						return r.Log.Count(outageBegins) > i
+					})
 					// It has none of the first one's tasks: another relay counts their runs as attempts
 					// until the first one has marked them as lost connections.
 					others := handlers.New()
 					registerTx(others, outbox.NewTaskType[payload]("OTHERS"), txEffect)
 					late := run(t, open(t, db.URL), others, relay.Config{})
-					eventually(t, 10*time.Second, "a new relay says that there is no server", func() bool { return late.Log.Count(outageBegins) == 1 })
+					eventually(t, 10*time.Second, "a new relay says that there is no server", func() bool {
+						return late.Log.Count(outageBegins) == 1
+					})
 					outageIsToldWithoutSecrets(t, r.Health(), db.URL)
 					if err := server.Start(context.Background()); err != nil {
 						t.Fatal(err)
 					}
 					db.reachable(t)
-					eventually(t, 20*time.Second, "the relays say that the server is back", func() bool { return r.Log.Count(outageEnds) > i && late.Log.Count(outageEnds) == 1 })
+					eventually(t, 20*time.Second, "the relays say that the server is back", func() bool {
+						return r.Log.Count(outageEnds) > i && late.Log.Count(outageEnds) == 1
+					})
 					eventually(t, 20*time.Second, "it is healthy again", func() bool { return r.Health() == nil })
 					events = append(events, relay.OutageBegan, relay.OutageEnded)
 				}
@@ -109,7 +116,8 @@ func TestARelayWorksOnAfterTheServerStopped(t *testing.T) {
 func outageIsToldWithoutSecrets(t *testing.T, err error, dsn string) {
 	t.Helper()
 	u, wrong := url.Parse(dsn)
-	if wrong != nil || !errors.Is(err, relay.ErrOutage) || !strings.Contains(err.Error(), " since "+time.Now().UTC().Format("2006-01-02")) {
+	if wrong != nil || !errors.Is(err, relay.ErrOutage) ||
+		!strings.Contains(err.Error(), " since "+time.Now().UTC().Format("2006-01-02")) {
 		t.Fatalf("%v, want ErrOutage and since when", err)
 	}
 	password, _ := u.User.Password()
@@ -139,7 +147,8 @@ func role(t testing.TB, with string, settings ...string) (owner, app *database) 
 // F39: settings that a DBA may give the role. transaction_timeout, of version 17, ends a
 // transaction and its connection, whatever they do.
 func testTimeoutsOfTheRole(t *testing.T) {
-	settings := []string{"statement_timeout = '1s'", "lock_timeout = '1s'", "idle_in_transaction_session_timeout = '1s'", "idle_session_timeout = '1s'"}
+	settings := []string{"statement_timeout = '1s'", "lock_timeout = '1s'", "idle_in_transaction_session_timeout = '1s'",
+		"idle_session_timeout = '1s'"}
 	if open(t, pgtest.Server(t).URL()).Text(t, `SELECT current_setting('transaction_timeout', true)`) != "" {
 		settings = append(settings, "transaction_timeout = '1s'")
 	}
@@ -147,18 +156,22 @@ func testTimeoutsOfTheRole(t *testing.T) {
 	reg := everyKind()
 	slow := func(ctx context.Context, tx outbox.Tx, taskID int64, attempt int) error {
 		<-time.After(1500 * time.Millisecond) // idle in its transaction
-		_, err := tx.ExecContext(ctx, `WITH s AS MATERIALIZED (SELECT pg_sleep(1.5)) INSERT INTO effect (task_id, attempt) SELECT $1, $2 FROM s`, taskID, attempt)
+		_, err := tx.ExecContext(ctx, `WITH s AS MATERIALIZED (SELECT pg_sleep(1.5)) INSERT INTO effect (task_id,
+			attempt) SELECT $1, $2 FROM s`, taskID, attempt)
 		return err
 	}
-	registerTx(reg, outbox.NewTaskType[payload]("SLOW_TX"), func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
-		return slow(ctx, tx, task.ID, task.Attempt)
-	})
-	handlers.Batch(reg, outbox.NewTaskType[payload]("SLOW_BATCH"), 2, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-		return slow(ctx, tx, tasks[0].ID, tasks[0].Attempt)
-	})
-	handlers.Leased(reg, outbox.NewTaskType[payload]("SLOW_LEASED"), func(ctx context.Context, task *outbox.Task[payload]) error {
-		return task.Complete(ctx, func(tx *sql.Tx) error { return slow(ctx, tx, task.ID, task.Attempt) })
-	})
+	registerTx(reg, outbox.NewTaskType[payload]("SLOW_TX"),
+		func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+			return slow(ctx, tx, task.ID, task.Attempt)
+		})
+	handlers.Batch(reg, outbox.NewTaskType[payload]("SLOW_BATCH"), 2,
+		func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+			return slow(ctx, tx, tasks[0].ID, tasks[0].Attempt)
+		})
+	handlers.Leased(reg, outbox.NewTaskType[payload]("SLOW_LEASED"),
+		func(ctx context.Context, task *outbox.Task[payload]) error {
+			return task.Complete(ctx, func(tx *sql.Tx) error { return slow(ctx, tx, task.ID, task.Attempt) })
+		})
 	r := run(t, app, reg, relay.Config{ListenDSN: app.URL})
 	disturbed(t, owner, 150, func() {})
 	for _, kind := range []string{"SLOW_TX", "SLOW_BATCH", "SLOW_LEASED"} {
@@ -207,7 +220,9 @@ func TestAReadOnlyServerIsAnOutageThatEnds(t *testing.T) {
 	app := open(t, db.URL)
 	r := run(t, app, everyKind(), relay.Config{PollInterval: 100 * time.Millisecond})
 	disturbed(t, db, 200, func() {
-		eventually(t, 20*time.Second, "the relay works", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task`) < 500 })
+		eventually(t, 20*time.Second, "the relay works", func() bool {
+			return db.Int(t, `SELECT count(*) FROM outbox.task`) < 500
+		})
 		db.Do(t, `ALTER SYSTEM SET default_transaction_read_only = on`)
 		db.Do(t, `SELECT pg_reload_conf()`)
 		eventually(t, 20*time.Second, "the relay says so", func() bool { return r.Log.Count(outageBegins) > 0 })

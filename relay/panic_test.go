@@ -53,7 +53,8 @@ func TestAPanicIsFoundWithItsPlaceWhereverItIsTold(t *testing.T) {
 	eachKind(t, func(t *testing.T, kind string, db *database) {
 		reg := handlers.New()
 		for name, p := range panics {
-			kinds[kind](reg, name, func(*outbox.Task[payload]) error { p.handler(); return nil }, append(p.opts, handlers.MaxAttempts(1))...)
+			kinds[kind](reg, name, func(*outbox.Task[payload]) error { p.handler(); return nil },
+				append(p.opts, handlers.MaxAttempts(1))...)
 			db.Enqueue(t, name, 1)
 		}
 		var mu sync.Mutex
@@ -84,7 +85,8 @@ func TestAPanicIsFoundWithItsPlaceWhereverItIsTold(t *testing.T) {
 			if p.value == nil && name != "BATCH ERROR" {
 				place = fmt.Sprintf("(in github.com/txoutbox/outbox/relay_test.repeat, relay/panic_test.go:%d)", repeatLine)
 			}
-			if got := db.Text(t, `SELECT last_error FROM outbox.dead_task WHERE task_type = $1`, name); !strings.Contains(got, place) {
+			if got := db.Text(t, `SELECT last_error FROM outbox.dead_task WHERE task_type = $1`, name); !strings.Contains(got,
+				place) {
 				t.Errorf("%s: last_error is %q, want %q", name, got, place)
 			}
 			if found[name] != 2 {

@@ -120,7 +120,8 @@ func TestAWakeUpDoesNotStartATaskOfAPausedType(t *testing.T) {
 		t.Error("a task of a paused type was started")
 	default:
 	}
-	db.want(t, tasks, "the tasks of the paused type", `SELECT count(*) FROM outbox.task WHERE task_type = 'TX' AND attempt = 0`)
+	db.want(t, tasks, "the tasks of the paused type", `SELECT count(*) FROM outbox.task WHERE task_type = 'TX'
+		AND attempt = 0`)
 }
 
 // Each statement that claims asks by itself, whatever it was that a poll saw.
@@ -190,10 +191,11 @@ func TestATaskThatCommitsAfterAPauseDoesNotStart(t *testing.T) {
 		started.Add(1)
 		return nil
 	}, handlers.GroupCommit(10, 0))
-	handlers.Batch(reg, outbox.NewTaskType[payload]("BATCH"), 10, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error {
-		started.Add(1)
-		return nil
-	})
+	handlers.Batch(reg, outbox.NewTaskType[payload]("BATCH"), 10,
+		func(context.Context, outbox.Tx, []*outbox.Task[payload]) error {
+			started.Add(1)
+			return nil
+		})
 	handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED"), func(context.Context, *outbox.Task[payload]) error {
 		started.Add(1)
 		return nil
@@ -209,11 +211,13 @@ func TestATaskThatCommitsAfterAPauseDoesNotStart(t *testing.T) {
 		other.measure(t, db, 1, time.Millisecond)
 		for range 5 {
 			<-time.After(30 * time.Millisecond) // it is idle in some of them
-			db.Do(t, `SELECT pg_notify('outbox', concat_ws(' ', priority, task_id, task_type)) FROM outbox.task WHERE task_type = $1`, taskType)
+			db.Do(t, `SELECT pg_notify('outbox', concat_ws(' ', priority, task_id, task_type)) FROM outbox.task
+				WHERE task_type = $1`, taskType)
 		}
 		other.measure(t, db, 1, time.Millisecond)
 	}
-	db.want(t, len(kinds), "the tasks of the paused types", `SELECT count(*) FROM outbox.task WHERE task_type <> 'OTHER' AND state = 'ready' AND attempt = 0`)
+	db.want(t, len(kinds), "the tasks of the paused types", `SELECT count(*) FROM outbox.task WHERE task_type <> 'OTHER'
+		AND state = 'ready' AND attempt = 0`)
 	if n := started.Load(); n != 0 {
 		t.Errorf("%d tasks of paused types were started", n)
 	}
@@ -244,10 +248,12 @@ func TestAGroupEndsWhereItsTypeIsPaused(t *testing.T) {
 		if calls != 3 {
 			t.Errorf("%s: %d tasks were started, want 3 until the pause", name, calls)
 		}
-		db.want(t, 3, "the other tasks", `SELECT count(*) FROM outbox.task WHERE state = 'ready' AND attempt = 0 AND attempted_at IS NULL`)
+		db.want(t, 3, "the other tasks", `SELECT count(*) FROM outbox.task WHERE state = 'ready' AND attempt = 0
+			AND attempted_at IS NULL`)
 		db.wantRows(t, 0, `outbox.running`)
 		resume(t, db, "TX")
-		once(t, db, grouped(100, within, func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return nil }), relay.Config{Workers: 1})
+		once(t, db, grouped(100, within, func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return nil }),
+			relay.Config{Workers: 1})
 		db.wantRows(t, 0, `outbox.task`)
 	}
 }

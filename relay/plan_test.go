@@ -67,11 +67,13 @@ type planned struct {
 func plannedWith(limit, taskID int) map[string]planned {
 	token := pq.Array([]string{someUUID})
 	return map[string]planned{
-		"claim":             {"", []any{"TX", 0, 0, taskID, 0, limit, nil, "0", "0", "0"}},
-		"claim one":         {"task_pkey", []any{"TX", taskID}},
-		"poll":              {"", append([]any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int64{1, 2})}, relay.SpanArgs(taskID)...)},
-		"take over due":     {"task_leased", []any{true}},
-		"last":              {"task_lane", []any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int{0, 0}), pq.Array([]int{0, 0})}},
+		"claim":     {"", []any{"TX", 0, 0, taskID, 0, limit, nil, "0", "0", "0"}},
+		"claim one": {"task_pkey", []any{"TX", taskID}},
+		"poll": {"",
+			append([]any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int64{1, 2})}, relay.SpanArgs(taskID)...)},
+		"take over due": {"task_leased", []any{true}},
+		"last": {"task_lane",
+			[]any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int{0, 0}), pq.Array([]int{0, 0})}},
 		"promote scheduled": {"task_scheduled", []any{"TX", limit}},
 		"take over":         {"task_leased", []any{token}},
 		"expire":            {"task_leased", nil},
@@ -95,12 +97,13 @@ func plannedWith(limit, taskID int) map[string]planned {
 		"lock keys":         {"task_pkey", []any{"", "", "TX", "z", 1000}},
 		"delete keys":       {"task_pkey", []any{pq.Array([]string{"(0,1)"})}},
 		"lock back":         {"task_pkey", []any{taskID, 0, 0, "{}"}},
-		"complete and keep": {"task_pkey", []any{pq.Array([]int{taskID}), token, pq.Array([]int{1000}), pq.Array([]sql.NullString{{}})}},
-		"lock heads":        {"", []any{"1000"}},
-		"promote heads":     {"task_waiting", []any{limit}},
-		"stats":             {"task_due", nil},
-		"stats, planned":    {"task_scheduled", nil},
-		"lease again":       {"task_pkey", []any{taskID, someUUID, 0, nil}},
+		"complete and keep": {"task_pkey",
+			[]any{pq.Array([]int{taskID}), token, pq.Array([]int{1000}), pq.Array([]sql.NullString{{}})}},
+		"lock heads":     {"", []any{"1000"}},
+		"promote heads":  {"task_waiting", []any{limit}},
+		"stats":          {"task_due", nil},
+		"stats, planned": {"task_scheduled", nil},
+		"lease again":    {"task_pkey", []any{taskID, someUUID, 0, nil}},
 	}
 }
 
@@ -112,12 +115,15 @@ type statement struct {
 // leases are statements that are functions, whose plans cannot be seen.
 func leases(limit, taskID int) map[string]statement {
 	lease := func(pivots ...int) statement {
-		return statement{store.LeaseSQL, []any{"TX", limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, taskID, pq.Array(pivots), 0, 0, 3, 64, nil}}
+		return statement{store.LeaseSQL,
+			[]any{"TX", limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, taskID, pq.Array(pivots), 0, 0, 3, 64, nil}}
 	}
 	finish := func(place string) statement {
-		return statement{store.FinishSQL, []any{pq.Array([]int{taskID}), "{\"" + place + "\"}", pq.Array([]string{someUUID}), "{1}"}}
+		return statement{store.FinishSQL,
+			[]any{pq.Array([]int{taskID}), "{\"" + place + "\"}", pq.Array([]string{someUUID}), "{1}"}}
 	}
-	return map[string]statement{"lease": lease(), "lease from": lease(taskID, taskID-10), "finish": finish("(0,1)"), "finish what was moved": finish("(0,0)")}
+	return map[string]statement{"lease": lease(), "lease from": lease(taskID, taskID-10), "finish": finish("(0,1)"),
+		"finish what was moved": finish("(0,0)")}
 }
 
 // pagesOfFew is far less than the table has.
@@ -140,9 +146,11 @@ func TestStatementsReachTasksThroughTheirIndexWithAnyStatistics(t *testing.T) {
 		rows  int
 		state string
 	}
-	for _, stats := range relaytest.Part([]statistics{{0, "ready"}, {1, "ready"}, {large, "both"}, {10, "both"}, {large, "ready"}, {large, "scheduled"}}, 2) {
+	for _, stats := range relaytest.Part([]statistics{{0, "ready"}, {1, "ready"}, {large, "both"}, {10, "both"},
+		{large, "ready"}, {large, "scheduled"}}, 2) {
 		stale(t, db, stats.rows, 1, stats.state)
-		db.Do(t, `INSERT INTO outbox.task (task_type, state, run_at) SELECT 'TX', CASE n % 2 WHEN 0 THEN 'ready' ELSE 'scheduled' END, now()
+		db.Do(t, `INSERT INTO outbox.task (task_type, state, run_at) SELECT 'TX', CASE n % 2
+			WHEN 0 THEN 'ready' ELSE 'scheduled' END, now()
 			FROM generate_series(1, $1) n`, large)
 		db.Do(t, `UPDATE outbox.task SET state = 'leased', relay_id = $1, lease_token = $1 WHERE task_id % 100 = 0`, someUUID)
 		taskID := db.Int(t, `SELECT max(task_id) FROM outbox.task`)
@@ -158,7 +166,8 @@ func TestStatementsReachTasksThroughTheirIndexWithAnyStatistics(t *testing.T) {
 				var indexes, bad []string
 				explain(t, db, false, query, c.args...).each(func(p plan) {
 					indexes = append(indexes, p.Index)
-					if p.Node == "Seq Scan" && p.Relation == "task" || strings.Contains(p.Node, "Sort") && !slices.Contains(sorts, name) {
+					if p.Node == "Seq Scan" && p.Relation == "task" || strings.Contains(p.Node, "Sort") &&
+						!slices.Contains(sorts, name) {
 						bad = append(bad, p.Node)
 					}
 				})

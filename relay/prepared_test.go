@@ -19,7 +19,8 @@ func TestATransactionThatEnqueuesCanBePreparedWhereNoRelayListens(t *testing.T) 
 	run(t, db, all(), relay.Config{PollInterval: 100 * time.Millisecond})
 	db.Enqueue(t, "TX", 1)
 	db.Emptied(t, 20*time.Second) // and now it is idle
-	later := db.Int(t, `INSERT INTO outbox.task (task_type, payload, run_at) VALUES ('TX', '{}', now() + interval '1 hour') RETURNING task_id`)
+	later := db.Int(t, `INSERT INTO outbox.task (task_type, payload, run_at) VALUES ('TX', '{}', now() + interval '1 hour')
+		RETURNING task_id`)
 	conn, err := direct(t, db.URL).Conn(t.Context())
 	if err != nil {
 		t.Fatal(err)

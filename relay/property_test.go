@@ -102,9 +102,12 @@ func (m *model) String() string {
 }
 
 const modelSQL = `SELECT concat(
-	(SELECT string_agg(format('%s %s %s attempt %s; ', task_id, task_type, payload->>'End', attempt), '' ORDER BY task_id) FROM outbox.task), '| ',
-	(SELECT string_agg(format('%s %s %s attempt %s; ', task_id, task_type, payload->>'End', attempt), '' ORDER BY task_id) FROM outbox.dead_task), '| ',
-	(SELECT string_agg(format('%s: %s, ', task_id, n), '' ORDER BY task_id) FROM (SELECT task_id, count(*) AS n FROM effect GROUP BY 1) e))`
+	(SELECT string_agg(format('%s %s %s attempt %s; ', task_id, task_type, payload->>'End', attempt), '' ORDER BY task_id)
+	FROM outbox.task), '| ',
+	(SELECT string_agg(format('%s %s %s attempt %s; ', task_id, task_type, payload->>'End', attempt), '' ORDER BY task_id)
+	FROM outbox.dead_task), '| ',
+	(SELECT string_agg(format('%s: %s, ', task_id, n), '' ORDER BY task_id)
+	FROM (SELECT task_id, count(*) AS n FROM effect GROUP BY 1) e))`
 
 // machine is the outbox and its model.
 type machine struct {
@@ -125,7 +128,8 @@ func (m *machine) inTx(rt *rapid.T, f func(tx *sql.Tx) error) {
 }
 
 func (m *machine) enqueue(rt *rapid.T) {
-	task := &modelTask{taskType: rapid.SampledFrom(destinyTypes).Draw(rt, "type"), end: rapid.SampledFrom(destinies).Draw(rt, "end"), due: true}
+	task := &modelTask{taskType: rapid.SampledFrom(destinyTypes).Draw(rt, "type"),
+		end: rapid.SampledFrom(destinies).Draw(rt, "end"), due: true}
 	opts := []outbox.Option{outbox.Priority(rapid.IntRange(-2, 2).Draw(rt, "priority"))}
 	if rapid.Bool().Draw(rt, "later") {
 		task.due = false
@@ -139,7 +143,9 @@ func (m *machine) enqueue(rt *rapid.T) {
 	case 2:
 		key = task.taskType + rapid.SampledFrom([]string{"c", "d"}).Draw(rt, "unique key")
 		conflict = rapid.IntRange(0, 2).Draw(rt, "on conflict")
-		opts = append(opts, outbox.Unique(key), []outbox.Option{outbox.OnConflict(outbox.Skip), outbox.OnConflict(outbox.Replace), outbox.OnConflict(outbox.Reschedule)}[conflict])
+		opts = append(opts, outbox.Unique(key),
+			[]outbox.Option{outbox.OnConflict(outbox.Skip), outbox.OnConflict(outbox.Replace),
+				outbox.OnConflict(outbox.Reschedule)}[conflict])
 	}
 	var got outbox.Enqueued
 	m.inTx(rt, func(tx *sql.Tx) (err error) {
@@ -162,7 +168,8 @@ func (m *machine) enqueue(rt *rapid.T) {
 		}
 	}
 	if got.Outcome != want || key != "" && m.unique[key] != got.TaskID {
-		rt.Fatalf("Enqueue under %q: got %v of task %d, want %v of task %d", key, got.Outcome, got.TaskID, want, m.unique[key])
+		rt.Fatalf("Enqueue under %q: got %v of task %d, want %v of task %d", key, got.Outcome, got.TaskID, want,
+			m.unique[key])
 	}
 }
 
@@ -283,7 +290,8 @@ func (m *machine) check(rt *rapid.T) {
 	}
 }
 
-// Whatever is done to the outbox, one thing after the other: each task is where a naive model has it, with as many attempts, its effects
+// Whatever is done to the outbox, one thing after the other: each task is where a naive model has
+// it, with as many attempts, its effects
 // are there once, and the counts are right.
 func TestTheOutboxIsWhatANaiveModelOfItIs(t *testing.T) {
 	t.Parallel()
@@ -296,9 +304,11 @@ func TestTheOutboxIsWhatANaiveModelOfItIs(t *testing.T) {
 	db := newDatabase(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		db.Do(t, emptyAll+`DELETE FROM effect`)
-		m := &machine{t: t, db: db, admin: relaytest.Admin(t, db.DB), model: model{map[int64]*modelTask{}, map[int64]*modelTask{}, map[string]int64{}, map[string]int64{},
-			map[int64]int{}, map[string]bool{}, map[string]int{}, map[string]int{}}}
-		rt.Repeat(map[string]func(*rapid.T){"": m.check, "enqueue": m.enqueue, "enqueue too": m.enqueue, "cancel": m.cancel, "pause": m.pause, "redrive": m.redrive, "redrive too": m.redrive,
+		m := &machine{t: t, db: db, admin: relaytest.Admin(t, db.DB),
+			model: model{map[int64]*modelTask{}, map[int64]*modelTask{}, map[string]int64{}, map[string]int64{},
+				map[int64]int{}, map[string]bool{}, map[string]int{}, map[string]int{}}}
+		rt.Repeat(map[string]func(*rapid.T){"": m.check, "enqueue": m.enqueue, "enqueue too": m.enqueue, "cancel": m.cancel,
+			"pause": m.pause, "redrive": m.redrive, "redrive too": m.redrive,
 			"purge": m.purge, "run": m.runOnce, "pass time": m.passTime})
 	})
 }

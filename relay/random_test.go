@@ -92,7 +92,8 @@ func TestRandomOrderClaimsFromEverywhere(t *testing.T) {
 // sparse adds n tasks whose ids are so far apart.
 func (db *database) sparse(t testing.TB, kind string, apart, n int) {
 	t.Helper()
-	db.Do(t, `INSERT INTO outbox.task (task_id, task_type) OVERRIDING SYSTEM VALUE SELECT $1 * n, $2 FROM generate_series(1, $3::int) n`, apart, kind, n)
+	db.Do(t, `INSERT INTO outbox.task (task_id, task_type) OVERRIDING SYSTEM VALUE SELECT $1 * n, $2
+		FROM generate_series(1, $3::int) n`, apart, kind, n)
 	db.Do(t, `VACUUM ANALYZE outbox.task`)
 }
 
@@ -116,9 +117,11 @@ func TestALeaseTakesWhatFollowsItsPivotsUpToItsLimit(t *testing.T) {
 	} {
 		tx := db.begin(t)
 		var got string
-		_, err := tx.Exec(store.LeaseSQL, "LEASED", c.limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, 0, pq.Array(c.pivots), 0, 0, 2, 64, nil)
+		_, err := tx.Exec(store.LeaseSQL, "LEASED", c.limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, 0, pq.Array(c.pivots),
+			0, 0, 2, 64, nil)
 		if err == nil {
-			err = tx.QueryRow(`SELECT string_agg((task_id / 1000)::text, ' ' ORDER BY task_id) FROM outbox.task WHERE state = 'leased'`).Scan(&got)
+			err = tx.QueryRow(`SELECT string_agg((task_id / 1000)::text, ' ' ORDER BY task_id) FROM outbox.task
+				WHERE state = 'leased'`).Scan(&got)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -150,7 +153,8 @@ func TestRandomOrderClaimsUrgentTasksFirstAndAllInTheEnd(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
 			const n, urgent = 300, 30
-			db.Do(t, `INSERT INTO outbox.task (task_type, priority, attempt) SELECT $1, CASE WHEN n % 10 = 0 THEN -1 ELSE 0 END, n % 3
+			db.Do(t, `INSERT INTO outbox.task (task_type, priority, attempt) SELECT $1, CASE
+				WHEN n % 10 = 0 THEN -1 ELSE 0 END, n % 3
 				FROM generate_series(1, $2::int) n`, c.kind, n)
 			s := begun(t, db, c.kind, n, relay.Config{Order: relay.Random, Workers: c.workers})
 			late := 0

@@ -34,7 +34,8 @@ func (db *database) redrive(t testing.TB, ids ...int64) {
 // redriveSome redrives two kinds of dead letters: those that are, and those that are skipped.
 func (db *database) redriveSome(t testing.TB, ids, skipped []int64) {
 	t.Helper()
-	got, _, err := relaytest.Admin(t, db.DB).Redrive(t.Context(), admin.Filter{IDs: slices.Concat(ids, skipped)}, admin.Page{})
+	got, _, err := relaytest.Admin(t, db.DB).Redrive(t.Context(), admin.Filter{IDs: slices.Concat(ids, skipped)},
+		admin.Page{})
 	if err != nil || !slices.Equal(slices.Sorted(slices.Values(got.IDs)), ids) || !slices.Equal(got.Skipped, skipped) {
 		t.Fatalf("Redrive: got %v, %v, want %v and %v skipped", got, err, ids, skipped)
 	}
@@ -42,7 +43,8 @@ func (db *database) redriveSome(t testing.TB, ids, skipped []int64) {
 
 func TestARedrivenTaskHasItsUniqueKeyAgain(t *testing.T) {
 	t.Parallel()
-	for name, unique := range map[string]outbox.Option{"Unique": outbox.Unique("k"), "UntilDone": outbox.Unique("k", outbox.UntilDone()), "UniquePayload": outbox.UniquePayload()} {
+	for name, unique := range map[string]outbox.Option{"Unique": outbox.Unique("k"),
+		"UntilDone": outbox.Unique("k", outbox.UntilDone()), "UniquePayload": outbox.UniquePayload()} {
 		t.Run(name, func(t *testing.T) {
 			db := newDatabase(t)
 			old := db.keyed(t, "X", 1, unique)
@@ -51,7 +53,8 @@ func TestARedrivenTaskHasItsUniqueKeyAgain(t *testing.T) {
 				db.Do(t, `DELETE FROM outbox.unique_key`)
 			}
 			db.redrive(t, old.TaskID)
-			for want, option := range map[outbox.Outcome]outbox.Option{outbox.Skipped: outbox.OnConflict(outbox.Skip), outbox.Updated: outbox.OnConflict(outbox.Replace)} {
+			for want, option := range map[outbox.Outcome]outbox.Option{outbox.Skipped: outbox.OnConflict(outbox.Skip),
+				outbox.Updated: outbox.OnConflict(outbox.Replace)} {
 				if e := db.keyed(t, "X", 1, unique, option); e.TaskID != old.TaskID || e.Outcome != want {
 					t.Errorf("Enqueue: got %v, want %v of task %d", e, want, old.TaskID)
 				}
@@ -59,7 +62,8 @@ func TestARedrivenTaskHasItsUniqueKeyAgain(t *testing.T) {
 			die(t, db)
 			newer := db.keyed(t, "X", 1, unique)
 			db.redriveSome(t, nil, []int64{old.TaskID})
-			if e := db.keyed(t, "X", 1, unique); e.TaskID != newer.TaskID || e.Outcome != outbox.Skipped || newer.Outcome != outbox.Created {
+			if e := db.keyed(t, "X", 1, unique); e.TaskID != newer.TaskID || e.Outcome != outbox.Skipped ||
+				newer.Outcome != outbox.Created {
 				t.Errorf("with a newer task %v: got %v, want it skipped", newer, e)
 			}
 			die(t, db)
@@ -71,12 +75,14 @@ func TestARedrivenTaskHasItsUniqueKeyAgain(t *testing.T) {
 			if e := db.keyed(t, "X", 1, unique); e.TaskID != old.TaskID || e.Outcome != outbox.Skipped {
 				t.Errorf("of two redriven ones the key is with %v, want %d", e, old.TaskID)
 			}
-			db.want(t, 1, "tasks with a key and one without", `SELECT count(DISTINCT unique_key) FROM outbox.task HAVING count(*) = 2`)
+			db.want(t, 1, "tasks with a key and one without", `SELECT count(DISTINCT unique_key) FROM outbox.task
+				HAVING count(*) = 2`)
 			// The key of a task that runs is free, unless it keeps the key until it is done.
 			die(t, db)
 			running := db.keyed(t, "X", 1, unique)
 			if name == "UniquePayload" {
-				db.Do(t, `UPDATE outbox.task SET state = 'leased', relay_id = gen_random_uuid(), lease_token = gen_random_uuid() WHERE task_id = $1`, running.TaskID)
+				db.Do(t, `UPDATE outbox.task SET state = 'leased', relay_id = gen_random_uuid(), lease_token = gen_random_uuid()
+					WHERE task_id = $1`, running.TaskID)
 			} else {
 				claim := db.begin(t)
 				defer claim.Rollback()
@@ -119,7 +125,8 @@ func TestAKeyThatIsTakenDuringARedriveStaysTaken(t *testing.T) {
 			done <- err
 		}()
 		eventually(t, 10*time.Second, "the redrive waits", func() bool {
-			return db.Int(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%redrive%'`) > 0
+			return db.Int(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+				AND wait_event_type = 'Lock' AND query LIKE '%redrive%'`) > 0
 		})
 		if err := errors.Join(tx.Commit(), <-done); err != nil {
 			t.Fatal(err)
@@ -137,7 +144,8 @@ func TestRedriveAndEnqueueManyOfTheSameKeysDoNotDeadlock(t *testing.T) {
 	const keys = 60
 	tasks := make([]outbox.NewTask, 0, 2*keys)
 	for n := range keys {
-		tasks = append(tasks, outbox.NewTask{Type: "X", Payload: payload{N: n}, Options: []outbox.Option{outbox.UniquePayload()}},
+		tasks = append(tasks, outbox.NewTask{Type: "X", Payload: payload{N: n},
+			Options: []outbox.Option{outbox.UniquePayload()}},
 			outbox.NewTask{Type: "X", Options: []outbox.Option{outbox.Unique(fmt.Sprint(n))}})
 	}
 	many := func(t testing.TB) error {
@@ -154,7 +162,8 @@ func TestRedriveAndEnqueueManyOfTheSameKeysDoNotDeadlock(t *testing.T) {
 			t.Fatal(err)
 		}
 		db.Do(t, `WITH gone AS (DELETE FROM outbox.task RETURNING *)
-			INSERT INTO outbox.dead_task (task_id, run_at, created_at, priority, attempt, max_attempts, reason, task_type, payload, unique_key)
+			INSERT INTO outbox.dead_task (task_id, run_at, created_at, priority, attempt, max_attempts, reason, task_type,
+			payload, unique_key)
 			SELECT task_id, run_at, created_at, 0, 1, 1, 'handler', task_type, payload, unique_key FROM gone`)
 		var all sync.WaitGroup
 		for range 2 {

@@ -17,8 +17,10 @@ import (
 // refuse has a statement on a table fail with a SQLSTATE: at once, or at the commit.
 func (db *database) refuse(t *testing.T, trigger, table, code string) {
 	t.Helper()
-	db.Do(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'another server is away' USING ERRCODE = '`+code+`'; END $$`)
-	db.Do(t, strings.NewReplacer("$trigger", trigger, "$table", table).Replace(`CREATE $trigger ON $table FOR EACH ROW EXECUTE FUNCTION refuse()`))
+	db.Do(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'another server is away' USING
+		ERRCODE = '`+code+`'; END $$`)
+	db.Do(t, strings.NewReplacer("$trigger", trigger, "$table", table).Replace(`CREATE $trigger ON $table FOR EACH ROW
+		EXECUTE FUNCTION refuse()`))
 }
 
 // The result of a Leased task is tried again and again. The log and Health say so, though other results
@@ -37,7 +39,9 @@ func TestATypeWithAResultThatIsRefusedIsNamed(t *testing.T) {
 				return nil
 			}), relay.Config{Workers: 4, PollInterval: 50 * time.Millisecond})
 			db.Do(t, `INSERT INTO outbox.task (task_type, payload) VALUES ('LEASED', '{"N": 0}')`)
-			eventually(t, 30*time.Second, "Health names the type", func() bool { return errors.Is(r.Health(), relay.ErrTypeFails) })
+			eventually(t, 30*time.Second, "Health names the type", func() bool {
+				return errors.Is(r.Health(), relay.ErrTypeFails)
+			})
 			db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT 'LEASED', '{"N": 1}' FROM generate_series(1, 20)`)
 			db.becomes(t, 20*time.Second, 1, "the others are done", `SELECT count(*) FROM outbox.task`)
 			if err := r.Health(); !errors.Is(err, relay.ErrTypeFails) || !strings.Contains(err.Error(), code) {
@@ -60,7 +64,11 @@ func TestRunOnceReturnsWhyAResultIsRefused(t *testing.T) {
 	db := newDatabase(t)
 	db.refuse(t, "TRIGGER refuse BEFORE INSERT", "outbox.dead_task", "42501")
 	db.Enqueue(t, "LEASED", 1)
-	r, err := relay.New(db.DB, leased(func(context.Context, *outbox.Task[payload]) error { return handlers.Dead(errAlways) }), relay.Config{DrainTimeout: time.Millisecond})
+	r, err := relay.New(db.DB,
+		leased(func(context.Context,
+			*outbox.Task[payload]) error {
+			return handlers.Dead(errAlways)
+		}), relay.Config{DrainTimeout: time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

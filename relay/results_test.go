@@ -60,7 +60,8 @@ func TestAResultSaysWhatBecomesOfTheTaskHoweverItIsWrapped(t *testing.T) {
 			"Dead_of_nil":  {handlers.Dead(nil), "done"},
 			"Retry_of_nil": {handlers.RetryAfter(time.Minute, nil), "done"},
 		} {
-			for wrapped, result := range map[string]error{"plain": c.result, "wrapped": fmt.Errorf("while testing: %w", c.result), "joined": errors.Join(errors.New("also"), c.result)} {
+			for wrapped, result := range map[string]error{"plain": c.result,
+				"wrapped": fmt.Errorf("while testing: %w", c.result), "joined": errors.Join(errors.New("also"), c.result)} {
 				if c.result == nil && wrapped != "plain" {
 					continue
 				}
@@ -68,18 +69,23 @@ func TestAResultSaysWhatBecomesOfTheTaskHoweverItIsWrapped(t *testing.T) {
 				if wants[key] = c.want; strings.Contains(c.want, "%s") {
 					wants[key] = fmt.Sprintf(c.want, result)
 				}
-				kinds[kind](reg, key, func(*outbox.Task[payload]) error { return result }, handlers.Backoff(constant(time.Hour)), handlers.NoJitter())
+				kinds[kind](reg, key, func(*outbox.Task[payload]) error {
+					return result
+				}, handlers.Backoff(constant(time.Hour)), handlers.NoJitter())
 				db.Enqueue(t, key, 1)
 			}
 		}
 		db.Do(t, `CREATE TABLE seen AS SELECT task_id, task_type FROM outbox.task`)
 		once(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
 		for key, want := range wants {
-			db.want(t, want, key, `SELECT CASE WHEN t.task_id IS NOT NULL THEN t.attempt || ' ' || state || ' ' || round(extract(epoch FROM t.run_at - clock_timestamp()) / 60) || ' min: ' || COALESCE(t.last_error, '')
+			db.want(t, want, key, `SELECT CASE WHEN t.task_id IS NOT NULL THEN t.attempt || ' ' || state || ' ' ||
+				round(extract(epoch FROM t.run_at - clock_timestamp()) / 60) || ' min: ' || COALESCE(t.last_error, '')
 				WHEN d.task_id IS NOT NULL THEN d.attempt || ' dead by ' || reason || ': ' || d.last_error ELSE 'done' END
-				FROM seen LEFT JOIN outbox.task t USING (task_id) LEFT JOIN outbox.dead_task d USING (task_id) WHERE seen.task_type = $1`, key)
+				FROM seen LEFT JOIN outbox.task t USING (task_id) LEFT JOIN outbox.dead_task d USING (task_id)
+				WHERE seen.task_type = $1`, key)
 			if kind != "leased" { // that handler writes no effect
-				db.want(t, map[bool]int{true: 1}[want == "done"], "effects of "+key, `SELECT count(*) FROM effect JOIN seen USING (task_id) WHERE task_type = $1`, key)
+				db.want(t, map[bool]int{true: 1}[want == "done"], "effects of "+key, `SELECT count(*) FROM effect
+					JOIN seen USING (task_id) WHERE task_type = $1`, key)
 			}
 		}
 	})
@@ -127,13 +133,15 @@ func TestAHandlerSeesItsAttemptAndTheLastErrorAndTheRowsMaxAttemptsWin(t *testin
 				t.Errorf("%s: the handler saw %q, want %q", name, got, want)
 			}
 		}
-		db.want(t, 3, "dead letters", `SELECT count(*) FROM outbox.dead_task WHERE attempt = 3 AND max_attempts = 3 AND last_error = 'failure 3' AND reason = 'attempts'`)
+		db.want(t, 3, "dead letters", `SELECT count(*) FROM outbox.dead_task WHERE attempt = 3 AND max_attempts = 3
+			AND last_error = 'failure 3' AND reason = 'attempts'`)
 	})
 }
 
 // What a task is does not change while it is retried, nor when it dies, nor when it is redriven.
 func TestRetriesAndDeadLettersKeepWhatTheTaskIs(t *testing.T) {
-	const identity = `SELECT json_build_array(task_id, task_type, payload::text, headers::text, priority, created_at::text, max_attempts,
+	const identity = `SELECT json_build_array(task_id, task_type, payload::text, headers::text, priority, created_at::text,
+		max_attempts,
 		unique_key, unique_until_done, timeout_ms, iterations, ordering_key, skip_failed)::text FROM `
 	eachKind(t, func(t *testing.T, kind string, db *database) {
 		reg, seen := handlers.New(), &seenBy{}
@@ -143,12 +151,14 @@ func TestRetriesAndDeadLettersKeepWhatTheTaskIs(t *testing.T) {
 		}, handlers.Backoff(constant(time.Hour)), handlers.NoJitter())
 		db.Do(t, `INSERT INTO outbox.task (task_type, payload, headers, priority, created_at, max_attempts,
 			  unique_key, unique_until_done, timeout_ms, iterations, ordering_key, skip_failed)
-			VALUES ('KEPT', '{"N": 7, "exact": [1.50, 9007199254740993, 1e400], "text": "é\"\\ \u2028 🎉"}', '{"trace": "a\"é", "n": 1.50}', -5,
+			VALUES ('KEPT', '{"N": 7, "exact": [1.50, 9007199254740993, 1e400], "text": "é\"\\ \u2028 🎉"}',
+			'{"trace": "a\"é", "n": 1.50}', -5,
 			  '2001-02-03 04:05:06.789012+00', 2, 'u', true, 4321, 9, 'o', false)`)
 		before := db.Text(t, identity+`outbox.task`)
 		once(t, db, reg, relay.Config{})
 		db.want(t, before, "after a retry", identity+`outbox.task`)
-		db.want(t, 1, "attempts", `SELECT attempt FROM outbox.task WHERE attempted_at BETWEEN now() - interval '1 minute' AND now()`)
+		db.want(t, 1, "attempts", `SELECT attempt FROM outbox.task WHERE attempted_at BETWEEN now() - interval '1 minute'
+			AND now()`)
 		db.Do(t, `UPDATE outbox.task SET run_at = now()`)
 		once(t, db, reg, relay.Config{})
 		db.want(t, before, "as a dead letter", identity+`outbox.dead_task`)
@@ -157,7 +167,8 @@ func TestRetriesAndDeadLettersKeepWhatTheTaskIs(t *testing.T) {
 		db.want(t, 0, "attempts of the redriven task", `SELECT attempt FROM outbox.task WHERE attempted_at IS NULL`)
 		created := time.Date(2001, 2, 3, 4, 5, 6, 789012000, time.UTC)
 		for _, task := range seen.tasks {
-			if task.Payload.N != 7 || task.Headers["trace"] != `a"é` || task.Priority != -5 || !task.CreatedAt.Equal(created) || task.Type != "KEPT" {
+			if task.Payload.N != 7 || task.Headers["trace"] != `a"é` || task.Priority != -5 || !task.CreatedAt.Equal(created) ||
+				task.Type != "KEPT" {
 				t.Errorf("the handler saw %+v", task)
 			}
 		}

@@ -57,18 +57,21 @@ func TestARelayNeedsNoMoreThanTheRoleOfWorkers(t *testing.T) {
 			return nil
 		}, handlers.Keep(time.Hour), handlers.MaxAttempts(1), handlers.MaxRunningTotal(2), handlers.Rate(1000, time.Second))
 	}
-	handlers.Leased(reg, outbox.NewTaskType[payload]("EXTENDS"), func(ctx context.Context, task *outbox.Task[payload]) error {
-		return errors.Join(task.Extend(ctx, time.Minute), task.Complete(ctx, func(tx *sql.Tx) error {
-			_, err := outbox.Enqueue(ctx, tx, "LATER", task.Payload, outbox.UniquePayload(), outbox.After(time.Hour))
-			return err
-		}))
-	})
+	handlers.Leased(reg, outbox.NewTaskType[payload]("EXTENDS"),
+		func(ctx context.Context, task *outbox.Task[payload]) error {
+			return errors.Join(task.Extend(ctx, time.Minute), task.Complete(ctx, func(tx *sql.Tx) error {
+				_, err := outbox.Enqueue(ctx, tx, "LATER", task.Payload, outbox.UniquePayload(), outbox.After(time.Hour))
+				return err
+			}))
+		})
 	config := relay.Config{ListenDSN: worker.URL, Workers: 10,
-		Schedules: relay.Schedules{{Name: "often", Timing: relay.Every(time.Second), Task: outbox.NewTask{Type: "EXTENDS", Payload: payload{}}}}}
+		Schedules: relay.Schedules{{Name: "often", Timing: relay.Every(time.Second),
+			Task: outbox.NewTask{Type: "EXTENDS", Payload: payload{}}}}}
 	r := run(t, worker, reg, config)
 	listening(t, owner)
 	for _, taskType := range []string{"TX", "BATCH", "LEASED", "EXTENDS"} {
-		for n, opts := range [][]outbox.Option{{outbox.OrderedBy("o")}, {outbox.OrderedBy("o")}, {outbox.Unique("u")}, {outbox.After(100 * time.Millisecond)}} {
+		for n, opts := range [][]outbox.Option{{outbox.OrderedBy("o")}, {outbox.OrderedBy("o")}, {outbox.Unique("u")},
+			{outbox.After(100 * time.Millisecond)}} {
 			web.keyed(t, taskType, n, opts...)
 		}
 	}
@@ -79,7 +82,8 @@ func TestARelayNeedsNoMoreThanTheRoleOfWorkers(t *testing.T) {
 	owner.wantText(t, "BATCH, LEASED, TX", `SELECT string_agg(task_type, ', ' ORDER BY task_type) FROM outbox.dead_task`)
 	r.Stop()
 	for line := range strings.Lines(r.Log.String()) {
-		if strings.Contains(line, "permission denied") || strings.Contains(line, "42501") || strings.Contains(line, "no wake-ups") {
+		if strings.Contains(line, "permission denied") || strings.Contains(line, "42501") ||
+			strings.Contains(line, "no wake-ups") {
 			t.Errorf("a worker lacks a right: %s", line)
 		}
 	}

@@ -50,10 +50,11 @@ func TestAPoolWithoutAValidPasswordIsAnOutage(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				pool = stdlib.OpenDB(*config, stdlib.OptionBeforeConnect(func(_ context.Context, config *pgx.ConnConfig) (err error) {
-					config.Password, err = ask()
-					return err
-				}))
+				pool = stdlib.OpenDB(*config,
+					stdlib.OptionBeforeConnect(func(_ context.Context, config *pgx.ConnConfig) (err error) {
+						config.Password, err = ask()
+						return err
+					}))
 			} else {
 				pool = pgdb.OpenFunc(func(context.Context) (string, error) {
 					known, err := ask()
@@ -78,7 +79,9 @@ func TestAPoolWithoutAValidPasswordIsAnOutage(t *testing.T) {
 			sealed.Store(c.wrong != nil)
 			db.Do(t, `ALTER ROLE `+name+` PASSWORD 'C4n4ry-2'`)
 			db.Do(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = $1`, name)
-			eventually(t, 20*time.Second, "the relay says that PostgreSQL is unavailable", func() bool { return r.Log.Count(outageBegins) == 1 })
+			eventually(t, 20*time.Second, "the relay says that PostgreSQL is unavailable", func() bool {
+				return r.Log.Count(outageBegins) == 1
+			})
 			close(release)
 			<-called
 			eventually(t, 20*time.Second, "Health says so", func() bool { return errors.Is(r.Health(), relay.ErrOutage) })

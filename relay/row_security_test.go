@@ -20,7 +20,8 @@ func asApp(t *testing.T, db *database) (app *database, role string) {
 	t.Helper()
 	role = "app_" + db.Text(t, `SELECT current_database()`)
 	db.Do(t, `CREATE ROLE `+role+` LOGIN PASSWORD 'p'; GRANT USAGE ON SCHEMA outbox TO `+role+`; GRANT ALL ON ALL TABLES IN SCHEMA outbox TO `+role+`;
-		GRANT ALL ON ALL SEQUENCES IN SCHEMA outbox TO `+role+`; GRANT ALL ON ALL FUNCTIONS IN SCHEMA outbox TO `+role+`; GRANT ALL ON effect TO `+role)
+		GRANT ALL ON ALL SEQUENCES IN SCHEMA outbox TO `+role+`; GRANT ALL ON ALL FUNCTIONS IN SCHEMA outbox TO `+role+`;
+		GRANT ALL ON effect TO `+role)
 	t.Cleanup(func() { db.Do(t, `DROP OWNED BY `+role+`; DROP ROLE `+role) })
 	u, err := url.Parse(db.URL)
 	if err != nil {
@@ -49,7 +50,8 @@ func TestARelayThatSeesNoRowsSaysSo(t *testing.T) {
 			t.Errorf("%s: Run returned %v", table, err)
 			return
 		}
-		for _, part := range []string{"hides rows of outbox." + table, `"` + role + `"`, "ALTER TABLE outbox." + table + " DISABLE ROW LEVEL SECURITY", "CREATE POLICY outbox ON outbox." + table + " TO"} {
+		for _, part := range []string{"hides rows of outbox." + table, `"` + role + `"`,
+			"ALTER TABLE outbox." + table + " DISABLE ROW LEVEL SECURITY", "CREATE POLICY outbox ON outbox." + table + " TO"} {
 			if !strings.Contains(err.Error(), part) {
 				t.Errorf("%s: the error lacks %q: %v", table, part, err)
 			}
@@ -62,7 +64,8 @@ func TestARelayThatSeesNoRowsSaysSo(t *testing.T) {
 		db.Do(t, `ALTER TABLE outbox.`+table+` ENABLE ROW LEVEL SECURITY`)
 		refused(table)
 		if table == "migration" {
-			for name, err := range map[string]error{"Migrate": schema.Migrate(t.Context(), app.DB), "Check": schema.Check(t.Context(), app.DB, "outbox")} {
+			for name, err := range map[string]error{"Migrate": schema.Migrate(t.Context(), app.DB),
+				"Check": schema.Check(t.Context(), app.DB, "outbox")} {
 				if !errors.Is(err, schema.ErrRowSecurity) {
 					t.Errorf("%s: got %v", name, err)
 				}
@@ -88,11 +91,16 @@ func TestARelayThatSeesNoRowsSaysSo(t *testing.T) {
 
 	// It is switched on beside a relay at work, for all tables.
 	db.Do(t, `DROP POLICY outbox ON outbox.task; ALTER TABLE outbox.relay ENABLE ROW LEVEL SECURITY`)
-	eventually(t, 30*time.Second, "the relay is not healthy", func() bool { return errors.Is(r.Health(), schema.ErrRowSecurity) })
-	if err := r.Health(); !strings.Contains(err.Error(), "hides rows of outbox.relay") || !strings.Contains(err.Error(), "likewise for task") {
+	eventually(t, 30*time.Second, "the relay is not healthy", func() bool {
+		return errors.Is(r.Health(), schema.ErrRowSecurity)
+	})
+	if err := r.Health(); !strings.Contains(err.Error(), "hides rows of outbox.relay") ||
+		!strings.Contains(err.Error(), "likewise for task") {
 		t.Errorf("Health: %v", err)
 	}
-	eventually(t, 30*time.Second, "the log says so", func() bool { return r.Log.Count("the relay does not see all tasks") == 1 })
+	eventually(t, 30*time.Second, "the log says so", func() bool {
+		return r.Log.Count("the relay does not see all tasks") == 1
+	})
 	db.Do(t, `ALTER TABLE outbox.relay DISABLE ROW LEVEL SECURITY; ALTER TABLE outbox.task DISABLE ROW LEVEL SECURITY`)
 	eventually(t, 30*time.Second, "the relay is healthy again", func() bool { return r.Health() == nil })
 }

@@ -15,10 +15,14 @@ func TestRunNowStartsATaskBeforeItsTime(t *testing.T) {
 	onEachDriver(t, func(t *testing.T, db *database) {
 		const insert = `INSERT INTO outbox.task (task_type, run_at, attempt, attempted_at, last_error, ordering_key)
 			VALUES ('TX', now() + interval '1 hour', $1, now(), $2, $3) RETURNING task_id`
-		delayed, failed, keyed := db.Int(t, insert, 0, nil, nil), db.Int(t, insert, 1, "x", nil), db.Int(t, insert, 0, nil, "k")
+		delayed, failed, keyed := db.Int(t, insert, 0, nil, nil), db.Int(t, insert, 1, "x", nil), db.Int(t, insert, 0, nil,
+			"k")
 		run(t, db, all(), relay.Config{ListenDSN: db.URL, PollInterval: time.Minute})
-		db.becomes(t, 20*time.Second, "scheduled", "the ordered task is its key's first", `SELECT state FROM outbox.task WHERE task_id = $1`, keyed)
-		eventually(t, 20*time.Second, "the relay sleeps", func() bool { return db.Int(t, `SELECT last_value FROM outbox.wake`) > 0 })
+		db.becomes(t, 20*time.Second, "scheduled", "the ordered task is its key's first",
+			`SELECT state FROM outbox.task WHERE task_id = $1`, keyed)
+		eventually(t, 20*time.Second, "the relay sleeps", func() bool {
+			return db.Int(t, `SELECT last_value FROM outbox.wake`) > 0
+		})
 		for _, id := range []int{delayed, failed, keyed} {
 			tx := db.begin(t)
 			found, err := outbox.RunNow(t.Context(), tx, int64(id))

@@ -30,7 +30,8 @@ func newTimetable(t testing.TB, db *database) *timetable {
 
 func (tt *timetable) start(ctx context.Context, runAt time.Time) error {
 	var us int64
-	err := tt.db.QueryRowContext(ctx, `SELECT (extract(epoch FROM clock_timestamp() - $1::timestamptz) * 1000000)::bigint`, runAt).Scan(&us)
+	err := tt.db.QueryRowContext(ctx, `SELECT (extract(epoch FROM clock_timestamp() - $1::timestamptz) * 1000000)::bigint`,
+		runAt).Scan(&us)
 	tt.mu.Lock()
 	tt.late = append(tt.late, time.Duration(us)*time.Microsecond)
 	tt.mu.Unlock()
@@ -81,9 +82,10 @@ func TestScheduledTasksStartAtTheirTimeWithoutAPoll(t *testing.T) {
 			tt := newTimetable(t, db)
 			const types = 20
 			for i := range types {
-				registerTx(reg, outbox.NewTaskType[payload](fmt.Sprint("TYPE", i)), func(ctx context.Context, _ *sql.Tx, task *outbox.Task[payload]) error {
-					return tt.start(ctx, task.RunAt)
-				})
+				registerTx(reg, outbox.NewTaskType[payload](fmt.Sprint("TYPE", i)),
+					func(ctx context.Context, _ *sql.Tx, task *outbox.Task[payload]) error {
+						return tt.start(ctx, task.RunAt)
+					})
 			}
 			if config.ListenDSN != "" {
 				config.ListenDSN = db.URL
@@ -94,7 +96,8 @@ func TestScheduledTasksStartAtTheirTimeWithoutAPoll(t *testing.T) {
 			}
 			tt.punctual(t, types, func() {
 				db.Do(t, `INSERT INTO outbox.task (task_type, run_at)
-					SELECT 'TYPE' || n, clock_timestamp() + (300 + n * 40) * interval '1 ms' FROM generate_series(0, $1::int - 1) n`, types)
+					SELECT 'TYPE' || n, clock_timestamp() + (300 + n * 40) * interval '1 ms'
+					FROM generate_series(0, $1::int - 1) n`, types)
 				if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'scheduled'`); n == 0 {
 					t.Error("no task is scheduled")
 				}
@@ -150,7 +153,8 @@ func TestTheBackoffCountsFromTheFailure(t *testing.T) {
 			}, handlers.Backoff(constant(time.Minute)), handlers.NoJitter())
 			db.Enqueue(t, kind, 1)
 			once(t, db, reg, relay.Config{})
-			wait := db.Int(t, `SELECT (extract(epoch FROM run_at - $1::timestamptz) * 1000)::int FROM outbox.task WHERE attempt = 1`, failed)
+			wait := db.Int(t, `SELECT (extract(epoch FROM run_at - $1::timestamptz) * 1000)::int FROM outbox.task
+				WHERE attempt = 1`, failed)
 			if wait < 60_000 || wait > 70_000 {
 				t.Errorf("the retry is due %d ms after the failure, want 60,000", wait)
 			}

@@ -38,7 +38,8 @@ func TestNormalWorkLeavesNoErrorInTheServersLog(t *testing.T) {
 		replica := direct(t, server.URL())
 		replicas.Go(func() {
 			patient := schema.LockTimeout(time.Minute) // a busy machine takes more than the default for a version
-			if err := errors.Join(schema.Migrate(t.Context(), replica.DB, patient), schema.GrantRoles(t.Context(), replica.DB, patient)); err != nil {
+			if err := errors.Join(schema.Migrate(t.Context(), replica.DB, patient),
+				schema.GrantRoles(t.Context(), replica.DB, patient)); err != nil {
 				t.Error(err)
 			}
 		})

@@ -21,11 +21,16 @@ import (
 )
 
 // stateSQL is what a handler sees of its session.
-const stateSQL = `SELECT json_build_array(session_user, current_user, current_setting('role'), NULLIF(current_setting('app.tenant', true), ''),
-  (SELECT json_object_agg(name, setting ORDER BY name) FROM pg_settings WHERE source IN ('session', 'client') AND name NOT LIKE 'transaction%'),
-  (SELECT json_agg(relname) FROM pg_class WHERE pg_my_temp_schema() <> 0 AND relnamespace = pg_my_temp_schema() AND relkind = 'r'),
-  (SELECT json_agg(c) FROM pg_listening_channels() c), (SELECT json_agg(name) FROM pg_prepared_statements WHERE from_sql),
-  (SELECT json_agg(name) FROM pg_cursors WHERE is_holdable), (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid())), pg_backend_pid()`
+const stateSQL = `SELECT json_build_array(session_user, current_user, current_setting('role'),
+	NULLIF(current_setting('app.tenant', true), ''),
+  (SELECT json_object_agg(name, setting ORDER BY name) FROM pg_settings WHERE source IN ('session', 'client')
+  AND name NOT LIKE 'transaction%'),
+  (SELECT json_agg(relname) FROM pg_class WHERE pg_my_temp_schema() <> 0 AND relnamespace = pg_my_temp_schema()
+  AND relkind = 'r'),
+  (SELECT json_agg(c) FROM pg_listening_channels() c), (SELECT json_agg(name) FROM pg_prepared_statements
+  WHERE from_sql),
+  (SELECT json_agg(name) FROM pg_cursors WHERE is_holdable), (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'
+  AND pid = pg_backend_pid())), pg_backend_pid()`
 
 var disturbances = []string{
 	`SELECT 1`,
@@ -54,13 +59,14 @@ var disturbers = []string{"tx", "tx that fails", "batch", "complete"}
 // registerDisturber registers a handler that carries out the disturbance that its payload names.
 func registerDisturber(reg *handlers.Registry, kind string) {
 	name, _, fails := strings.Cut(kind, " ")
-	relaytest.Register(reg, name, "DISTURBS", 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-		_, err := tx.ExecContext(ctx, disturbances[tasks[0].Payload.N])
-		if fails {
-			return handlers.Dead(errors.Join(errAlways, err))
-		}
-		return err
-	}, handlers.Keep(time.Hour))
+	relaytest.Register(reg,
+		name, "DISTURBS", 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+			_, err := tx.ExecContext(ctx, disturbances[tasks[0].Payload.N])
+			if fails {
+				return handlers.Dead(errors.Join(errAlways, err))
+			}
+			return err
+		}, handlers.Keep(time.Hour))
 }
 
 var typeWitness = outbox.NewTaskType[payload]("WITNESS")
@@ -87,7 +93,8 @@ func witnesses(t *testing.T, db *database, pool *sql.DB, kind string) (saw []wit
 	}, retrySoon())
 	relaytest.Run(t, pool, reg, relay.Config{Workers: 1, PollInterval: 50 * time.Millisecond})
 	for i := range disturbances {
-		db.Do(t, `INSERT INTO outbox.task (task_type, priority, payload) VALUES ('DISTURBS', 0, $1), ('WITNESS', 1, DEFAULT), ('WITNESS', 1, DEFAULT)`,
+		db.Do(t, `INSERT INTO outbox.task (task_type, priority, payload)
+			VALUES ('DISTURBS', 0, $1), ('WITNESS', 1, DEFAULT), ('WITNESS', 1, DEFAULT)`,
 			fmt.Sprintf(`{"N": %d, "text": "Straße"}`, i))
 		for range 2 {
 			saw = append(saw, <-seen)
@@ -105,7 +112,8 @@ func TestATaskSeesItsSessionAsThePoolMadeIt(t *testing.T) {
 		for _, kind := range disturbers {
 			t.Run(driver+" "+kind, func(t *testing.T) { t.Parallel(); seesItsSession(t, driver, kind, "") })
 		}
-		t.Run(driver+" with a connector that makes it", func(t *testing.T) { t.Parallel(); seesItsSession(t, driver, "tx", made) })
+		t.Run(driver+" with a connector that makes it",
+			func(t *testing.T) { t.Parallel(); seesItsSession(t, driver, "tx", made) })
 	}
 }
 
@@ -173,7 +181,8 @@ func TestADriverResetsItsSessionBeforeEachClaim(t *testing.T) {
 		t.Fatal(err)
 	}
 	var connects, resets atomic.Int64
-	pool := stdlib.OpenDB(*config, stdlib.OptionAfterConnect(func(context.Context, *pgx.Conn) error { connects.Add(1); return nil }),
+	pool := stdlib.OpenDB(*config,
+		stdlib.OptionAfterConnect(func(context.Context, *pgx.Conn) error { connects.Add(1); return nil }),
 		stdlib.OptionResetSession(func(context.Context, *pgx.Conn) error { resets.Add(1); return nil }))
 	t.Cleanup(func() { pool.Close() })
 	const tasks = 50

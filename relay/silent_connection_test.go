@@ -36,33 +36,36 @@ func TestASilentConnectionCostsAWorkerLessThan45Seconds(t *testing.T) {
 		"poll":            {proxy.Statement("outbox: poll"), silentTx},
 	} {
 		for _, how := range []proxy.How{proxy.SilenceRequest, proxy.SilenceReply} {
-			t.Run(name+map[proxy.How]string{proxy.SilenceRequest: ", request", proxy.SilenceReply: ", reply"}[how], func(t *testing.T) {
-				t.Parallel()
-				db := newDatabase(t, "postgres")
-				p, url := relaytest.Through(t, db.URL)
-				pool, err := pgdb.Open(url)
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() { pool.Close() })
-				reg := handlers.New()
-				c.register(reg)
-				run(t, &database{&relaytest.Database{DB: pool, URL: db.URL}}, reg, relay.Config{Workers: 1, PollInterval: 100 * time.Millisecond})
-				db.Enqueue(t, "SILENT", 1)
-				db.Emptied(t, 20*time.Second)
-				caught := make(chan struct{})
-				p.Set(&proxy.Trap{Catches: c.at, How: how, Then: func() { close(caught) }})
-				db.Enqueue(t, "SILENT", 1)
-				<-caught
-				fell := time.Now()
-				db.Enqueue(t, "SILENT", 3)
-				db.Emptied(t, 60*time.Second)
-				if took := time.Since(fell); took > 45*time.Second {
-					t.Errorf("the tasks were done %v after the silence began, want 45 s", took)
-				}
-				db.OnceEach(t, 5)
-				db.becomes(t, 20*time.Second, 1, "the relay's heartbeat goes on", `SELECT count(*) FROM outbox.relay WHERE alive_until > $1::timestamptz + interval '15 s'`, fell.Format(time.RFC3339Nano))
-			})
+			t.Run(name+map[proxy.How]string{proxy.SilenceRequest: ", request", proxy.SilenceReply: ", reply"}[how],
+				func(t *testing.T) {
+					t.Parallel()
+					db := newDatabase(t, "postgres")
+					p, url := relaytest.Through(t, db.URL)
+					pool, err := pgdb.Open(url)
+					if err != nil {
+						t.Fatal(err)
+					}
+					t.Cleanup(func() { pool.Close() })
+					reg := handlers.New()
+					c.register(reg)
+					run(t, &database{&relaytest.Database{DB: pool, URL: db.URL}}, reg,
+						relay.Config{Workers: 1, PollInterval: 100 * time.Millisecond})
+					db.Enqueue(t, "SILENT", 1)
+					db.Emptied(t, 20*time.Second)
+					caught := make(chan struct{})
+					p.Set(&proxy.Trap{Catches: c.at, How: how, Then: func() { close(caught) }})
+					db.Enqueue(t, "SILENT", 1)
+					<-caught
+					fell := time.Now()
+					db.Enqueue(t, "SILENT", 3)
+					db.Emptied(t, 60*time.Second)
+					if took := time.Since(fell); took > 45*time.Second {
+						t.Errorf("the tasks were done %v after the silence began, want 45 s", took)
+					}
+					db.OnceEach(t, 5)
+					db.becomes(t, 20*time.Second, 1, "the relay's heartbeat goes on", `SELECT count(*) FROM outbox.relay
+					WHERE alive_until > $1::timestamptz + interval '15 s'`, fell.Format(time.RFC3339Nano))
+				})
 		}
 	}
 }

@@ -47,7 +47,8 @@ func TestMailArrivesAfterAnOutageOfSixHours(t *testing.T) {
 		mails[id] = true
 	}
 	if len(mails) != 2*each || len(refused) < 2*each*5 {
-		t.Errorf("%d mails arrived after %d refusals, want %d, each refused five times or more", len(mails), len(refused), 2*each)
+		t.Errorf("%d mails arrived after %d refusals, want %d, each refused five times or more", len(mails), len(refused),
+			2*each)
 	}
 	t.Logf("all mail arrived within %v, after %d refusals", passed.Round(time.Minute), len(refused))
 }

@@ -21,11 +21,14 @@ func TestLivenessDoesNotWaitForAStandby(t *testing.T) {
 	defer l.Close()
 	const dead = `'00000000-0000-4000-8000-000000000001'`
 	for _, s := range []string{
-		`INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types, workers) VALUES (` + dead + `, 'h', 1, now() - interval '1 day', '{A}', 1)`,
+		`INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types, workers) VALUES (` + dead +
+			`, 'h', 1, now() - interval '1 day', '{A}', 1)`,
 		`INSERT INTO outbox.task (task_type, payload) SELECT 'A', '1' FROM generate_series(1, 3)`,
-		`INSERT INTO outbox.task (task_type, payload, run_at, state) VALUES ('A', '1', now() - interval '1 second', 'scheduled')`,
+		`INSERT INTO outbox.task (task_type, payload, run_at, state)
+			VALUES ('A', '1', now() - interval '1 second', 'scheduled')`,
 		`INSERT INTO outbox.task (task_type, payload, ordering_key) VALUES ('A', '1', 'k')`,
-		`UPDATE outbox.task SET state = 'leased', relay_id = ` + dead + `, lease_token = ` + dead + `, leased_until = now() + interval '1 hour' WHERE task_id = 1`,
+		`UPDATE outbox.task SET state = 'leased', relay_id = ` + dead + `, lease_token = ` + dead +
+			`, leased_until = now() + interval '1 hour' WHERE task_id = 1`,
 		`INSERT INTO outbox.cancel (task_id) VALUES (2)`,
 		`INSERT INTO outbox.unique_key (task_type, key, task_id) VALUES ('A', 'gone', 1000)`,
 		`INSERT INTO outbox.running (task_id, token, relay_id) VALUES (1000, ` + dead + `, ` + dead + `)`,
@@ -37,7 +40,8 @@ func TestLivenessDoesNotWaitForAStandby(t *testing.T) {
 	if err := l.Beat(ctx); err != nil {
 		t.Errorf("beat: %v", err)
 	}
-	for _, job := range []string{"take over", "check rows", "hear", "give tokens back", "store limits", "reap", "report unhandled types", "sweep keys", "maintain"} {
+	for _, job := range []string{"take over", "check rows", "hear", "give tokens back", "store limits", "reap",
+		"report unhandled types", "sweep keys", "maintain"} {
 		l.done(t, job)
 	}
 	if err := l.PollOnce(ctx); err != nil {

@@ -26,10 +26,15 @@ func TestARelayRefusesADatabaseThatItCannotWorkWith(t *testing.T) {
 		want         error
 		text         string
 	}{
-		{"missing", `DROP SCHEMA outbox CASCADE`, schema.ErrNotMigrated, `the schema "outbox" is at version 0, this code needs ` + version + `: run schema.Migrate`},
-		{"older", `DELETE FROM outbox.migration`, schema.ErrNotMigrated, `the schema "outbox" is at version 0, this code needs ` + version + `: run schema.Migrate`},
-		{"newer", `INSERT INTO outbox.migration (version) VALUES (77)`, schema.ErrNewer, `the schema "outbox" is at version 77, which needs code that knows version 77; this code knows ` + version + `: upgrade the module`},
-		{"read-only", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$`,
+		{"missing", `DROP SCHEMA outbox CASCADE`, schema.ErrNotMigrated,
+			`the schema "outbox" is at version 0, this code needs ` + version + `: run schema.Migrate`},
+		{"older", `DELETE FROM outbox.migration`, schema.ErrNotMigrated,
+			`the schema "outbox" is at version 0, this code needs ` + version + `: run schema.Migrate`},
+		{"newer", `INSERT INTO outbox.migration (version) VALUES (77)`, schema.ErrNewer,
+			`the schema "outbox" is at version 77, which needs code that knows version 77; this code knows ` + version +
+				`: upgrade the module`},
+		{"read-only", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on',
+			current_database()); END $$`,
 			schema.ErrReadOnly, "default_transaction_read_only is on for the role"},
 		{"not in UTF-8", "", schema.ErrUnsupportedEncoding, "has the encoding LATIN1, the outbox needs UTF8"},
 	} {
@@ -68,17 +73,24 @@ func TestNewNamesEachFieldThatIsOutOfRange(t *testing.T) {
 		config   relay.Config
 		want     string
 	}{
-		{all(), relay.Config{Schema: "Outbox"}, `relay: Config.Schema: "Outbox": use a lower-case name like outbox: letters, digits and _ only, at most 63 bytes`},
+		{all(), relay.Config{Schema: "Outbox"},
+			`relay: Config.Schema: "Outbox": use a lower-case name like outbox: letters, digits and _ only, at most 63 bytes`},
 		{all(), relay.Config{Workers: -1}, "relay: Config.Workers: -1: must be between 1 and 1000, or 0 for 10"},
 		{all(), relay.Config{Workers: 1001}, "relay: Config.Workers: 1001: must be between 1 and 1000, or 0 for 10"},
 		{all(), relay.Config{Order: 2}, "relay: Config.Order: 2: must be InOrder or Random"},
-		{all(), relay.Config{PollInterval: time.Millisecond}, "relay: Config.PollInterval: 1ms: must be between 10ms and 1m, or 0 for 1s"},
-		{all(), relay.Config{DeadRetention: -1}, "relay: Config.DeadRetention: -1ns: must not be negative; 0 keeps dead letters for ever"},
-		{all(), relay.Config{PollInterval: time.Hour}, "relay: Config.PollInterval: 1h0m0s: must be between 10ms and 1m, or 0 for 1s"},
-		{handlers.New(), relay.Config{Workers: -3, Order: -1}, "relay: Config.Workers: -3: must be between 1 and 1000, or 0 for 10\n" +
-			"relay: Config.Order: -1: must be InOrder or Random\nrelay: the registry has no handler: register the handlers before relay.New"},
-		{all(), relay.Config{ListenDSN: "postgres://app:hunter2@localhost:port/app"}, "relay: Config.ListenDSN is not a connection string of lib/pq (its text is not shown)"},
-		{all(), relay.Config{ListenDSN: "host=localhost", ListenDSNFunc: func(context.Context) (string, error) { return "", nil }},
+		{all(), relay.Config{PollInterval: time.Millisecond},
+			"relay: Config.PollInterval: 1ms: must be between 10ms and 1m, or 0 for 1s"},
+		{all(), relay.Config{DeadRetention: -1},
+			"relay: Config.DeadRetention: -1ns: must not be negative; 0 keeps dead letters for ever"},
+		{all(), relay.Config{PollInterval: time.Hour},
+			"relay: Config.PollInterval: 1h0m0s: must be between 10ms and 1m, or 0 for 1s"},
+		{handlers.New(), relay.Config{Workers: -3, Order: -1},
+			"relay: Config.Workers: -3: must be between 1 and 1000, or 0 for 10\n" +
+				"relay: Config.Order: -1: must be InOrder or Random\nrelay: the registry has no handler: register the handlers before relay.New"},
+		{all(), relay.Config{ListenDSN: "postgres://app:hunter2@localhost:port/app"},
+			"relay: Config.ListenDSN is not a connection string of lib/pq (its text is not shown)"},
+		{all(), relay.Config{ListenDSN: "host=localhost",
+			ListenDSNFunc: func(context.Context) (string, error) { return "", nil }},
 			"relay: Config.ListenDSN and Config.ListenDSNFunc are both set: set one of them"},
 		{nil, relay.Config{}, "relay: New needs a *sql.DB and a *handlers.Registry, not nil"},
 	} {
@@ -106,7 +118,8 @@ func TestAPoolThatIsTooSmallForTheWorkersIsRefused(t *testing.T) {
 		{leased(leasedEffect), 11, 200, "need 12"},
 	} {
 		db.SetMaxOpenConns(c.limit)
-		if _, err := relay.New(db.DB, c.reg, relay.Config{Workers: c.workers}); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := relay.New(db.DB, c.reg, relay.Config{Workers: c.workers}); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("got error %v, want %s", err, c.want)
 		}
 	}
@@ -205,19 +218,26 @@ func TestAnOutboxOfAnotherName(t *testing.T) {
 	}
 	db.enqueueEach(t, 3)
 	reg := all()
-	registerTx(reg, outbox.NewTaskType[payload]("BAD"), func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return errAlways },
+	registerTx(reg, outbox.NewTaskType[payload]("BAD"), func(context.Context, *sql.Tx, *outbox.Task[payload]) error {
+		return errAlways
+	},
 		handlers.MaxAttempts(2), retrySoon())
 	p := newProbe(reg, "PROBE")
-	r := run(t, open(t, db.URL), reg, relay.Config{Schema: name, ListenDSN: db.URL, PollInterval: time.Minute, Order: relay.Random})
-	eventually(t, 20*time.Second, "the relay requests wake-ups", func() bool { return db.Int(t, `SELECT last_value FROM "user".wake`) > 0 })
+	r := run(t, open(t, db.URL),
+		reg, relay.Config{Schema: name, ListenDSN: db.URL, PollInterval: time.Minute, Order: relay.Random})
+	eventually(t, 20*time.Second, "the relay requests wake-ups", func() bool {
+		return db.Int(t, `SELECT last_value FROM "user".wake`) > 0
+	})
 	for _, kind := range []string{"TX", "BATCH", "LEASED", "BAD", "UNKNOWN"} {
 		db.Do(t, `INSERT INTO "user".task (task_type) SELECT $1 FROM generate_series(1, 50)`, kind)
 	}
-	db.becomes(t, 30*time.Second, 50, "all tasks but those of an unknown type are done", `SELECT count(*) FROM "user".task`)
+	db.becomes(t, 30*time.Second, 50, "all tasks but those of an unknown type are done",
+		`SELECT count(*) FROM "user".task`)
 	db.want(t, 150, "effects", `SELECT count(*) FROM effect`)
 	db.want(t, 50, "dead letters", `SELECT count(*) FROM "user".dead_task WHERE attempt = 2`)
 	db.inTx(t, func(tx *sql.Tx) error {
-		_, err := outbox.Enqueue(t.Context(), tx, p.taskType, payload{}, outbox.Schema(name), outbox.After(300*time.Millisecond))
+		_, err := outbox.Enqueue(t.Context(), tx, p.taskType, payload{}, outbox.Schema(name),
+			outbox.After(300*time.Millisecond))
 		return err
 	})
 	<-p.started

@@ -34,14 +34,17 @@ func statsOf(t testing.TB, q outbox.StatsQuerier, taskType string) outbox.TypeSt
 
 // counts are the numbers of s without its times.
 func counts(s outbox.TypeStats) string {
-	return fmt.Sprintf("ready %d scheduled %d leased %d dead %d finished %d failed %d", s.Ready, s.Scheduled, s.Leased, s.Dead, s.Finished, s.Failed)
+	return fmt.Sprintf("ready %d scheduled %d leased %d dead %d finished %d failed %d", s.Ready, s.Scheduled, s.Leased,
+		s.Dead, s.Finished, s.Failed)
 }
 
 func TestStatsUseNoParallelWorkers(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	db.Do(t, `INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind) SELECT 0, 0, 'T', 'ready' FROM generate_series(1, 50000)`)
-	eager := direct(t, with(t, db.URL, "options", "-c parallel_setup_cost=0 -c parallel_tuple_cost=0 -c min_parallel_table_scan_size=0"))
+	db.Do(t, `INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind) SELECT 0, 0, 'T', 'ready'
+		FROM generate_series(1, 50000)`)
+	eager := direct(t, with(t,
+		db.URL, "options", "-c parallel_setup_cost=0 -c parallel_tuple_cost=0 -c min_parallel_table_scan_size=0"))
 	explain(t, eager, false, statsSQL(t)).each(func(p plan) {
 		if strings.Contains(p.Node, "Gather") {
 			t.Error("the plan has workers")
@@ -53,7 +56,8 @@ func TestStatsCountEachState(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	db.Do(t, `INSERT INTO outbox.task (task_type, priority, run_at, state) VALUES
-		('A', 0, now() - interval '2 hours', 'ready'), ('A', -1, now() - interval '1 hour', 'ready'), ('A', 0, now() + interval '3 hours', 'ready'),
+		('A', 0, now() - interval '2 hours', 'ready'), ('A', -1, now() - interval '1 hour', 'ready'), ('A', 0,
+		now() + interval '3 hours', 'ready'),
 		('A', 0, now() + interval '5 hours', 'ready'), ('B', 0, now() + interval '1 hour', 'scheduled')`)
 	db.Do(t, `INSERT INTO outbox.task (task_type, state, relay_id, lease_token) VALUES ('A', 'leased', $1, $1)`, someUUID)
 	near := func(what string, got, want time.Duration) {
@@ -70,15 +74,22 @@ func TestStatsCountEachState(t *testing.T) {
 		t.Errorf("B: got %s, want %s", got, want)
 	}
 	for _, step := range []struct{ name, statement, want string }{
-		{"an update of what is not counted", `UPDATE outbox.task SET priority = 3`, "ready 2 scheduled 2 leased 1 dead 0 finished 0 failed 0"},
-		{"promote", `UPDATE outbox.task SET state = 'ready' WHERE state = 'scheduled' AND task_type = 'A'`, "ready 4 scheduled 0 leased 1 dead 0 finished 0 failed 0"},
-		{"another type", `UPDATE outbox.task SET task_type = 'B' WHERE task_id = 1`, "ready 3 scheduled 0 leased 1 dead 0 finished 0 failed 0"},
-		{"and back", `UPDATE outbox.task SET task_type = 'A' WHERE task_id = 1`, "ready 4 scheduled 0 leased 1 dead 0 finished 0 failed 0"},
+		{"an update of what is not counted", `UPDATE outbox.task SET priority = 3`,
+			"ready 2 scheduled 2 leased 1 dead 0 finished 0 failed 0"},
+		{"promote", `UPDATE outbox.task SET state = 'ready' WHERE state = 'scheduled' AND task_type = 'A'`,
+			"ready 4 scheduled 0 leased 1 dead 0 finished 0 failed 0"},
+		{"another type", `UPDATE outbox.task SET task_type = 'B' WHERE task_id = 1`,
+			"ready 3 scheduled 0 leased 1 dead 0 finished 0 failed 0"},
+		{"and back", `UPDATE outbox.task SET task_type = 'A' WHERE task_id = 1`,
+			"ready 4 scheduled 0 leased 1 dead 0 finished 0 failed 0"},
 		{"dead letter", `WITH d AS (DELETE FROM outbox.task WHERE task_id = 2 RETURNING *)
-			INSERT INTO outbox.dead_task (task_id, run_at, created_at, priority, attempt, max_attempts, reason, task_type, payload)
-			SELECT task_id, run_at, created_at, priority, 1, 1, 'handler', task_type, payload FROM d`, "ready 3 scheduled 0 leased 1 dead 1 finished 0 failed 0"},
+			INSERT INTO outbox.dead_task (task_id, run_at, created_at, priority, attempt, max_attempts, reason, task_type,
+			payload)
+			SELECT task_id, run_at, created_at, priority, 1, 1, 'handler', task_type, payload
+			FROM d`, "ready 3 scheduled 0 leased 1 dead 1 finished 0 failed 0"},
 		{"redrive", `WITH d AS (DELETE FROM outbox.dead_task RETURNING *)
-			INSERT INTO outbox.task (task_id, task_type, payload) OVERRIDING SYSTEM VALUE SELECT task_id, task_type, payload FROM d`, "ready 4 scheduled 0 leased 1 dead 0 finished 0 failed 0"},
+			INSERT INTO outbox.task (task_id, task_type, payload) OVERRIDING SYSTEM VALUE SELECT task_id, task_type, payload
+			FROM d`, "ready 4 scheduled 0 leased 1 dead 0 finished 0 failed 0"},
 		{"done", `DELETE FROM outbox.task WHERE task_id = 2`, "ready 3 scheduled 0 leased 1 dead 0 finished 1 failed 0"},
 		{"truncate", `TRUNCATE outbox.task, outbox.dead_task`, "ready 0 scheduled 0 leased 0 dead 0 finished 1 failed 0"},
 	} {
@@ -121,9 +132,11 @@ func TestCountsAreExactBesideWritersAndFolds(t *testing.T) {
 			return err
 		}
 	}
-	loop(exec(`INSERT INTO outbox.task (task_type, run_at) SELECT (ARRAY['A', 'B', 'C'])[1 + n % 3], now() + (n % 2) * interval '1 hour' FROM generate_series(1, 10) n`))
+	loop(exec(`INSERT INTO outbox.task (task_type, run_at) SELECT (ARRAY['A', 'B', 'C'])[1 + n % 3],
+		now() + (n % 2) * interval '1 hour' FROM generate_series(1, 10) n`))
 	loop(exec(`DELETE FROM outbox.task WHERE task_id IN (SELECT task_id FROM outbox.task WHERE task_type = 'A' LIMIT 5)`))
-	loop(exec(`UPDATE outbox.task SET state = CASE state WHEN 'ready' THEN 'scheduled' ELSE 'ready' END WHERE task_id IN (SELECT task_id FROM outbox.task WHERE task_type = 'B' ORDER BY task_id LIMIT 20)`))
+	loop(exec(`UPDATE outbox.task SET state = CASE state WHEN 'ready' THEN 'scheduled' ELSE 'ready' END
+		WHERE task_id IN (SELECT task_id FROM outbox.task WHERE task_type = 'B' ORDER BY task_id LIMIT 20)`))
 	loop(func() error { // an app that changes its mind
 		tx, err := db.BeginTx(ctx, nil)
 		if err != nil {
@@ -154,7 +167,8 @@ func TestCountsAreExactBesideWritersAndFolds(t *testing.T) {
 		want := map[string]string{}
 		for _, of := range []string{"A", "B", "C"} {
 			var n, ready int
-			if err := tx.QueryRow(`SELECT count(*), count(*) FILTER (WHERE state = 'ready') FROM outbox.task WHERE task_type = $1`, of).Scan(&n, &ready); err != nil {
+			if err := tx.QueryRow(`SELECT count(*), count(*) FILTER (WHERE state = 'ready') FROM outbox.task
+				WHERE task_type = $1`, of).Scan(&n, &ready); err != nil {
 				t.Fatal(err)
 			}
 			if n > 0 {
@@ -185,7 +199,8 @@ func TestStatsCostTheSameAtAnyNumberOfTasks(t *testing.T) {
 	}
 	for _, size := range sizes {
 		db.Do(t, `TRUNCATE outbox.task`)
-		db.Do(t, `INSERT INTO outbox.task (task_type, payload, run_at) SELECT 'TYPE' || n % 10, '{"user_id": 12345}', now() + (n / 10 % 2) * interval '1 hour' FROM generate_series(1, $1::int) n`, size)
+		db.Do(t, `INSERT INTO outbox.task (task_type, payload, run_at) SELECT 'TYPE' || n % 10, '{"user_id": 12345}',
+			now() + (n / 10 % 2) * interval '1 hour' FROM generate_series(1, $1::int) n`, size)
 		db.Int(t, sent["fold the log of counts"], 1_000_000)
 		for _, table := range []string{"task", "counter_log", "counter"} {
 			db.Do(t, `VACUUM ANALYZE outbox.`+table)

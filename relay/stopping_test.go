@@ -30,7 +30,8 @@ func TestARelayThatStopsSaysWhatItWaitsForAndInTheEndWhichTasks(t *testing.T) {
 		for name, n := range map[string]int{"TX": 1, "BATCH": 3, "LEASED": 1} {
 			db.Enqueue(t, name, n)
 		}
-		r, err := relay.New(open(t, db.URL).DB, reg, relay.Config{Workers: 4, DrainTimeout: drain, PollInterval: 50 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(log, nil))})
+		r, err := relay.New(open(t, db.URL).DB, reg, relay.Config{Workers: 4, DrainTimeout: drain,
+			PollInterval: 50 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(log, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -62,8 +63,10 @@ func TestARelayThatStopsSaysWhatItWaitsForAndInTheEndWhichTasks(t *testing.T) {
 	}
 	log.Want(t, 2, says)
 	log.Want(t, 1, "the drain timeout has passed")
-	log.Want(t, 1, db.Text(t, `SELECT 'task_ids="map[' || string_agg(task_type || ':[' || ids || ']', ' ' ORDER BY task_type) || ']"'
-		FROM (SELECT task_type, string_agg(task_id::text, ' ' ORDER BY task_id) AS ids FROM outbox.task GROUP BY task_type) t`))
+	log.Want(t, 1, db.Text(t, `SELECT 'task_ids="map[' || string_agg(task_type || ':[' || ids || ']', ' '
+		ORDER BY task_type) || ']"'
+		FROM (SELECT task_type, string_agg(task_id::text, ' ' ORDER BY task_id) AS ids FROM outbox.task
+		GROUP BY task_type) t`))
 
 	db.Do(t, `DELETE FROM outbox.task`)
 	idle := run(t, db, all(), relay.Config{})

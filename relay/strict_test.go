@@ -27,9 +27,13 @@ func TestTasksOfARenamedFieldFailOrAreLogged(t *testing.T) {
 	reg := handlers.New()
 	kinds := []string{"tx", "batch", "leased", "complete"}
 	for _, kind := range kinds {
-		for name, opts := range map[string][]handlers.Option{"STRICT ": {handlers.Strict(), handlers.MaxAttempts(2), relaytest.RetrySoon()}, "LAX ": nil} {
-			relaytest.Register(reg, kind, name+kind, 10, func(context.Context, outbox.Tx, []*outbox.Task[letter]) error { return nil }, opts...)
-			db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT $1, '{"email": "hunter2", "address": {"zip": "hunter2"}}' FROM generate_series(1, 3)`, name+kind)
+		for name, opts := range map[string][]handlers.Option{"STRICT ": {handlers.Strict(), handlers.MaxAttempts(2),
+			relaytest.RetrySoon()}, "LAX ": nil} {
+			relaytest.Register(reg, kind, name+kind, 10, func(context.Context, outbox.Tx, []*outbox.Task[letter]) error {
+				return nil
+			}, opts...)
+			db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT $1,
+				'{"email": "hunter2", "address": {"zip": "hunter2"}}' FROM generate_series(1, 3)`, name+kind)
 		}
 	}
 	log := ""
@@ -45,7 +49,8 @@ func TestTasksOfARenamedFieldFailOrAreLogged(t *testing.T) {
 	}
 	for _, kind := range kinds {
 		db.wantText(t, `3 handlers: the payload does not decode: unknown field "email", unknown field "address.zip", required field "email_address" is missing`,
-			`SELECT count(*) || ' ' || min(last_error) FROM outbox.dead_task WHERE task_type = $1 AND attempt = 2 AND reason = 'attempts'`, "STRICT "+kind)
+			`SELECT count(*) || ' ' || min(last_error) FROM outbox.dead_task WHERE task_type = $1 AND attempt = 2
+				AND reason = 'attempts'`, "STRICT "+kind)
 		for _, field := range []string{"email", "address.zip"} {
 			count(`level=WARN msg="outbox: a payload has a field that its Go type does not have; its value is ignored" task_type="LAX `+kind+`" field=`+field+" ", 1)
 		}

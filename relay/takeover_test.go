@@ -64,11 +64,13 @@ func testNothingIsTakenOverEarly(t *testing.T) {
 		VALUES ('00000000-0000-4000-8000-000000000000', 'h', 1, now() - interval '1 hour', '{}')`)
 	db.Do(t, `INSERT INTO outbox.task (task_type, state, attempt, relay_id, lease_token, leased_until) VALUES
 		('LEASED', 'leased', 1, '00000000-0000-4000-8000-000000000000', '00000000-0000-4000-8000-000000000001', NULL),
-		('LEASED', 'leased', 1, '00000000-0000-4000-8000-000000000000', '00000000-0000-4000-8000-000000000002', now() - interval '1 hour')`)
+		('LEASED', 'leased', 1, '00000000-0000-4000-8000-000000000000', '00000000-0000-4000-8000-000000000002',
+		now() - interval '1 hour')`)
 	run(t, db, leased(leasedEffect), relay.Config{PollInterval: 100 * time.Millisecond})
 	db.Emptied(t, 30*time.Second)
 	var first, last float64
-	if err := db.QueryRow(`SELECT min(d), max(d) FROM (SELECT extract(epoch FROM at - started_at) AS d FROM effect, outbox.relay WHERE pid <> 1) s`).Scan(&first, &last); err != nil {
+	if err := db.QueryRow(`SELECT min(d), max(d) FROM (SELECT extract(epoch FROM at - started_at) AS d
+		FROM effect, outbox.relay WHERE pid <> 1) s`).Scan(&first, &last); err != nil {
 		t.Fatal(err)
 	}
 	if first < 9.95 || relaytest.Timing && last > 15 {
@@ -101,7 +103,9 @@ func testLostHeartbeat(t *testing.T) {
 	if after := time.Since(locked); after < 6*time.Second || relaytest.Timing && after > 13*time.Second {
 		t.Errorf("it ended %v after the last heartbeat at most 3 s before; leases last 10 s", after)
 	}
-	eventually(t, 10*time.Second, "the task is handed back without an attempt", func() bool { return db.taskState(t) == "ready 0" })
+	eventually(t, 10*time.Second, "the task is handed back without an attempt", func() bool {
+		return db.taskState(t) == "ready 0"
+	})
 	release()
 	db.Emptied(t, 15*time.Second)
 	db.OnceEach(t, 1)

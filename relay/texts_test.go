@@ -93,14 +93,16 @@ func TestManyTasksOfEachKindTakeFewStatementTexts(t *testing.T) {
 	for _, k := range kinds {
 		relaytest.Register(reg, k.kind, k.name, 4, act(k.fails), append(k.opts, retrySoon())...)
 		// Each task has a timeout of its own.
-		db.Do(t, `INSERT INTO outbox.task (task_type, payload, timeout_ms) SELECT $1, jsonb_build_object('n', n), 20000 + n FROM generate_series(1, $2::int) n`, k.name, each)
+		db.Do(t, `INSERT INTO outbox.task (task_type, payload, timeout_ms) SELECT $1, jsonb_build_object('n', n), 20000 + n
+			FROM generate_series(1, $2::int) n`, k.name, each)
 	}
 	canceled := make(chan int64)
-	relaytest.Register(reg, "tx", "CANCELED", 1, func(ctx context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
-		canceled <- tasks[0].ID
-		<-ctx.Done()
-		return ctx.Err()
-	})
+	relaytest.Register(reg,
+		"tx", "CANCELED", 1, func(ctx context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
+			canceled <- tasks[0].ID
+			<-ctx.Done()
+			return ctx.Err()
+		})
 	db.Enqueue(t, "CANCELED", 1)
 	run(t, pool, reg, relay.Config{Workers: 8, PollInterval: 50 * time.Millisecond})
 	db.cancel(t, int(<-canceled))
@@ -112,7 +114,8 @@ func TestManyTasksOfEachKindTakeFewStatementTexts(t *testing.T) {
 		for i, one := range texts {
 			texts[i] = one[:min(len(one), 120)]
 		}
-		t.Errorf("%d texts of statements for %d tasks of each of %d kinds, want %d at most:\n%s", n, each, len(kinds), each, strings.Join(texts[:min(n, 60)], "\n"))
+		t.Errorf("%d texts of statements for %d tasks of each of %d kinds, want %d at most:\n%s", n, each, len(kinds), each,
+			strings.Join(texts[:min(n, 60)], "\n"))
 	}
 	db.Do(t, `TRUNCATE outbox.done_task`)
 }

@@ -33,7 +33,10 @@ func TestARateLimitOfSixHoursUsesNoAttempt(t *testing.T) {
 	}
 	reg := handlers.New()
 	registerTx(reg, typeTx, func(_ context.Context, _ *sql.Tx, task *outbox.Task[payload]) error { return send(task) })
-	registerTx(reg, outbox.NewTaskType[payload]("GROUP"), func(_ context.Context, _ *sql.Tx, task *outbox.Task[payload]) error { return send(task) },
+	registerTx(reg, outbox.NewTaskType[payload]("GROUP"),
+		func(_ context.Context, _ *sql.Tx, task *outbox.Task[payload]) error {
+			return send(task)
+		},
 		handlers.GroupCommit(10, within))
 	handlers.Batch(reg, typeBatch, 10, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
 		some := handlers.BatchError{}
@@ -71,7 +74,8 @@ func TestARateLimitOfSixHoursUsesNoAttempt(t *testing.T) {
 		t.Errorf("the handlers saw attempt %d, want 1", n)
 	}
 	want := fmt.Sprintf("0 1 throttled %d send: retry after 1s: 429 Too Many Requests t", rounds)
-	if got := db.Text(t, `SELECT string_agg(DISTINCT concat_ws(' ', attempt, jsonb_array_length(timeline), timeline -> 0 ->> 'event', timeline -> 0 ->> 'times', last_error,
+	if got := db.Text(t, `SELECT string_agg(DISTINCT concat_ws(' ', attempt, jsonb_array_length(timeline),
+		timeline -> 0 ->> 'event', timeline -> 0 ->> 'times', last_error,
 		(timeline -> 0 ->> 'error') = last_error), ', ') FROM outbox.task`); got != want {
 		t.Errorf("the tasks are %q, want %q", got, want)
 	}
@@ -99,11 +103,14 @@ func TestARateLimitForEverEndsInTheDeadLetters(t *testing.T) {
 		db.Enqueue(t, "HOUR", 1)
 		run := func() string {
 			once(t, db, reg, relay.Config{Workers: 1})
-			return db.Text(t, `SELECT COALESCE(string_agg(concat_ws(' ', task_type, attempt, reason), ', ' ORDER BY task_type), '') FROM (
-				SELECT task_type, attempt, NULL AS reason FROM outbox.task UNION ALL SELECT task_type, attempt, reason FROM outbox.dead_task) AS t`)
+			return db.Text(t, `SELECT COALESCE(string_agg(concat_ws(' ', task_type, attempt, reason), ', '
+				ORDER BY task_type), '') FROM (
+				SELECT task_type, attempt, NULL AS reason FROM outbox.task UNION ALL SELECT task_type, attempt, reason
+				FROM outbox.dead_task) AS t`)
 		}
 		pass := func(d string) {
-			db.Do(t, `UPDATE outbox.task SET run_at = now(), timeline = jsonb_set(timeline, '{0,at}', to_jsonb((timeline -> 0 ->> 'at')::timestamptz - $1::interval))`, d)
+			db.Do(t, `UPDATE outbox.task SET run_at = now(), timeline = jsonb_set(timeline, '{0,at}',
+				to_jsonb((timeline -> 0 ->> 'at')::timestamptz - $1::interval))`, d)
 		}
 		var got []string
 		got = append(got, run())
@@ -117,7 +124,8 @@ func TestARateLimitForEverEndsInTheDeadLetters(t *testing.T) {
 		got = append(got, run())
 		pass("1 hour")
 		got = append(got, run())
-		want := []string{"DAYS 0, HOUR 0", "DAYS 0, HOUR 0", "DAYS 0, HOUR 1 handler", "DAYS 0, HOUR 1 handler", "DAYS 1, HOUR 1 handler", "DAYS 2 attempts, HOUR 1 handler"}
+		want := []string{"DAYS 0, HOUR 0", "DAYS 0, HOUR 0", "DAYS 0, HOUR 1 handler", "DAYS 0, HOUR 1 handler",
+			"DAYS 1, HOUR 1 handler", "DAYS 2 attempts, HOUR 1 handler"}
 		if strings.Join(got, "; ") != strings.Join(want, "; ") {
 			t.Errorf("the tasks were\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
@@ -144,7 +152,8 @@ func TestARateLimitIsLoggedOnceInARow(t *testing.T) {
 		log += once(t, db, reg, relay.Config{})
 		db.Do(t, `UPDATE outbox.task SET run_at = now()`)
 	}
-	if n, all := strings.Count(log, `level=INFO msg="outbox: a task was throttled" task_type=LEASED`), strings.Count(log, "a task was throttled"); n != 1 || all != 3 {
+	if n, all := strings.Count(log, `level=INFO msg="outbox: a task was throttled" task_type=LEASED`), strings.Count(log,
+		"a task was throttled"); n != 1 || all != 3 {
 		t.Errorf("%d records at Info of %d, want 1 of 3:\n%s", n, all, log)
 	}
 }

@@ -32,7 +32,8 @@ func TestEachTaskCanHaveATimeoutOfItsOwn(t *testing.T) {
 			return nil
 		}
 		settings := func(ctx context.Context, tx outbox.Tx) (text string) {
-			if err := tx.QueryRowContext(ctx, `SELECT current_setting('statement_timeout') || ' ' || current_setting('idle_in_transaction_session_timeout')`).Scan(&text); err != nil {
+			if err := tx.QueryRowContext(ctx, `SELECT current_setting('statement_timeout') || ' ' ||
+				current_setting('idle_in_transaction_session_timeout')`).Scan(&text); err != nil {
 				t.Error(err)
 			}
 			return text
@@ -94,7 +95,8 @@ func TestEachTaskCanHaveATimeoutOfItsOwn(t *testing.T) {
 			// database's timeout.
 			first, last := begun.Add(want.timeout), got.at.Add(want.timeout+want.timeout/20+250*time.Millisecond)
 			if got.deadline.Before(first) || got.deadline.After(last) {
-				t.Errorf("%s: the context ends %v after the call, want %v after the claim", name, got.deadline.Sub(got.at), want.timeout)
+				t.Errorf("%s: the context ends %v after the call, want %v after the claim", name, got.deadline.Sub(got.at),
+					want.timeout)
 			}
 		}
 	})

@@ -15,8 +15,10 @@ const unhandled = "no relay has a handler for this task type"
 // untouched checks that the n tasks of a type are as they were enqueued.
 func untouched(t testing.TB, db *database, taskType string, n int) {
 	t.Helper()
-	db.want(t, n, "untouched tasks of type "+taskType, `SELECT count(*) FROM outbox.task WHERE task_type = $1 AND attempt = 0 AND attempted_at IS NULL
-		AND relay_id IS NULL AND last_error IS NULL AND state = CASE WHEN run_at > created_at THEN 'scheduled' ELSE 'ready' END`, taskType)
+	db.want(t, n, "untouched tasks of type "+taskType, `SELECT count(*) FROM outbox.task WHERE task_type = $1
+		AND attempt = 0 AND attempted_at IS NULL
+		AND relay_id IS NULL AND last_error IS NULL AND state = CASE
+		WHEN run_at > created_at THEN 'scheduled' ELSE 'ready' END`, taskType)
 }
 
 // F11.
@@ -25,8 +27,10 @@ func TestATypeWithoutAHandlerIsLeftAloneAndReportedAtTheStart(t *testing.T) {
 	db, reg := newDatabase(t), handlers.New()
 	db.Enqueue(t, "MANY", 1500)
 	db.Enqueue(t, "FEW", 3)
-	db.Do(t, `INSERT INTO outbox.task (task_type, run_at) SELECT 'LATER', now() + interval '1 day' FROM generate_series(1, 5)`)
-	db.Do(t, `INSERT INTO outbox.task (task_type, run_at) SELECT 'MANY', now() + interval '1 day' FROM generate_series(1, 5)`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, run_at) SELECT 'LATER', now() + interval '1 day'
+		FROM generate_series(1, 5)`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, run_at) SELECT 'MANY', now() + interval '1 day'
+		FROM generate_series(1, 5)`)
 	registerTx(reg, typeTx, txEffect)
 	r := run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
 	eventually(t, 10*time.Second, "three types are reported", func() bool { return r.Log.Count(unhandled) == 3 })
@@ -36,7 +40,8 @@ func TestATypeWithoutAHandlerIsLeftAloneAndReportedAtTheStart(t *testing.T) {
 		}
 	}
 	db.Enqueue(t, "TX", 100)
-	db.becomes(t, 20*time.Second, 0, "the relay's own type is worked on", `SELECT count(*) FROM outbox.task WHERE task_type = 'TX'`)
+	db.becomes(t, 20*time.Second, 0, "the relay's own type is worked on", `SELECT count(*) FROM outbox.task
+		WHERE task_type = 'TX'`)
 	r.Stop()
 	untouched(t, db, "MANY", 1505)
 	untouched(t, db, "FEW", 3)
@@ -61,7 +66,8 @@ func TestATypeIsReportedOnceAMinuteUnlessALivingRelayHandlesIt(t *testing.T) {
 	l := newLoops(resting(t, db, idle(), log), "")
 	defer l.Close()
 	db.Enqueue(t, "LEASED", 1)
-	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES ($1, 'h', 1, now() + interval '1 hour', '{LEASED}')`, liveRelay)
+	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types)
+		VALUES ($1, 'h', 1, now() + interval '1 hour', '{LEASED}')`, liveRelay)
 	for i, alive := range []string{"1 hour", "-1 second"} {
 		db.Do(t, `UPDATE outbox.relay SET alive_until = now() + $2::interval WHERE relay_id = $1`, liveRelay, alive)
 		if rest := l.done(t, "report unhandled types"); rest != time.Minute {

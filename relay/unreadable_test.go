@@ -51,7 +51,8 @@ func (db *database) destroy(t *testing.T, id int64, xid string) {
 	defer func() { _ = tx.Rollback() }()
 	// PostgreSQL lets nobody change a TOAST table, so it is a plain one for the moment.
 	kind := `UPDATE pg_class SET relkind = '%s' WHERE oid = '` + toast + `'::regclass`
-	for _, query := range []string{fmt.Sprintf(kind, "r"), `DELETE FROM ` + toast + ` WHERE xmin = '` + xid + `'`, fmt.Sprintf(kind, "t")} {
+	for _, query := range []string{fmt.Sprintf(kind, "r"), `DELETE FROM ` + toast + ` WHERE xmin = '` + xid + `'`,
+		fmt.Sprintf(kind, "t")} {
 		if _, err := tx.Exec(query); err != nil {
 			t.Fatalf("%s: %v", query, err)
 		}
@@ -103,7 +104,8 @@ func TestATaskThatCannotBeReadIsSetAsideAndNamed(t *testing.T) {
 			reg := handlers.New()
 			count := func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
 				for _, task := range tasks {
-					if _, err := db.ExecContext(ctx, `INSERT INTO effect (task_id, attempt) VALUES ($1, $2)`, task.ID, task.Attempt); err != nil {
+					if _, err := db.ExecContext(ctx, `INSERT INTO effect (task_id, attempt) VALUES ($1, $2)`, task.ID,
+						task.Attempt); err != nil {
 						return err
 					}
 				}
@@ -117,7 +119,8 @@ func TestATaskThatCannotBeReadIsSetAsideAndNamed(t *testing.T) {
 			} else {
 				r := run(t, db, reg, relay.Config{Workers: 20, PollInterval: 50 * time.Millisecond})
 				db.becomes(t, 20*time.Second, 2, "the other tasks are done", `SELECT count(*) FROM outbox.task`)
-				db.becomes(t, 20*time.Second, 2, "those that cannot be read are put off", `SELECT count(*) FROM outbox.task WHERE state = 'scheduled'`)
+				db.becomes(t, 20*time.Second, 2, "those that cannot be read are put off",
+					`SELECT count(*) FROM outbox.task WHERE state = 'scheduled'`)
 				if err := r.Health(); err != nil {
 					t.Errorf("Health: %v", err)
 				}
@@ -125,7 +128,8 @@ func TestATaskThatCannotBeReadIsSetAsideAndNamed(t *testing.T) {
 			}
 			db.want(t, 23, "effects in the first attempt", `SELECT count(*) FROM effect WHERE attempt = 1`)
 			db.want(t, fmt.Sprintf("%d 0 true, %d 0 true", bad, worse), "put off for long, with the reason",
-				`SELECT string_agg(task_id || ' ' || attempt || ' ' || (last_error LIKE '%cannot be read%chunk%' AND run_at > now() + interval '50 minutes'), ', ' ORDER BY task_id) FROM outbox.task`)
+				`SELECT string_agg(task_id || ' ' || attempt || ' ' || (last_error LIKE '%cannot be read%chunk%'
+					AND run_at > now() + interval '50 minutes'), ', ' ORDER BY task_id) FROM outbox.task`)
 			if strings.Contains(log, outageBegins) {
 				t.Error("an outage was logged")
 			}
@@ -163,7 +167,8 @@ func TestATaskThatCannotBeReadIsPromotedAndTakenOverAsOthers(t *testing.T) {
 	l.Close()
 	once(t, db, all(), relay.Config{})
 	db.want(t, 3, "effects", `SELECT count(*) FROM effect`)
-	db.want(t, 3, "put off", `SELECT count(*) FROM outbox.task WHERE state = 'scheduled' AND run_at > now() AND attempt = 0 AND last_error IS NOT NULL`)
+	db.want(t, 3, "put off", `SELECT count(*) FROM outbox.task WHERE state = 'scheduled' AND run_at > now() AND attempt = 0
+		AND last_error IS NOT NULL`)
 	db.Do(t, `TRUNCATE outbox.task`) // not DELETE, which PostgreSQL 14 refuses
 }
 
@@ -200,10 +205,13 @@ func TestAnOldTaskThatCannotBeReadIsSetAside(t *testing.T) {
 			bad := db.damaged(t, "IT", "priority = 5")
 			db.Enqueue(t, "IT", 60)
 			reg := handlers.New()
-			relaytest.Register(reg, kind, "IT", 1, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error { return nil })
+			relaytest.Register(reg, kind, "IT", 1, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+				return nil
+			})
 			r := run(t, db, reg, relay.Config{Workers: 1, PollInterval: 50 * time.Millisecond})
 			db.becomes(t, 20*time.Second, 1, "the other tasks are done", `SELECT count(*) FROM outbox.task`)
-			db.becomes(t, 20*time.Second, 1, "the one that cannot be read is put off", `SELECT count(*) FROM outbox.task WHERE state = 'scheduled'`)
+			db.becomes(t, 20*time.Second, 1, "the one that cannot be read is put off",
+				`SELECT count(*) FROM outbox.task WHERE state = 'scheduled'`)
 			r.Log.Want(t, 1, fmt.Sprintf("task_type=IT task_id=%d", bad))
 			r.Log.Want(t, 0, "cannot be claimed or recorded")
 			db.Do(t, `TRUNCATE outbox.task`) // not DELETE, which PostgreSQL 14 refuses
@@ -225,7 +233,8 @@ func TestMissingRightsSetNoTaskAside(t *testing.T) {
 	relaytest.Register(reg, "tx", "IT", 1, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error { return nil })
 	r := run(t, db, reg, relay.Config{Workers: 2, PollInterval: 50 * time.Millisecond})
 	eventually(t, 20*time.Second, "Health names the type", func() bool {
-		return errors.Is(r.Health(), relay.ErrTypeFails) || db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'scheduled'`) == 3
+		return errors.Is(r.Health(), relay.ErrTypeFails) ||
+			db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'scheduled'`) == 3
 	})
 	db.want(t, 3, "ready", `SELECT count(*) FROM outbox.task WHERE state = 'ready'`)
 	r.Log.Want(t, 0, "in vain")
@@ -237,8 +246,10 @@ func TestMissingRightsSetNoTaskAside(t *testing.T) {
 func TestTypesWithTasksThatCannotBeReadDoNotWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	db.Do(t, `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(48); RETURN NEW; END $$;
-		CREATE TRIGGER slow BEFORE UPDATE ON outbox.task FOR EACH ROW WHEN (NEW.state = 'scheduled' AND NEW.task_type = 'SLOW') EXECUTE FUNCTION slow()`)
+	db.Do(t, `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(48);
+		RETURN NEW; END $$;
+		CREATE TRIGGER slow BEFORE UPDATE ON outbox.task FOR EACH ROW
+		WHEN (NEW.state = 'scheduled' AND NEW.task_type = 'SLOW') EXECUTE FUNCTION slow()`)
 	const tries = 5 // as the slow one gives up after 10 s
 	db.damaged(t, "SLOW", "")
 	for range tries {
@@ -254,17 +265,23 @@ func TestTypesWithTasksThatCannotBeReadDoNotWaitForEachOther(t *testing.T) {
 	defer func() { _ = held.Rollback() }()
 	reg := handlers.New()
 	for _, name := range []string{"SLOW", "OTHER"} {
-		relaytest.Register(reg, "leased", name, 1, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error { return nil })
+		relaytest.Register(reg, "leased", name, 1, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error {
+			return nil
+		})
 	}
 	run(t, db, reg, relay.Config{Workers: 4, PollInterval: 50 * time.Millisecond})
 	waits := func() string {
-		return db.Text(t, `SELECT string_agg(pid || ' since ' || query_start, ', ') FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'`)
+		return db.Text(t, `SELECT string_agg(pid || ' since ' || query_start, ', ') FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event = 'advisory'`)
 	}
 	for try := 1; ; try++ {
 		var before string
-		eventually(t, 20*time.Second, "the slow type's task is being put off", func() bool { before = waits(); return before != "" })
-		db.Do(t, `UPDATE outbox.task SET state = 'ready', run_at = now() WHERE task_id = (SELECT min(task_id) FROM outbox.task WHERE task_type = 'OTHER' AND last_error IS NULL)`)
-		db.becomes(t, 20*time.Second, try, "the other type's task is put off", `SELECT count(*) FROM outbox.task WHERE task_type = 'OTHER' AND last_error IS NOT NULL`)
+		eventually(t, 20*time.Second, "the slow type's task is being put off",
+			func() bool { before = waits(); return before != "" })
+		db.Do(t, `UPDATE outbox.task SET state = 'ready', run_at = now()
+			WHERE task_id = (SELECT min(task_id) FROM outbox.task WHERE task_type = 'OTHER' AND last_error IS NULL)`)
+		db.becomes(t, 20*time.Second, try, "the other type's task is put off", `SELECT count(*) FROM outbox.task
+			WHERE task_type = 'OTHER' AND last_error IS NOT NULL`)
 		if waits() == before {
 			break
 		}
@@ -275,7 +292,8 @@ func TestTypesWithTasksThatCannotBeReadDoNotWaitForEachOther(t *testing.T) {
 	if err := held.Rollback(); err != nil {
 		t.Fatal(err)
 	}
-	db.becomes(t, 20*time.Second, 0, "both have no task that is ready", `SELECT count(*) FROM outbox.task WHERE state = 'ready'`)
+	db.becomes(t, 20*time.Second, 0, "both have no task that is ready", `SELECT count(*) FROM outbox.task
+		WHERE state = 'ready'`)
 	db.Do(t, `TRUNCATE outbox.task`) // not DELETE, which PostgreSQL 14 refuses
 }
 

@@ -22,7 +22,8 @@ func TestARelayStartsBesideANewerSchemaThatAllowsIt(t *testing.T) {
 	t.Parallel()
 	db := adopt(t, pgtest.Database(t))
 	for n := 1; n <= 2; n++ {
-		db.Do(t, `INSERT INTO outbox.migration (version, oldest_version) VALUES ($1, $2)`, schema.Version()+n, schema.Version())
+		db.Do(t, `INSERT INTO outbox.migration (version, oldest_version) VALUES ($1, $2)`, schema.Version()+n,
+			schema.Version())
 		db.Enqueue(t, "TX", 1)
 		said := relaytest.Once(t, db.DB, all(), relay.Config{})
 		want := fmt.Sprintf(`level=INFO msg="outbox: the schema is newer than this code, which may run beside it" schema_version=%d code_version=%d`,
@@ -32,12 +33,14 @@ func TestARelayStartsBesideANewerSchemaThatAllowsIt(t *testing.T) {
 		}
 		db.Emptied(t, 0)
 	}
-	db.Do(t, `INSERT INTO outbox.migration (version, oldest_version) VALUES ($1, $2)`, schema.Version()+3, schema.Version()+1)
+	db.Do(t, `INSERT INTO outbox.migration (version, oldest_version) VALUES ($1, $2)`, schema.Version()+3,
+		schema.Version()+1)
 	r, err := relay.New(db.DB, all(), relay.Config{Logger: discard()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Run(t.Context()); !errors.Is(err, schema.ErrNewer) || !strings.Contains(err.Error(), fmt.Sprintf("needs code that knows version %d", schema.Version()+1)) {
+	if err := r.Run(t.Context()); !errors.Is(err, schema.ErrNewer) ||
+		!strings.Contains(err.Error(), fmt.Sprintf("needs code that knows version %d", schema.Version()+1)) {
 		t.Errorf("got %v, want ErrNewer with the version that is needed", err)
 	}
 }
@@ -49,11 +52,13 @@ func TestARelayWarnsOfAServerThatIsNewerThanTheTestedOnes(t *testing.T) {
 	// The relay finds this function before PostgreSQL's own.
 	db.Do(t, `CREATE SCHEMA future`)
 	db.Do(t, `CREATE FUNCTION future.current_setting(name text) RETURNS text LANGUAGE sql STABLE RETURN
-		CASE name WHEN 'server_version_num' THEN '190001' WHEN 'server_version' THEN '19.1' ELSE pg_catalog.current_setting(name) END`)
+		CASE name WHEN 'server_version_num' THEN '190001'
+		WHEN 'server_version' THEN '19.1' ELSE pg_catalog.current_setting(name) END`)
 	later := direct(t, address+"&search_path=future,pg_catalog,public")
 	later.Enqueue(t, "TX", 1)
 	said := relaytest.Once(t, later.DB, all(), relay.Config{})
-	if n := strings.Count(said, `level=WARN msg="outbox: this PostgreSQL is newer than the versions that the outbox was tested with" server_version=19.1`); n != 1 {
+	if n := strings.Count(said,
+		`level=WARN msg="outbox: this PostgreSQL is newer than the versions that the outbox was tested with" server_version=19.1`); n != 1 {
 		t.Errorf("%d warnings, want 1:\n%s", n, said)
 	}
 	db.Emptied(t, 0)
@@ -72,7 +77,8 @@ func TestPgBouncerInStatementModeIsRefusedWithASentence(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pooler.Close()
-	for driver, parameter := range map[string]string{"postgres": "binary_parameters=yes", "pgx": "default_query_exec_mode=exec"} {
+	for driver, parameter := range map[string]string{"postgres": "binary_parameters=yes",
+		"pgx": "default_query_exec_mode=exec"} {
 		db := direct(t, pooler.URL(u).String()+"&"+parameter, driver)
 		r, err := relay.New(db.DB, all(), relay.Config{Logger: discard()})
 		if err != nil {
@@ -90,7 +96,8 @@ func TestPgBouncerInStatementModeIsRefusedWithASentence(t *testing.T) {
 		}
 		for call, f := range calls {
 			err := f(t.Context())
-			if !errors.Is(err, schema.ErrStatementPooling) || !strings.Contains(err.Error(), "set pool_mode to transaction or session") {
+			if !errors.Is(err, schema.ErrStatementPooling) ||
+				!strings.Contains(err.Error(), "set pool_mode to transaction or session") {
 				t.Errorf("%s, %s: got %v, want ErrStatementPooling", driver, call, err)
 			}
 		}

@@ -69,7 +69,9 @@ func TestANotificationStartsATaskLongBeforeThePoll(t *testing.T) {
 	run(t, open(t, db.URL), reg, relay.Config{ListenDSN: db.URL, PollInterval: time.Minute})
 	listening(t, db)
 	quick(t, .5, 10*time.Millisecond, func() delays { return p.signUps(t, db, 10, 0, 90*time.Millisecond) })
-	quick(t, .5, 50*time.Millisecond, func() delays { return p.signUps(t, db, 10, 20*time.Millisecond, 30*time.Millisecond) })
+	quick(t, .5, 50*time.Millisecond, func() delays {
+		return p.signUps(t, db, 10, 20*time.Millisecond, 30*time.Millisecond)
+	})
 }
 
 // listening waits until a relay has requested wake-ups, which it does only when its LISTEN is
@@ -162,12 +164,16 @@ func TestListenWorksAgainAfterARestartOfTheServer(t *testing.T) {
 		if err := server.Stop("fast"); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, 45*time.Second, "the relay says that the server is gone", func() bool { return r.Log.Count(outageBegins) > round })
+		eventually(t, 45*time.Second, "the relay says that the server is gone", func() bool {
+			return r.Log.Count(outageBegins) > round
+		})
 		if err := server.Start(context.Background()); err != nil {
 			t.Fatal(err)
 		}
 		db.reachable(t)
-		eventually(t, 45*time.Second, "the relay says that the server is back", func() bool { return r.Log.Count(outageEnds) > round })
+		eventually(t, 45*time.Second, "the relay says that the server is back", func() bool {
+			return r.Log.Count(outageEnds) > round
+		})
 		p.signUps(t, db, 1, 0, 0)
 		db.Do(t, `SELECT setval('outbox.wake', 0)`)
 		listening(t, db)
@@ -192,7 +198,8 @@ func fill(t testing.TB, pool *database, n int) {
 // process may lead to a poll, so it is tried again.
 func TestANamedTaskIsClaimedWithoutAPoll(t *testing.T) {
 	t.Parallel()
-	for kind, claim := range map[string]string{"TX": "claim", "LEASED": "lease"} { // a group claims by another statement than one task
+	// a group claims by another statement than one task
+	for kind, claim := range map[string]string{"TX": "claim", "LEASED": "lease"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
@@ -251,7 +258,8 @@ func TestForgedWakeUpsDoNotHoldUpAType(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		forge(5, "40000 1 ", "-40000 1 ", "0 9223372036854775807 ", "0 99999999999999999999 ", "-32768 1 ", "0 1 ", strings.Repeat("0 ", 3000), "0 1 UNKNOWN", "x")
+		forge(5, "40000 1 ", "-40000 1 ", "0 9223372036854775807 ", "0 99999999999999999999 ", "-32768 1 ", "0 1 ",
+			strings.Repeat("0 ", 3000), "0 1 UNKNOWN", "x")
 	}()
 	done := 0
 	for forging := true; forging; {
@@ -265,7 +273,9 @@ func TestForgedWakeUpsDoNotHoldUpAType(t *testing.T) {
 		db.becomes(t, 30*time.Second, done, "the tasks that are done", `SELECT count(*) FROM effect`)
 	}
 	asked := db.Int(t, `SELECT last_value FROM outbox.wake`)
-	eventually(t, 30*time.Second, "the relay is idle", func() bool { return db.Int(t, `SELECT last_value FROM outbox.wake`) > asked })
+	eventually(t, 30*time.Second, "the relay is idle", func() bool {
+		return db.Int(t, `SELECT last_value FROM outbox.wake`) > asked
+	})
 	const broken = "BEGIN RAISE division_by_zero;"
 	replace := func(old, new string) {
 		for _, name := range []string{"claim_tasks", "lease_tasks"} {
@@ -313,7 +323,8 @@ func TestARelayThatStopsClaimsNoTaskThatAWakeUpNames(t *testing.T) {
 		t.Error("a relay that stops started a task")
 	default:
 	}
-	db.want(t, tasks, "the tasks that it left", `SELECT count(*) FROM outbox.task WHERE task_type = 'NEXT' AND attempt = 0`)
+	db.want(t, tasks, "the tasks that it left",
+		`SELECT count(*) FROM outbox.task WHERE task_type = 'NEXT' AND attempt = 0`)
 }
 
 // newBlocking registers a Leased handler that waits for end. The channel says that it has begun.

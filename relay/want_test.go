@@ -74,7 +74,8 @@ func uncommitted(t testing.TB, db *database, statements string, args ...any) (co
 	return holding(t, db, sql.LevelDefault, (*sql.Tx).Commit, statements, args...)
 }
 
-func holding(t testing.TB, db *database, level sql.IsolationLevel, end func(*sql.Tx) error, statements string, args ...any) func() {
+func holding(t testing.TB, db *database, level sql.IsolationLevel, end func(*sql.Tx) error, statements string,
+	args ...any) func() {
 	t.Helper()
 	tx, err := db.BeginTx(context.Background(), &sql.TxOptions{Isolation: level})
 	if err != nil {

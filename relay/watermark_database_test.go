@@ -58,6 +58,7 @@ func TestBesideAForgottenTransactionAClaimReadsFewEntries(t *testing.T) {
 	reads = reads[len(reads)/2:] // the first hundred tasks make the watermark
 	slices.Sort(reads)
 	if reads[len(reads)/2] > 500 {
-		t.Errorf("beside %d dead entries a claim reads %d of them (median of %d claims), want at most 500", dead, reads[len(reads)/2], len(reads))
+		t.Errorf("beside %d dead entries a claim reads %d of them (median of %d claims), want at most 500", dead,
+			reads[len(reads)/2], len(reads))
 	}
 }

@@ -78,7 +78,7 @@ func TestAResultSaysWhatBecomesOfTheTaskHoweverItIsWrapped(t *testing.T) {
 		db.Do(t, `CREATE TABLE seen AS SELECT task_id, task_type FROM outbox.task`)
 		once(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
 		for key, want := range wants {
-			db.want(t, want, key, `SELECT CASE WHEN t.task_id IS NOT NULL THEN t.attempt || ' ' || state || ' ' ||
+			db.want(t, want, key, `SELECT CASE WHEN t.task_id IS NOT NULL THEN t.attempt || ' ' || t.state || ' ' ||
 				round(extract(epoch FROM t.run_at - clock_timestamp()) / 60) || ' min: ' || COALESCE(t.last_error, '')
 				WHEN d.task_id IS NOT NULL THEN d.attempt || ' dead by ' || reason || ': ' || d.last_error ELSE 'done' END
 				FROM seen LEFT JOIN outbox.task t USING (task_id) LEFT JOIN outbox.dead_task d USING (task_id)

@@ -36,7 +36,7 @@ func TestFunctionsWithTheOwnersRightsOrSettingsHaveAPinnedSearchPath(t *testing.
 	// An app's triggers on task run inside of those that delete or update tasks, with the
 	// search_path of the relay's pool.
 	const unpinned = `SELECT proname::text FROM pg_proc WHERE pronamespace = <ns> AND (prosecdef OR proconfig IS NOT NULL)
-		AND proname <> ALL ('{claim_task,claim_tasks,claim_group,lease_tasks,finish_tasks,complete_task}')
+		AND proname <> ALL ('{claim_tasks,claim_group,lease_tasks,finish_tasks,complete_task}')
 		AND COALESCE(NOT 'search_path=pg_catalog, pg_temp' = ANY (proconfig), true)`
 	if got := list(t, db, name, unpinned); got != "" {
 		t.Errorf("the search_path is not pinned in %s", got)

@@ -46,6 +46,23 @@ func TestTheOldestCodeThatIsAllowedWorksBesideTheSchema(t *testing.T) {
 	t.Logf("code of version %d (%s) works beside version %d", oldest, commit, Version())
 }
 
+// Code of an equal version would put its own functions back: so a release with other functions, views or
+// triggers than the latest one has another version.
+func TestAReleaseWithOtherFunctionsHasAnotherVersion(t *testing.T) {
+	git := programs.Program(t, "git", "git")
+	said, err := exec.CommandContext(t.Context(), git, "describe", "--tags", "--abbrev=0", "--match", "v*").Output()
+	if err != nil {
+		t.Skip("there is no release here")
+	}
+	same := func(paths ...string) bool {
+		args := append([]string{"diff", "--quiet", strings.TrimSpace(string(said)), "--"}, paths...)
+		return exec.CommandContext(t.Context(), git, args...).Run() == nil
+	}
+	if !same("functions", "relations.sql") && same(":(glob)0*.sql") {
+		t.Errorf("the functions have changed since %s: add a migration, if only with its INSERT", said)
+	}
+}
+
 // oldestAllowed is the oldest code that may run beside all migrations.
 func oldestAllowed(t *testing.T) (oldest int) {
 	t.Helper()

@@ -1,5 +1,7 @@
--- Roles of the outbox: the owner, and four groups that are given no more than they need. docs/security.md says what each may do.
--- Apply it after the migrations, and again after each new one: it says all that the groups have, and changes nothing else the second time.
+-- Roles of the outbox: the owner, and four groups that are given no more than they need.
+-- docs/security.md says what each may do.
+-- Apply it after the migrations, and again after each new one: it says all that the groups have,
+-- and changes nothing else the second time.
 -- With psql: psql -v ON_ERROR_STOP=1 -1 -f roles.sql
 
 -- One at a time, and none beside a migration.
@@ -22,7 +24,8 @@ BEGIN
 END
 $$;
 
--- Who owned the outbox, and who runs this, are members of the owner: both could do all that it can. Other roles that own something in the
+-- Who owned the outbox, and who runs this, are members of the owner: both could do all that it
+-- can. Other roles that own something in the
 -- schema get nothing by that.
 DO $$
 DECLARE
@@ -43,8 +46,10 @@ BEGIN
 END
 $$;
 
--- The owner owns the schema and what its members had in it, so SECURITY DEFINER functions have the rights of a role that has nothing else.
--- ALTER ... OWNER waits for all who use a table, so nothing is altered twice, and those come first with which enqueues begin: who has not begun
+-- The owner owns the schema and what its members had in it, so SECURITY DEFINER functions have the
+-- rights of a role that has nothing else.
+-- ALTER ... OWNER waits for all who use a table, so nothing is altered twice, and those come first
+-- with which enqueues begin: who has not begun
 -- then waits without a lock that this waits for.
 DO $$
 DECLARE
@@ -71,7 +76,8 @@ BEGIN
 END
 $$;
 
--- What the groups have had, so that they have what follows and nothing else; and what PUBLIC may call.
+-- What the groups have had, so that they have what follows and nothing else; and what PUBLIC may
+-- call.
 DO $$
 DECLARE
   statement text;
@@ -98,7 +104,8 @@ GRANT SELECT ON outbox.migration TO outbox_enqueuer, outbox_worker, outbox_viewe
 -- Nor is the id of the database.
 GRANT SELECT ON outbox.identity TO outbox_enqueuer, outbox_worker, outbox_viewer, outbox_operator;
 
--- To enqueue takes INSERT and what RETURNING says. Columns that are the relays' (state, attempt, the lease) are not among these.
+-- To enqueue takes INSERT and what RETURNING says. Columns that are the relays' (state, attempt,
+-- the lease) are not among these.
 GRANT INSERT (task_type, payload, priority, max_attempts, headers, run_at, timeout_ms, ordering_key, skip_failed, unique_key, unique_until_done),
       SELECT (task_id)
    ON outbox.task TO outbox_enqueuer;
@@ -125,11 +132,13 @@ GRANT EXECUTE ON FUNCTION
 -- A relay may start right after a migration that made new tables, before this is applied again.
 ALTER DEFAULT PRIVILEGES FOR ROLE outbox_owner IN SCHEMA outbox GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO outbox_worker;
 ALTER DEFAULT PRIVILEGES FOR ROLE outbox_owner IN SCHEMA outbox GRANT SELECT, UPDATE ON SEQUENCES TO outbox_worker;
--- Nobody else may call new functions until then. What PUBLIC has by default cannot be taken away in a schema only.
+-- Nobody else may call new functions until then. What PUBLIC has by default cannot be taken away
+-- in a schema only.
 ALTER DEFAULT PRIVILEGES FOR ROLE outbox_owner REVOKE EXECUTE ON ROUTINES FROM PUBLIC;
 ALTER DEFAULT PRIVILEGES FOR ROLE outbox_owner IN SCHEMA outbox GRANT EXECUTE ON ROUTINES TO outbox_worker;
 
--- Tasks in any state, without payloads, headers, keys (which may be made of payloads) and the tokens of
+-- Tasks in any state, without payloads, headers, keys (which may be made of payloads) and the
+-- tokens of
 -- leases.
 GRANT SELECT (task_id, run_at, created_at, attempted_at, leased_until, relay_id, priority, attempt, max_attempts, state,
               task_type, last_error, timeline, unique_until_done, timeout_ms, iterations, skip_failed)
@@ -156,7 +165,8 @@ GRANT SELECT ON SEQUENCE outbox.task_task_id_seq, outbox.headless_key_headless_k
 GRANT SELECT ON outbox.audit TO outbox_worker, outbox_viewer, outbox_operator;
 GRANT INSERT (actor, tool, action, target, count) ON outbox.audit TO outbox_worker, outbox_operator;
 
--- Dead letters: redrive moves whole rows with the rights of who asks, so an operator may read them, and write tasks.
+-- Dead letters: redrive moves whole rows with the rights of who asks, so an operator may read
+-- them, and write tasks.
 GRANT SELECT, DELETE, UPDATE (run_at) ON outbox.dead_task TO outbox_operator; -- FOR UPDATE takes UPDATE of some column
 GRANT INSERT ON outbox.task TO outbox_operator;
 GRANT EXECUTE ON FUNCTION outbox.add_events TO outbox_operator;
@@ -165,7 +175,8 @@ GRANT INSERT (task_type, ordering_key) ON outbox.headless_key TO outbox_operator
 GRANT SELECT, INSERT, UPDATE (task_id) ON outbox.unique_key TO outbox_operator;
 -- admin.Client.HandBack.
 GRANT UPDATE (state, lease_token, leased_until, timeline) ON outbox.task TO outbox_operator;
--- outbox.Cancel and RunNow; admin.Client.PauseType and ResumeType; the same for schedules, and RemoveSchedule.
+-- outbox.Cancel and RunNow; admin.Client.PauseType and ResumeType; the same for schedules, and
+-- RemoveSchedule.
 GRANT EXECUTE ON FUNCTION outbox.cancel_task, outbox.run_task_now TO outbox_operator;
 GRANT INSERT (task_type, paused), UPDATE (paused) ON outbox.task_type TO outbox_operator;
 GRANT DELETE, UPDATE (paused) ON outbox.schedule TO outbox_operator;

@@ -150,7 +150,8 @@ REVOKE EXECUTE ON FUNCTION outbox.task_wake() FROM PUBLIC;
 
 -- Counts after a DELETE of tasks, and requests a new head for each ordering key whose head is gone.
 -- A trigger for each row, whose WHEN is prepared anew for every statement, would cost a claim of one
--- task more. The members of a group are counted by the group, in one row.
+-- task more. The members of a group are counted by the group, in one row. Rows are counted one by one
+-- first, as in task_wake: an aggregate costs a claim of one task 17 us of 130.
 CREATE OR REPLACE FUNCTION outbox.task_removed() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

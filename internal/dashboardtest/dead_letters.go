@@ -22,8 +22,9 @@ func SlowDown(t testing.TB, db *sql.DB, condition string, seconds float64) {
 	execute(t, db, `ALTER TABLE outbox.dead_task RENAME TO letters`)
 	execute(t, db, `CREATE FUNCTION outbox.slow(id bigint, error text) RETURNS text STABLE LANGUAGE plpgsql AS
 		$$ BEGIN IF `+condition+` THEN PERFORM pg_sleep(`+strconv.FormatFloat(seconds, 'f', -1, 64)+`); END IF; RETURN error; END $$`)
-	execute(t, db, `CREATE VIEW outbox.dead_task AS
-		SELECT task_id, run_at, created_at, attempted_at, died_at, priority, attempt, max_attempts, reason, task_type, payload, headers,
-		       outbox.slow(task_id, last_error) AS last_error, timeout_ms, iterations
-		  FROM outbox.letters`)
+	execute(t, db, `DO $$ BEGIN
+		EXECUTE format('CREATE VIEW outbox.dead_task AS SELECT %s FROM outbox.letters', (
+			SELECT string_agg(CASE attname WHEN 'last_error' THEN 'outbox.slow(task_id, last_error) AS last_error' ELSE quote_ident(attname) END, ', ')
+			  FROM pg_attribute WHERE attrelid = 'outbox.letters'::regclass AND attnum > 0 AND NOT attisdropped));
+		END $$`)
 }

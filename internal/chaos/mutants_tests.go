@@ -30,13 +30,13 @@ var lockMutants = []mutant{
 		}},
 	{name: "waiting-takeover", help: "a takeover from dead relays waits for a locked row",
 		tests: testRun{"relay", "TestATakeoverWaitsForNoRow$"}, edits: []edit{
-			{"", "ANY ($1::uuid[]) LIMIT 1000 FOR UPDATE SKIP LOCKED",
-				"ANY ($1::uuid[]) LIMIT 1000 FOR UPDATE"},
+			{"", "ANY ($1::uuid[])\n   LIMIT 1000 FOR UPDATE SKIP LOCKED",
+				"ANY ($1::uuid[])\n   LIMIT 1000 FOR UPDATE"},
 		}},
 	{name: "waiting-expiry", help: "the end of leases that ran out waits for a locked row",
 		tests: testRun{"relay", "TestATakeoverWaitsForNoRow$"}, edits: []edit{
-			{"", "leased_until < clock_timestamp() LIMIT 1000 FOR UPDATE SKIP LOCKED",
-				"leased_until < clock_timestamp() LIMIT 1000 FOR UPDATE"},
+			{"", "leased_until < clock_timestamp()\n   LIMIT 1000 FOR UPDATE SKIP LOCKED",
+				"leased_until < clock_timestamp()\n   LIMIT 1000 FOR UPDATE"},
 		}},
 	{name: "waiting-promotion", help: "the promotion of scheduled tasks waits for a locked row",
 		tests: testRun{"relay", "TestPromotingWaitsForNoRow$"}, edits: []edit{

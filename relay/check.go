@@ -11,6 +11,7 @@ import (
 	"github.com/txoutbox/outbox/internal/origin"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/schema"
 )
@@ -28,8 +29,8 @@ type check struct {
 	limits      []store.Limit
 	once        bool // RunOnce
 	log         *slog.Logger
-	outage      pg.Outage
-	copied      func(err error) // the database is a copy; nil: it is none any more
+	outage      plan.Outage
+	health      *health
 }
 
 // run waits while the database cannot be reached, and while it is a copy, unless it is RunOnce's.
@@ -44,10 +45,10 @@ func (c *check) run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case err == nil:
-			c.outage.OK(began, now)
+			c.answered(began, now)
 			if !copied.IsZero() {
 				c.log.Info("outbox: the database was adopted; the relay begins", "after", now.Sub(copied).Round(time.Second))
-				c.copied(nil)
+				c.health.setCopied(nil)
 			}
 			logVersions(c.log, state)
 			return nil
@@ -57,8 +58,8 @@ func (c *check) run(ctx context.Context) error {
 			errors.Is(err, schema.ErrRowSecurity):
 			return err
 		case errors.Is(err, origin.ErrCopy):
-			c.outage.OK(began, now)
-			c.copied(err)
+			c.answered(began, now)
+			c.health.setCopied(err)
 			if copied.IsZero() {
 				copied = now
 			}
@@ -67,7 +68,9 @@ func (c *check) run(ctx context.Context) error {
 				c.log.Error("outbox: the relay runs nothing, as this database is a copy", "error", err)
 			}
 		default:
-			c.outage.Fail(err, began, now)
+			if c.outage.Fail(began, now) {
+				c.health.outageBegan(err, now)
+			}
 			wait = c.outage.Wait(now)
 		}
 		select {
@@ -75,6 +78,13 @@ func (c *check) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
+	}
+}
+
+// answered notes that PostgreSQL has answered.
+func (c *check) answered(began, now time.Time) {
+	if lasted, ends := c.outage.OK(began, now); ends {
+		c.health.outageEnded(lasted, now)
 	}
 }
 

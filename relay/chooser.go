@@ -3,12 +3,11 @@ package relay
 import (
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/guard"
-	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/plan"
 )
 
 // Chooser decides which types a relay claims from when workers are free: Config.Chooser. [Fair] is
@@ -55,72 +54,17 @@ type Head struct {
 // Fair returns the built-in order, for a Chooser that changes only something of it: the most urgent
 // head first, equal ones at random; every tenth choice the head that has waited longest; and no
 // single type holds all workers while there are other types. A Fair is not safe for concurrent use.
-func Fair() Chooser { return &fairOrder{} }
+func Fair() Chooser { return new(fair) }
 
-// fairness is how often the lane that has waited longest is served before the most urgent one: no
-// priority starves another.
-const fairness = 10
-
-type fairOrder struct {
-	choices int
-	best    []int
-	out     []int
-}
+type fair struct{ order plan.Fair }
 
 // Choose gives workers to one head.
-func (f *fairOrder) Choose(v View) []int {
-	f.best, f.out = f.best[:0], append(f.out[:0], make([]int, len(v.Heads))...)
-	oldest, heads := -1, 0
-	for i := range v.Heads {
-		h := &v.Heads[i]
-		if min(h.Room, share(v.Workers, v.Types)-h.Running) <= 0 {
-			continue
-		}
-		heads++
-		switch {
-		case len(f.best) == 0 || h.Priority < v.Heads[f.best[0]].Priority:
-			f.best = append(f.best[:0], i)
-		case h.Priority == v.Heads[f.best[0]].Priority:
-			f.best = append(f.best, i)
-		}
-		if oldest < 0 || h.waitingSince().Before(v.Heads[oldest].waitingSince()) {
-			oldest = i
-		}
+func (f *fair) Choose(v View) []int {
+	heads := make([]plan.Candidate, len(v.Heads))
+	for i, h := range v.Heads {
+		heads[i] = plan.Candidate(h)
 	}
-	if heads == 0 {
-		return nil
-	}
-	f.choices++
-	chosen := oldest
-	if f.choices%fairness != 0 {
-		chosen = f.best[rand.IntN(len(f.best))]
-	}
-	h := &v.Heads[chosen]
-	n := 1
-	if h.Kind == string(handler.KindLeased) { // one claim for all
-		n = min(h.Room, share(v.Workers, v.Types)-h.Running)
-		if heads > 1 {
-			n = min(n, h.Likely)
-		}
-	}
-	f.out[chosen] = n
-	return f.out
-}
-
-func (h *Head) waitingSince() time.Time {
-	if h.RunAt.After(h.Served) {
-		return h.RunAt
-	}
-	return h.Served
-}
-
-// share is how many workers one type may hold: all but one, while there are other types, so that
-// one type cannot stop another.
-func share(workers, types int) int {
-	if types > 1 && workers > 1 {
-		return workers - 1
-	}
-	return workers
+	return f.order.Choose(plan.View{Heads: heads, Free: v.Free, Workers: v.Workers, Types: v.Types})
 }
 
 // appChooser asks a Chooser of the app's, of which anything may come.
@@ -130,14 +74,16 @@ type appChooser struct {
 	told    bool
 }
 
-// choose is the Chooser's answer, made valid. It is fallback's after a panic.
-func (g *appChooser) choose(v View, fallback Chooser) (out []int) {
-	given := v // the Chooser may write into what it gets
-	given.Heads = append([]Head(nil), v.Heads...)
+// choose is the Chooser's answer, made valid. It is not ok after a panic.
+func (g *appChooser) choose(v plan.View) (out []int, ok bool) {
+	given := View{Free: v.Free, Workers: v.Workers, Types: v.Types} // the Chooser may write into it
+	for _, h := range v.Heads {
+		given.Heads = append(given.Heads, Head(h))
+	}
 	var answer []int
 	if err := guard.Call(func() { answer = g.chooser.Choose(given) }); err != nil {
 		g.tell("it panicked: "+pgerr.Text(err), "stack", string(guard.Stack(err)))
-		return fallback.Choose(v)
+		return nil, false
 	}
 	if len(answer) > len(v.Heads) {
 		g.tell(fmt.Sprintf("%d numbers for %d heads", len(answer), len(v.Heads)))
@@ -145,13 +91,14 @@ func (g *appChooser) choose(v View, fallback Chooser) (out []int) {
 	out = make([]int, len(v.Heads))
 	free := v.Free
 	for i := range min(len(answer), len(out)) {
-		out[i] = max(min(answer[i], v.Heads[i].Room, free), 0)
+		h := &v.Heads[i]
+		out[i] = max(min(answer[i], h.Room, free), 0)
 		if out[i] != answer[i] {
-			g.tell(fmt.Sprintf("%d workers for type %s, which may have %d", answer[i], v.Heads[i].Type, min(v.Heads[i].Room, free)))
+			g.tell(fmt.Sprintf("%d workers for type %s, which may have %d", answer[i], h.Type, min(h.Room, free)))
 		}
 		free -= out[i]
 	}
-	return out
+	return out, true
 }
 
 func (g *appChooser) tell(what string, attrs ...any) {

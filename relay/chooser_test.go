@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/txoutbox/outbox/internal/plan"
 )
 
 type chooserFunc func(View) []int
@@ -14,7 +16,7 @@ func (f chooserFunc) Choose(v View) []int { return f(v) }
 
 func TestAnAnswerOfAChooserThatCannotBeFollowedHarmsNothing(t *testing.T) {
 	t.Parallel()
-	view := View{Heads: []Head{{Type: "A", Room: 3}, {Type: "B", Room: 2, Priority: 1}}, Free: 4, Workers: 10, Types: 2}
+	view := plan.View{Heads: []plan.Candidate{{Type: "A", Room: 3}, {Type: "B", Room: 2, Priority: 1}}, Free: 4, Workers: 10, Types: 2}
 	for name, c := range map[string]struct {
 		answer func(View) []int
 		want   []int
@@ -27,14 +29,14 @@ func TestAnAnswerOfAChooserThatCannotBeFollowedHarmsNothing(t *testing.T) {
 		"negative":      {func(View) []int { return []int{-1, 1} }, []int{0, 1}, "-1 workers for type A"},
 		"above room":    {func(View) []int { return []int{0, 99} }, []int{0, 2}, "99 workers for type B, which may have 2"},
 		"above free":    {func(View) []int { return []int{3, 2} }, []int{3, 1}, "2 workers for type B, which may have 1"},
-		"panic":         {func(View) []int { panic("it is broken") }, []int{1, 0}, "it panicked: panic: it is broken"},
+		"panic":         {func(View) []int { panic("it is broken") }, nil, "it panicked: panic: it is broken"},
 		"writes into v": {func(v View) []int { v.Heads[0].Room = 50; return []int{50, 0} }, []int{3, 0}, "50 workers for type A, which may have 3"},
 	} {
 		var log bytes.Buffer
 		g := &appChooser{chooser: chooserFunc(c.answer), log: slog.New(slog.NewTextHandler(&log, nil))}
 		for range 3 {
-			if got := g.choose(view, Fair()); !slices.Equal(got, c.want) {
-				t.Errorf("%s: got %v, want %v", name, got, c.want)
+			if got, ok := g.choose(view); !slices.Equal(got, c.want) || ok != (c.want != nil) {
+				t.Errorf("%s: got %v, ok %t, want %v", name, got, ok, c.want)
 			}
 		}
 		if got := strings.Count(log.String(), "Config.Chooser"); got != min(len(c.log), 1) || !strings.Contains(log.String(), c.log) {
@@ -43,15 +45,13 @@ func TestAnAnswerOfAChooserThatCannotBeFollowedHarmsNothing(t *testing.T) {
 	}
 }
 
-func TestLimitsOfATypeBoundItsRoom(t *testing.T) {
+func TestTheLatestNameOfAWakeUpCounts(t *testing.T) {
 	t.Parallel()
-	l := newLanes(10, [2]int{})
-	l.all[0].h.MaxRunning, l.all[0].h.MaxRunningTotal, l.all[0].running = 5, 3, 2
-	if got := l.room(l.all[0]); got != 1 {
-		t.Errorf("room for %d, want 1", got)
+	r := &relayRun{named: make(chan string, 1)}
+	for _, task := range []string{"0 1 TX", "0 2 LEASED", ""} {
+		r.wakeNamed(task)
 	}
-	l.all[0].running = 3
-	if l.choosable() || l.capped() || l.choose() != nil {
-		t.Error("a lane at its limit can be chosen, or counts as one that other types hold up")
+	if got := <-r.named; got != "" {
+		t.Errorf("the wake-up names %q, want none, as the last one", got)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/origin"
+	"github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/run"
 	"github.com/txoutbox/outbox/internal/schedule"
 	"github.com/txoutbox/outbox/internal/store"
@@ -119,7 +120,7 @@ type settings struct {
 
 // leasedConns is how many connections a relay uses for Leased handlers without errors: for claims,
 // a poll and the results. Calls of task.Complete and Extend take more.
-const leasedConns = leaseClaims + 1 + run.ResultWriters
+const leasedConns = plan.LeaseClaims + 1 + run.ResultWriters
 
 // check returns the settings of a relay with these handlers, on a pool that is limited to maxConns
 // connections, or 0 for none. The error names each field that is out of range.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/internal/upkeep"
 )
@@ -30,7 +31,7 @@ func (r *Relay) Parts(now func() time.Time, only string) Parts {
 	x := newRun(context.Background(), r.params(false, now))
 	first := r.settings.handlers[0]
 	return Parts{Heart: x.heart, Journal: x.journal, Conns: x.store.Conns, Schedule: x.scheduler.Once,
-		Poll: func(ctx context.Context) error { _, err := x.newPoller().poll(ctx, pollOptions{}); return err },
+		Poll: func(ctx context.Context) error { _, err := x.newPoller().poll(ctx, plan.Poll{}); return err },
 		Take: func(ctx context.Context, n int) (int, error) {
 			got, _, err := x.rates.take(ctx, first, n)
 			return got, err

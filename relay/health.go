@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/origin"
+	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/upkeep"
 )
 
@@ -46,6 +49,7 @@ type health struct {
 	ctx       context.Context             // of Run: the run claims no more after its end
 	leaseEnd  func() time.Time            // unless a heartbeat comes through; zero if none has
 	tell      func(e Event, at time.Time) // the observers
+	log       *slog.Logger
 
 	mu       sync.Mutex
 	outage   time.Time              // when it began; zero: there is none
@@ -103,16 +107,24 @@ func (h *health) end() {
 	h.tell(Stopped, now)
 }
 
-// outageChanged notes the beginning or the end of an outage.
-func (h *health) outageChanged(began bool, at time.Time) {
-	event, since := OutageEnded, time.Time{}
-	if began {
-		event, since = OutageBegan, at
-	}
+// outageBegan notes and logs the beginning of an outage.
+func (h *health) outageBegan(err error, at time.Time) {
+	h.log.Warn("outbox: PostgreSQL is unavailable; the relay waits and tries again", "error", pgerr.LogText(err))
+	h.setOutage(at)
+	h.tell(OutageBegan, at)
+}
+
+// outageEnded notes and logs the end of an outage.
+func (h *health) outageEnded(after time.Duration, at time.Time) {
+	h.log.Info("outbox: PostgreSQL is available again", "after", after.Round(time.Millisecond))
+	h.setOutage(time.Time{})
+	h.tell(OutageEnded, at)
+}
+
+func (h *health) setOutage(since time.Time) {
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.outage = since
-	h.mu.Unlock()
-	h.tell(event, at)
 }
 
 // setCopied notes that the database is a copy; nil: it was adopted.
@@ -123,28 +135,49 @@ func (h *health) setCopied(err error) {
 }
 
 // typeFails notes failures of a type; nil: it works again.
-func (h *health) typeFails(taskType string, f *failing) {
+func (h *health) typeFails(taskType string, f *plan.Failing) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if f == nil {
 		delete(h.failing, taskType)
 		return
 	}
-	failure := typeFailure{err: fmt.Errorf("%w: %q %s", ErrTypeFails, taskType, f.text())}
-	if f.times < failingAfter {
-		failure.until = f.at.Add(shareLasts)
+	failure := typeFailure{err: fmt.Errorf("%w: %q %s", ErrTypeFails, taskType, failuresText(f))}
+	if !f.InARow() {
+		failure.until = f.At.Add(shareLasts)
 	}
 	h.failing[taskType] = failure
 }
 
 // orderingFails notes failures to make the next tasks of ordering keys ready; nil: it works again.
-func (h *health) orderingFails(f *failing) {
+func (h *health) orderingFails(f *plan.Failing) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.ordering = nil
 	if f != nil {
-		h.ordering = fmt.Errorf("%w: %s", ErrOrderingFails, f.text())
+		h.ordering = fmt.Errorf("%w: %s", ErrOrderingFails, failuresText(f))
 	}
+}
+
+// shareLasts is for how long Health reports failures now and then after the latest.
+const shareLasts = time.Minute
+
+// failuresText says since when and how claims fail, without the words of the driver or the server.
+func failuresText(f *plan.Failing) string {
+	how := "a quarter or more of the tries fail"
+	if f.InARow() {
+		how = fmt.Sprintf("%d failures in a row", f.Times)
+	}
+	class := "as the log says"
+	switch code := pgerr.Code(f.Latest.Err); {
+	case code != "":
+		class = "with SQLSTATE " + code
+	case errors.Is(f.Latest.Err, context.DeadlineExceeded):
+		class = "as it took too long"
+	case pgerr.Lost(f.Latest.Err):
+		class = "as the connection was lost"
+	}
+	return fmt.Sprintf("since %s, %s, the last one %s", f.Since.UTC().Format(time.RFC3339), how, class)
 }
 
 // rowsHidden notes whether row level security hides rows, and returns the note before.

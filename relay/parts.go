@@ -24,7 +24,7 @@ func (x *relayRun) newObservers() *observers {
 
 func (x *relayRun) newHealth() *health {
 	return &health{startedAt: time.Now(), ctx: x.ctx, leaseEnd: func() time.Time { return x.heart.LeaseEnd() },
-		tell: x.observers.tellChange, failing: map[string]typeFailure{}}
+		tell: x.observers.tellChange, log: x.log, failing: map[string]typeFailure{}}
 }
 
 func (x *relayRun) newStore() store.Store {
@@ -40,7 +40,7 @@ func (x *relayRun) newRunner() *run.Runner {
 // newCheck returns the check of the database before a run.
 func (x *relayRun) newCheck() *check {
 	return &check{db: x.db, store: &x.store, environment: x.settings.config.Environment, limits: x.settings.limits,
-		once: x.once, log: x.log, outage: x.newOutage(), copied: x.health.setCopied}
+		once: x.once, log: x.log, health: x.health}
 }
 
 // newHeartbeat returns the heartbeat, with the upkeep of the run's parts.
@@ -104,45 +104,37 @@ func (x *relayRun) newListener() *pg.Listener {
 
 func (x *relayRun) newDispatcher() *dispatcher {
 	config := x.settings.config
-	d := &dispatcher{
-		r:            x.runner,
+	p := plan.Params{Types: laneTypes(x.settings.handlers, x.runner.ClaimSize), Workers: config.Workers,
+		Random: config.Order == Random, PollInterval: config.PollInterval, StatementTimeout: pg.StatementTimeout, Once: x.once}
+	if config.Chooser != nil {
+		p.Choose = (&appChooser{chooser: config.Chooser, log: x.log}).choose
+	}
+	return &dispatcher{
+		decisions:    plan.New(p),
+		handlers:     x.settings.handlers,
+		runner:       x.runner,
 		leases:       x.leases,
-		config:       config,
 		rates:        x.rates,
+		unreadable:   make([]unreadable, len(x.settings.handlers)),
+		events:       make(chan plan.Event, 2*config.Workers+4),
 		alive:        x.heart.Alive,
-		notified:     x.listener.Works,
-		pollLanes:    x.newPoller().poll,
+		listening:    x.listener.Works,
+		poll:         x.newPoller().poll,
 		answered:     &x.answered,
 		woken:        x.woken,
 		named:        x.named,
 		withdrawn:    x.withdrawn,
 		ctx:          x.claiming,
 		stopClaiming: func() { x.stopClaiming(nil) },
-		once:         x.once,
-		free:         config.Workers,
-		events:       make(chan func(), 2*config.Workers+4),
-		outage:       x.newOutage(),
-		typeFails:    x.health.typeFails,
-		headsFail:    x.health.orderingFails,
+		health:       x.health,
+		log:          x.log,
 	}
-	d.lanes.workers = config.Workers
-	if config.Chooser != nil {
-		d.lanes.chooser = &appChooser{chooser: config.Chooser, log: x.log}
-	}
-	for _, h := range x.settings.handlers {
-		d.lanes.all = append(d.lanes.all, &lane{h: h, claimSize: max(h.BatchSize, h.GroupSize),
-			starts: plan.Starts{Random: config.Order == Random}})
-	}
-	return d
 }
 
 func (x *relayRun) newScheduler() *schedule.Scheduler {
 	return schedule.New(schedule.Params{Schedules: x.settings.schedules, Schema: x.store.Schema, Pool: x.store.Conns,
 		Pace: x.newPace(), Log: x.log})
 }
-
-// newOutage returns what paces the dispatcher, or the check before it.
-func (x *relayRun) newOutage() pg.Outage { return pg.NewOutage(x.log, x.health.outageChanged) }
 
 // newPace returns what paces another loop.
 func (x *relayRun) newPace() pg.Pace { return pg.NewPace(&x.answered, x.wake) }

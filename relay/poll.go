@@ -57,108 +57,100 @@ type poller struct {
 	running func() []int64 // tasks inside open claims
 }
 
-// pollResult is the result of a poll.
-type pollResult struct {
-	heads        []*plan.Head  // by the index of the lane
-	took         time.Duration // to read the lanes
-	nextDue      time.Duration
-	headsMissing bool  // some ordering key may have no head
-	due          bool  // some task is scheduled: nextDue holds
-	wakeRequest  int64 // that was set; 0 if none
-	// stranded: dead relays hold leases. Only read when asked.
-	stranded bool
-	// refused are the types whose scheduled tasks could not be promoted, headsRefused why no head of
-	// an ordering key could: by a trigger of the app's, say.
-	refused      map[string]error
-	headsRefused error
+// lanesRead is what a poll has read.
+type lanesRead struct {
+	plan.PollResult
+	headsMissing bool     // some ordering key may have no head
+	due          []string // types with scheduled tasks to promote
 }
 
-// pollOptions are what a poll does besides.
-type pollOptions struct {
-	writable      bool          // see first whether the server takes writes
-	requestWakeUp time.Duration // for so long; 0 for not
-	withdraw      int64         // a wake-up request; 0 for none
-	stranded      bool          // find leases of dead relays
-	spans         [][]plan.Span // by the index of the lane, those to read; nil is all lanes from their heads
-	// resting is for how long what is due of a type is not promoted, as PostgreSQL has refused that.
-	resting map[string]time.Duration
-}
-
-// poll reads the heads of the lanes, promotes what is due first, and requests wake-ups before it
-// reads, if it should: what commits later sends a notification then.
-func (p *poller) poll(ctx context.Context, opts pollOptions) (s *pollResult, err error) {
+// poll reads the heads of the lanes, and promotes what is due first.
+func (p *poller) poll(ctx context.Context, opts plan.Poll) (plan.PollResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, pg.StatementTimeout)
 	defer cancel()
 	conn, err := p.Conns.Get(ctx)
 	if err != nil {
-		return nil, err
+		return plan.PollResult{}, err
 	}
-	defer func() {
-		if err != nil {
-			pg.Drop(conn)
-			return
-		}
+	result, err := p.pollOn(ctx, conn, opts)
+	if err != nil {
+		pg.Drop(conn)
+	} else {
 		p.Conns.Put(conn)
-	}()
-	if opts.writable {
-		if err = schema.CheckWritable(ctx, conn); err != nil {
-			return nil, err
+	}
+	return result, err
+}
+
+// pollOn requests wake-ups before it reads, if it should: what commits later sends a notification then.
+func (p *poller) pollOn(ctx context.Context, conn *sql.Conn, opts plan.Poll) (none plan.PollResult, err error) {
+	if opts.Writable {
+		if err := schema.CheckWritable(ctx, conn); err != nil {
+			return none, err
 		}
 	}
 	var wakeRequest int64
-	if opts.withdraw > 0 {
-		err = p.WithdrawWakeUp(ctx, conn, opts.withdraw)
-	} else if opts.requestWakeUp > 0 {
-		wakeRequest, err = p.RequestWakeUp(ctx, conn, opts.requestWakeUp)
+	if opts.Withdraw > 0 {
+		err = p.WithdrawWakeUp(ctx, conn, opts.Withdraw)
+	} else if opts.RequestWakeUp > 0 {
+		wakeRequest, err = p.RequestWakeUp(ctx, conn, opts.RequestWakeUp)
 	}
 	if err != nil {
-		return nil, err
+		return none, err
 	}
 	stranded := false
-	if opts.stranded { // before the lanes are read, so that what is taken over in between is seen there
-		if err = conn.QueryRowContext(ctx, p.SQL(strandedLeasesSQL)).Scan(&stranded); err != nil {
-			return nil, err
+	if opts.Stranded { // before the lanes are read, so that what is taken over in between is seen there
+		if err := conn.QueryRowContext(ctx, p.SQL(strandedLeasesSQL)).Scan(&stranded); err != nil {
+			return none, err
 		}
 	}
-	s, due, err := p.readLanes(ctx, conn, opts)
-	if err == nil && (len(due) > 0 || s.headsMissing) {
-		promoted := 0
-		if s.headsMissing {
-			if promoted, err = p.PromoteHeads(ctx, conn); err != nil && !pgerr.Refusal(err) {
-				return nil, err
-			}
-		}
-		headsRefused, refused := err, map[string]error{}
-		rand.Shuffle(len(due), func(i, j int) { due[i], due[j] = due[j], due[i] })
-		due = due[:min(len(due), promoteScheduledTypes)]
-		for _, taskType := range due {
-			_, err := conn.ExecContext(ctx, p.SQL(promoteScheduledSQL), taskType, promoteScheduledTasks/len(due))
-			if pgerr.Refusal(err) { // others go on
-				refused[taskType] = err
-			} else if err != nil {
-				return nil, err
-			}
-		}
-		s, _, err = p.readLanes(ctx, conn, opts)
-		s.refused, s.headsRefused = refused, headsRefused
-		if len(refused) > 0 && len(refused) == len(due) {
-			s.nextDue = max(s.nextDue, restMost)
-		}
-		if err == nil && s.headsMissing && headsRefused == nil {
-			s.due, s.nextDue = true, 0 // the rest, soon
-			if promoted == 0 {
-				s.nextDue = store.PromotePause
-			}
-		}
+	read, err := p.readLanes(ctx, conn, opts)
+	if err == nil && (len(read.due) > 0 || read.headsMissing) {
+		read, err = p.promote(ctx, conn, opts, read)
 	}
 	if err != nil {
-		return nil, err
+		return none, err
 	}
-	s.wakeRequest, s.stranded = wakeRequest, stranded
+	read.WakeRequest, read.Stranded = wakeRequest, stranded
 	if p.random {
-		err = p.readLast(ctx, conn, s.heads)
+		err = p.readLast(ctx, conn, read.Heads)
 	}
-	return s, err
+	return read.PollResult, err
+}
+
+// promote makes due tasks and heads of ordering keys ready, and reads the lanes again.
+func (p *poller) promote(ctx context.Context, conn *sql.Conn, opts plan.Poll, before lanesRead) (
+	read lanesRead, err error) {
+	promoted := 0
+	if before.headsMissing {
+		if promoted, err = p.PromoteHeads(ctx, conn); err != nil && !pgerr.Refusal(err) {
+			return read, err
+		}
+	}
+	headsRefused, refused, due := err, map[string]error{}, before.due
+	rand.Shuffle(len(due), func(i, j int) { due[i], due[j] = due[j], due[i] })
+	due = due[:min(len(due), promoteScheduledTypes)]
+	for _, taskType := range due {
+		_, err := conn.ExecContext(ctx, p.SQL(promoteScheduledSQL), taskType, promoteScheduledTasks/len(due))
+		if pgerr.Refusal(err) { // others go on
+			refused[taskType] = err
+		} else if err != nil {
+			return read, err
+		}
+	}
+	if read, err = p.readLanes(ctx, conn, opts); err != nil {
+		return read, err
+	}
+	read.Refused, read.HeadsRefused = refused, headsRefused
+	if len(refused) > 0 && len(refused) == len(due) {
+		read.NextDue = max(read.NextDue, plan.RestMost)
+	}
+	if read.headsMissing && headsRefused == nil {
+		read.Due, read.NextDue = true, 0 // the rest, soon
+		if promoted == 0 {
+			read.NextDue = store.PromotePause
+		}
+	}
+	return read, nil
 }
 
 // readLast reads the last task of each lane that has a head.
@@ -191,41 +183,42 @@ func (p *poller) readLast(ctx context.Context, conn *sql.Conn, heads []*plan.Hea
 	return rows.Err()
 }
 
-func (p *poller) readLanes(ctx context.Context, conn *sql.Conn, opts pollOptions) (s *pollResult, due []string, err error) {
-	s = &pollResult{heads: make([]*plan.Head, len(p.types))}
-	args := append([]any{pq.Array(p.types), pq.Array(p.running())}, spanArgs(opts.spans)...)
+func (p *poller) readLanes(ctx context.Context, conn *sql.Conn, opts plan.Poll) (s lanesRead, err error) {
+	s.Heads = make([]*plan.Head, len(p.types))
+	args := append([]any{pq.Array(p.types), pq.Array(p.running())}, spanArgs(opts.Spans)...)
 	sent := time.Now()
 	rows, err := conn.QueryContext(ctx, p.SQL(pollSQL), args...)
 	if err != nil {
-		return s, nil, err
+		return s, err
 	}
 	defer rows.Close()
 	for rows.Next() {
 		var i int
 		var id, priority, attempt, age, dueIn sql.NullInt64
 		if err := rows.Scan(&i, &id, &priority, &attempt, &age, &dueIn); err != nil {
-			return s, nil, err
+			return s, err
 		}
 		if i == 0 {
 			s.headsMissing = true
 			continue
 		}
-		if at := (plan.Position{Priority: int(priority.Int64), Attempt: int(attempt.Int64), TaskID: id.Int64}); id.Valid && (s.heads[i-1] == nil || at.Compare(s.heads[i-1].Position) < 0) {
-			s.heads[i-1] = &plan.Head{Position: at, Since: sent.Add(-time.Duration(age.Int64) * time.Microsecond)}
+		at := plan.Position{Priority: int(priority.Int64), Attempt: int(attempt.Int64), TaskID: id.Int64}
+		if h := s.Heads[i-1]; id.Valid && (h == nil || at.Compare(h.Position) < 0) {
+			s.Heads[i-1] = &plan.Head{Position: at, Since: sent.Add(-time.Duration(age.Int64) * time.Microsecond)}
 		}
 		if !dueIn.Valid {
 			continue
 		}
-		in := max(time.Duration(dueIn.Int64)*time.Microsecond, opts.resting[p.types[i-1]])
+		in := max(time.Duration(dueIn.Int64)*time.Microsecond, opts.Resting[p.types[i-1]])
 		if in <= 0 {
-			due = append(due, p.types[i-1])
+			s.due = append(s.due, p.types[i-1])
 		}
-		if !s.due || in < s.nextDue {
-			s.due, s.nextDue = true, in
+		if !s.Due || in < s.NextDue {
+			s.Due, s.NextDue = true, in
 		}
 	}
-	s.took = time.Since(sent)
-	return s, due, rows.Err()
+	s.Took = time.Since(sent)
+	return s, rows.Err()
 }
 
 // spanArgs are the spans as arrays, one for each column, with the lanes that they are of.
@@ -234,8 +227,11 @@ func spanArgs(spans [][]plan.Span) []any {
 	for i, of := range spans {
 		for _, s := range of {
 			lane = append(lane, int64(i+1))
-			firstPriority, firstAttempt, firstID = append(firstPriority, int64(s.First.Priority)), append(firstAttempt, int64(s.First.Attempt)), append(firstID, s.First.TaskID)
-			lastPriority, lastAttempt = append(lastPriority, int64(s.Last.Priority)), append(lastAttempt, int64(s.Last.Attempt))
+			firstPriority = append(firstPriority, int64(s.First.Priority))
+			firstAttempt = append(firstAttempt, int64(s.First.Attempt))
+			firstID = append(firstID, s.First.TaskID)
+			lastPriority = append(lastPriority, int64(s.Last.Priority))
+			lastAttempt = append(lastAttempt, int64(s.Last.Attempt))
 		}
 	}
 	var out []any

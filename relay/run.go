@@ -74,7 +74,7 @@ func newRun(ctx context.Context, p runParams) *relayRun {
 	x.listener = x.newListener()
 	x.scheduler = x.newScheduler()
 	x.dispatcher = x.newDispatcher()
-	x.leases.Ended, x.leases.Stuck = x.dispatcher.ended, x.dispatcher.resultStuck
+	x.leases.Ended, x.leases.Stuck = x.dispatcher.leasesEnded, x.dispatcher.resultStuck
 	return x
 }
 
@@ -117,17 +117,20 @@ func (x *relayRun) run() error {
 	case <-x.heart.Tried: // it may fail at first
 	case <-x.claiming.Done():
 	}
+	var err error
 	if x.once && len(x.settings.schedules) > 0 {
-		if err := x.scheduler.Once(x.claiming); err != nil && x.claiming.Err() == nil {
-			x.dispatcher.failed = err
+		if err = x.scheduler.Once(x.claiming); x.claiming.Err() != nil {
+			err = nil
 		}
 	}
-	x.dispatcher.run()
+	if err == nil {
+		err = x.dispatcher.run()
+	}
 	working.stop()
-	if cause := context.Cause(x.claiming); x.dispatcher.failed == nil && errors.Is(cause, ErrCopy) {
+	if cause := context.Cause(x.claiming); err == nil && errors.Is(cause, ErrCopy) {
 		return cause
 	}
-	return x.dispatcher.failed
+	return err
 }
 
 // startWaiting starts the parts of a run that waits for work: LISTEN and schedules.

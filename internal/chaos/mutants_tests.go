@@ -56,7 +56,7 @@ var lockMutants = []mutant{
 // claimMutants break the claims of Tx and Batch handlers, and their counters.
 var claimMutants = []mutant{
 	{name: "no-ageing", help: "no claim goes by due time",
-		tests: testRun{"relay", "TestNoTaskWaitsForEverBehindOthersOfItsType$"}, edits: []edit{
+		tests: testRun{"internal/plan", "TestEachTenthClaimGoesByDueTime$"}, edits: []edit{
 			{"", "	if s.turns < dueTurn-1 {\n", "	if true {\n"},
 		}},
 	{name: "paused-claim", help: "a claim by name does not ask whether its type is paused",

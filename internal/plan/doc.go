@@ -1,13 +1,16 @@
-// Package plan decides where claims begin, from what claims and polls have found. It does no I/O
-// and has no clock of its own.
+// Package plan decides what the dispatcher of a relay does next, and where claims begin. It does no
+// I/O and has no clock.
 //
-//	Position   a place in the order of a lane: priority, attempt, id
-//	Head       the first task of a lane, as a poll found it
-//	Start      where a claim begins, and in which order it takes tasks
-//	Claim      a claim of a lane: its Start and its limit
-//	Found      the result of a claim
-//	Starts     of a lane: makes its claims, and learns from what they found
-//	FullPolls  when a poll reads lanes from their heads, and finds tasks below a watermark
+// [Dispatcher.Step] takes an [Event] and the present [Moment], and returns each [Action] that follows.
+// The loop around it, in package relay, carries the actions out.
+//
+//	Dispatcher  polls, wake-ups, failures of the relay's own, free slots
+//	lanes       chooses between the types: urgency, fairness, shares, limits
+//	lane        the state of one type: credit, rests, claims under way
+//	Outage      the pauses while PostgreSQL is unavailable
+//	Starts      of a lane: makes its claims, and learns from what they found
+//	Start       where a claim begins, and in which order it takes tasks
+//	FullPolls   when a poll reads lanes from their heads, and finds tasks below a watermark
 //
 // A watermark moves on with claims, 20 ms behind them, and back to a head that a full poll finds
 // below it:

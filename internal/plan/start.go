@@ -87,11 +87,8 @@ func (f *Found) Add(at Position, runAt int64, bytes int) {
 	f.classes = append(f.classes, classFound{at, 1})
 }
 
-// First is the position of one of the most urgent tasks.
-func (f *Found) First() Position { return f.classes[0].last }
-
-// LeastUrgent is the greatest priority of the tasks.
-func (f *Found) LeastUrgent() int {
+// leastUrgent is the greatest priority of the tasks.
+func (f *Found) leastUrgent() int {
 	p := math.MinInt16
 	for _, c := range f.classes {
 		p = max(p, c.last.Priority)

@@ -47,7 +47,7 @@ func TestAClaimFindsTheLastTaskOfEachClassAndOfAllByDueTime(t *testing.T) {
 	if !reflect.DeepEqual(f, want) {
 		t.Errorf("got %+v, want %+v", f, want)
 	}
-	if got := f.LeastUrgent(); got != 7 {
+	if got := f.leastUrgent(); got != 7 {
 		t.Errorf("the least urgent task has priority %d, want 7", got)
 	}
 }

@@ -1,4 +1,4 @@
-package relay
+package plan
 
 import (
 	"errors"
@@ -18,13 +18,13 @@ func TestALaneThatFailsNowAndAgainIsNamed(t *testing.T) {
 		strings.Repeat("fail ok ok ok ok ok ", 15):   false,
 		"ok " + strings.Repeat("fail ", 50) + "ok ":  false,
 	} {
-		var f failing
+		var f Failing
 		now := time.Now()
 		for claim := range strings.FieldsSeq(claims) {
 			if now = now.Add(time.Second); claim == "ok" {
-				f.forget()
+				f.succeeded()
 			} else {
-				f.note(errors.New("too slow"), now, now)
+				f.note(Failure{Err: errors.New("too slow")}, now, now)
 			}
 		}
 		if f.fails() != want {

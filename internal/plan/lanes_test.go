@@ -1,37 +1,40 @@
-package relay
+package plan
 
 import (
 	"testing"
 	"time"
-
-	"github.com/txoutbox/outbox/internal/handler"
-	"github.com/txoutbox/outbox/internal/plan"
-	"github.com/txoutbox/outbox/internal/run"
-	"github.com/txoutbox/outbox/internal/store"
 )
 
 // newLanes are lanes that all have work: each takes its base priority and its head's priority.
 func newLanes(workers int, priorities ...[2]int) *lanes {
 	l := &lanes{workers: workers}
 	for _, p := range priorities {
-		c := &lane{h: &handler.Handler{Priority: p[0]}}
-		c.polled(&plan.Head{Position: plan.Position{Priority: p[1]}, Since: time.Now()})
+		c := &lane{of: Type{Priority: p[0], ClaimSize: 1}}
+		c.polled(&Head{Position: Position{Priority: p[1]}, Since: time.Now()}, time.Now())
 		l.all = append(l.all, c)
 	}
 	return l
+}
+
+// chosenLane is the lane to claim from next, or nil.
+func (l *lanes) chosenLane() *lane {
+	for _, p := range l.portions(l.workers, time.Now()) {
+		return p.lane
+	}
+	return nil
 }
 
 // chosen counts how often each lane is chosen when it always has more.
 func (l *lanes) chosen(n int) []int {
 	out := make([]int, len(l.all))
 	for range n {
-		c := l.choose()
+		c := l.chosenLane()
 		for i := range l.all {
 			if l.all[i] == c {
 				out[i]++
 			}
 		}
-		c.served = time.Now()
+		c.servedAt = time.Now()
 	}
 	return out
 }
@@ -73,7 +76,7 @@ func TestATypeMayHoldAllWorkersButOneWhileThereAreOthers(t *testing.T) {
 			continue
 		}
 		l.all[1].credit = 0
-		if chosen := l.choose(); (chosen == l.all[0]) != (c.room > 0) {
+		if chosen := l.chosenLane(); (chosen == l.all[0]) != (c.room > 0) {
 			t.Errorf("%+v: the lane was chosen %t, want %t", c, chosen == l.all[0], c.room > 0)
 		}
 	}
@@ -83,9 +86,9 @@ func TestALaneIsClaimedFromOnlyWhileItMayHaveMore(t *testing.T) {
 	t.Parallel()
 	l := newLanes(4, [2]int{})
 	c := l.all[0]
-	found := run.Found([]*store.Row{{}})
-	took := func(limit int) { l.took(c, plan.Claim{Limit: limit, Began: time.Now()}, found) }
-	before := plan.Claim{Limit: 2, Began: time.Now()}
+	found := founds(0)
+	took := func(limit int) { c.found(Claim{Limit: limit, Began: time.Now()}, found, 4, time.Now()) }
+	before := Claim{Limit: 2, Began: time.Now()}
 	for _, step := range []struct {
 		what string
 		do   func()
@@ -95,16 +98,16 @@ func TestALaneIsClaimedFromOnlyWhileItMayHaveMore(t *testing.T) {
 		{"it is being claimed", func() { c.credit-- }, 0},
 		{"a full claim", func() { took(1) }, 2},
 		{"two more, up to the number of workers", func() { took(1); took(1) }, 4},
-		{"a poll takes none back", func() { c.polled(c.head) }, 4},
-		{"a claim that was not full, but began before that poll", func() { l.took(c, before, found) }, 1},
+		{"a poll takes none back", func() { c.polled(c.head, time.Now()) }, 4},
+		{"a claim that was not full, but began before that poll", func() { c.found(before, found, 4, time.Now()) }, 1},
 		{"one that began after it", func() { took(2) }, 0},
-		{"a poll sees a task again", func() { c.polled(&plan.Head{}) }, 1},
-		{"a poll sees none", func() { c.polled(nil) }, 0},
+		{"a poll sees a task again", func() { c.polled(&Head{}, time.Now()) }, 1},
+		{"a poll sees none", func() { c.polled(nil, time.Now()) }, 0},
 		{"a late claim had one all the same", func() { took(1) }, 2},
 	} {
 		step.do()
-		if c.credit != step.want || l.choosable() != (step.want > 0 && c.head != nil) {
-			t.Fatalf("%s: %d claims may be begun, want %d; choosable is %t", step.what, c.credit, step.want, l.choosable())
+		if c.credit != step.want || l.choosable(time.Now()) != (step.want > 0 && c.head != nil) {
+			t.Fatalf("%s: %d claims may be begun, want %d; choosable is %t", step.what, c.credit, step.want, l.choosable(time.Now()))
 		}
 	}
 }
@@ -114,11 +117,14 @@ func TestALaneIsClaimedFromOnlyWhileItMayHaveMore(t *testing.T) {
 func TestWhatAClaimTookCorrectsTheUrgencyOfItsLane(t *testing.T) {
 	t.Parallel()
 	l := newLanes(10, [2]int{0, -5}, [2]int{0, 0})
-	if c := l.choose(); c != l.all[0] {
+	if c := l.chosenLane(); c != l.all[0] {
 		t.Fatal("the urgent lane was not chosen")
 	}
-	l.took(l.all[0], plan.Claim{Limit: 2}, run.Found([]*store.Row{{Priority: -5}, {Priority: 7}}))
-	if c := l.choose(); c != l.all[1] {
+	var found Found
+	found.Add(Position{Priority: -5}, 0, 0)
+	found.Add(Position{Priority: 7}, 0, 0)
+	l.all[0].found(Claim{Limit: 2}, found, 10, time.Now())
+	if c := l.chosenLane(); c != l.all[1] {
 		t.Error("a lane that is down to priority 7 was chosen before one with priority 0")
 	}
 }
@@ -135,19 +141,19 @@ func TestSlotsThatWaitForAClaimAreKeptFromLessUrgentLanes(t *testing.T) {
 		{"less urgent", func(waits, other *lane) { other.urgent = 1 }, 0},
 		{"as urgent", func(waits, other *lane) {}, 9},
 		{"more urgent", func(waits, other *lane) { other.urgent = -1 }, 9},
-		{"the claim hangs", func(waits, other *lane) { other.urgent, waits.served = 1, time.Now().Add(-pollFresh) }, 9},
+		{"the claim hangs", func(waits, other *lane) { other.urgent, waits.servedAt = 1, time.Now().Add(-pollFresh) }, 9},
 		{"it may find nothing more", func(waits, other *lane) { other.urgent, waits.credit = 1, 0 }, 9},
 	} {
 		l := newLanes(10, [2]int{}, [2]int{})
 		for _, lane := range l.all {
-			lane.h.Kind, lane.credit = handler.KindLeased, 10
+			lane.leased, lane.of.Kind, lane.credit = true, leasedKind, 10
 		}
 		waits, other := l.all[0], l.all[1]
 		l.leasing(waits, 1)
-		waits.served = time.Now()
+		waits.servedAt = time.Now()
 		c.change(waits, other)
 		got := 0
-		for _, p := range l.portions(9) {
+		for _, p := range l.portions(9, time.Now()) {
 			if p.lane == waits {
 				t.Errorf("%s: a second claim of the lane", c.name)
 			}
@@ -163,7 +169,7 @@ func TestTheNextLeaseBeginsWhileTheLastOneCommits(t *testing.T) {
 	t.Parallel()
 	l := newLanes(10, [2]int{})
 	c := l.all[0]
-	c.h.Kind, c.credit, c.served = handler.KindLeased, 10, time.Now()
+	c.leased, c.of.Kind, c.credit, c.servedAt = true, leasedKind, 10, time.Now()
 	for _, step := range []struct {
 		what string
 		do   func()
@@ -171,13 +177,13 @@ func TestTheNextLeaseBeginsWhileTheLastOneCommits(t *testing.T) {
 	}{
 		{"nothing under way", func() {}, 1},
 		{"one looks", func() { l.leasing(c, 1) }, 0},
-		{"it commits", func() { c.finding-- }, 1},
+		{"it commits", func() { c.looking-- }, 1},
 		{"another one looks", func() { l.leasing(c, 1) }, 0},
-		{"both commit", func() { c.finding-- }, 0},
+		{"both commit", func() { c.looking-- }, 0},
 		{"one has come back", func() { l.leasing(c, -1) }, 1},
 	} {
 		step.do()
-		if got := len(l.portions(5)); got != step.want {
+		if got := len(l.portions(5, time.Now())); got != step.want {
 			t.Errorf("%s: %d claims, want %d", step.what, got, step.want)
 		}
 	}
@@ -188,23 +194,12 @@ func TestTheNextLeaseBeginsWhileTheLastOneCommits(t *testing.T) {
 	}
 }
 
-func TestTheLatestNameOfAWakeUpCounts(t *testing.T) {
-	t.Parallel()
-	r := &relayRun{named: make(chan string, 1)}
-	for _, task := range []string{"0 1 TX", "0 2 LEASED", ""} {
-		r.wakeNamed(task)
-	}
-	if got := <-r.named; got != "" {
-		t.Errorf("the wake-up names %q, want none, as the last one", got)
-	}
-}
-
 // Any role can send NOTIFY with any text.
 func TestAWakeUpIsReadOnlyIfItIsOneOfATaskOfAnIdleLane(t *testing.T) {
 	t.Parallel()
 	l := newLanes(4, [2]int{0, 0}, [2]int{0, 0})
-	l.all[0].h.Type, l.all[1].h.Type = "IDLE", "BUSY"
-	l.all[0].polled(nil)
+	l.all[0].of.Name, l.all[1].of.Name = "IDLE", "BUSY"
+	l.all[0].polled(nil, time.Now())
 	for text, want := range map[string]bool{
 		"0 1 IDLE": true, "-32768 9223372036854775807 IDLE": true,
 		"32768 1 IDLE": false, "-32769 1 IDLE": false, "0 0 IDLE": false, "0 -1 IDLE": false,
@@ -218,5 +213,18 @@ func TestAWakeUpIsReadOnlyIfItIsOneOfATaskOfAnIdleLane(t *testing.T) {
 	}
 	if l.all[0].head != nil || l.all[0].credit != 0 {
 		t.Errorf("a wake-up made a head of the lane: %+v", l.all[0].head)
+	}
+}
+
+func TestLimitsOfATypeBoundItsRoom(t *testing.T) {
+	t.Parallel()
+	l := newLanes(10, [2]int{})
+	l.all[0].of.MaxRunning, l.all[0].of.MaxRunningTotal, l.all[0].running = 5, 3, 2
+	if got := l.room(l.all[0]); got != 1 {
+		t.Errorf("room for %d, want 1", got)
+	}
+	l.all[0].running = 3
+	if l.choosable(time.Now()) || l.capped() || l.chosenLane() != nil {
+		t.Error("a lane at its limit can be chosen, or counts as a lane that other types hold up")
 	}
 }

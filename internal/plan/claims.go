@@ -1,0 +1,198 @@
+package plan
+
+import "time"
+
+// claimAll begins the claims of the chosen lanes, and reports whether there is a lane.
+func (d *Dispatcher) claimAll(now time.Time) bool {
+	chosen := d.lanes.portions(d.free, now)
+	for _, p := range chosen {
+		c := p.lane
+		if c.leased {
+			d.claim(c, c.upTo(min(p.workers, leasePortion(d.params.Workers))), now)
+			continue
+		}
+		n := min(p.workers, c.credit)
+		if limit, _ := c.limit(1); limit > 1 {
+			n = min(n, c.batchClaims(now)-c.claiming)
+		}
+		for range n {
+			d.claim(c, 1, now)
+		}
+	}
+	return len(chosen) > 0
+}
+
+// claim begins a claim from the lane, with one slot, or for leased tasks with one for each that may
+// be taken.
+func (d *Dispatcher) claim(c *lane, slots int, now time.Time) {
+	c.credit--
+	limit, exact := c.limit(slots)
+	d.start(c, c.starts.Next(c.head, limit, exact, now), slots)
+}
+
+func (d *Dispatcher) start(c *lane, claim Claim, slots int) {
+	c.servedAt = claim.Began
+	c.running += slots
+	d.free -= slots
+	d.claims++
+	if c.leased {
+		d.lanes.leasing(c, 1)
+	} else {
+		c.claiming++
+	}
+	d.do(StartClaim{c.index, claim, slots})
+}
+
+func (d *Dispatcher) claimFound(e ClaimFound) {
+	c := d.lanes.all[e.Lane]
+	if c.leased {
+		c.looking--
+		d.found(c, e.Claim, e.Found)
+		return
+	}
+	d.claimed(c, e.Claim, e.Found)
+}
+
+func (d *Dispatcher) txEnded(e TxEnded) {
+	c, now := d.lanes.all[e.Lane], d.now.Time
+	c.of.ClaimSize = e.ClaimSize
+	switch {
+	case e.Found && e.Failure.Err != nil: // of its runs' rows in the journal, or of what became of its tasks
+		d.laneFailed(c, 0, e.Failure, e.Claim.Began)
+	case e.Found:
+		if e.Ran { // an empty claim proves nothing: the failed tasks may be locked for now
+			d.works(c, &c.failing)
+		}
+	case e.NotMade == SetAside:
+		d.notMade(c, e.Claim)
+	case e.Claim.Named:
+		d.claimDone(c)
+	case e.NotMade == NoSlot:
+		c.waitForSlot(now)
+		d.notMade(c, e.Claim)
+	case e.NotMade == NoToken:
+		c.waitForToken(e.Wait, now)
+		d.notMade(c, e.Claim)
+	default:
+		d.claimFailed(c, e.Claim, e.Failure)
+	}
+	if e.Ran {
+		d.tasksRan(e.Ordered)
+	}
+	for _, at := range e.Returned {
+		c.starts.Returned(at)
+	}
+	d.released(c, 1, e.Ran)
+}
+
+func (d *Dispatcher) leaseEnded(e LeaseEnded) {
+	c, now := d.lanes.all[e.Lane], d.now.Time
+	d.lanes.leasing(c, -1)
+	if !e.Told {
+		c.looking--
+	}
+	if e.Failure.Err == nil && e.Found.Tasks > 0 {
+		d.works(c, &c.failing)
+	}
+	switch {
+	case e.NotMade == SetAside:
+		d.notMade(c, e.Claim)
+	case e.Claim.Named && e.Found.Tasks == 0:
+		d.claimDone(c)
+	case e.Failure.Err != nil:
+		d.claimFailed(c, e.Claim, e.Failure)
+	case e.NotMade == NoToken:
+		c.waitForToken(e.Wait, now)
+		d.notMade(c, e.Claim)
+	case e.NotMade == NoSlot:
+		c.waitForSlot(now)
+		d.notMade(c, e.Claim)
+	case e.Told:
+		d.claimDone(c)
+		d.succeeded(e.Claim.Began)
+	default:
+		few := e.Allowed < e.Claim.Limit
+		e.Claim.Limit = e.Allowed
+		d.claimed(c, e.Claim, e.Found)
+		if few {
+			c.starts.Failed()
+			c.waitForSlot(now)
+		}
+	}
+	d.released(c, e.Slots-e.Found.Tasks, false)
+}
+
+func (d *Dispatcher) leasesEnded(e LeasesEnded) {
+	d.tasksRan(e.Ordered)
+	for _, ended := range e.Lanes {
+		c := d.lanes.all[ended.Lane]
+		d.released(c, ended.Runs, true)
+		if c.stuck -= ended.Stuck; ended.Stuck > 0 && c.stuck == 0 {
+			c.recording = Failing{logged: c.recording.logged}
+			d.tellFailures(c)
+		}
+	}
+}
+
+// claimDone notes that a claim does not look for tasks any more.
+func (d *Dispatcher) claimDone(c *lane) {
+	d.claims--
+	if !c.leased {
+		c.claiming--
+	}
+}
+
+// notMade ends a claim that was not made.
+func (d *Dispatcher) notMade(c *lane, claim Claim) {
+	d.claimDone(c)
+	c.starts.NotMade(claim)
+	c.credit = max(c.credit, 1)
+	d.succeeded(claim.Began)
+}
+
+// claimFailed ends a claim that failed.
+func (d *Dispatcher) claimFailed(c *lane, claim Claim, f Failure) {
+	d.claimDone(c)
+	d.lanes.declined = false
+	c.starts.Failed()
+	d.laneFailed(c, claim.Limit, f, claim.Began)
+}
+
+// claimed ends a claim.
+func (d *Dispatcher) claimed(c *lane, claim Claim, found Found) {
+	d.claimDone(c)
+	d.found(c, claim, found)
+	d.succeeded(claim.Began)
+}
+
+// found notes what a claim found.
+func (d *Dispatcher) found(c *lane, claim Claim, found Found) {
+	now := d.now.Time
+	d.lanes.declined = false
+	c.found(claim, found, d.params.Workers, now)
+	if found.Tasks > 0 {
+		c.failing.grow(now.Sub(claim.Began), d.params.StatementTimeout)
+		c.taskBytes = max(1+found.Bytes/found.Tasks, c.taskBytes/2)
+		c.slotWait = 0
+		d.foundWork, d.unused, d.emptyPolls = true, false, 0
+	}
+}
+
+// tasksRan notes that tasks ran, which may have enqueued. After one with an ordering key a poll promotes
+// the next.
+func (d *Dispatcher) tasksRan(ordered bool) {
+	d.foundWork = true
+	if ordered {
+		d.nextDue = d.now.Time
+	}
+}
+
+// released takes slots back. ran: from tasks, which may have had slots of their type.
+func (d *Dispatcher) released(c *lane, slots int, ran bool) {
+	c.running -= slots
+	d.free += slots
+	d.lanes.declined = false
+	if ran {
+		c.slotAt = time.Time{}
+	}
+}

@@ -1,0 +1,124 @@
+package plan
+
+import "time"
+
+// Event is news for the dispatcher.
+type Event interface{ event() }
+
+// Tick is that time has passed, or that the Moment is another.
+type Tick struct{}
+
+// Woken is a wake-up: there may be new tasks. Named is the task that it names, or "".
+type Woken struct{ Named string }
+
+// Withdrawn is that another relay may have withdrawn the wake-up request.
+type Withdrawn struct{}
+
+// Scheduled is that a run has scheduled a task.
+type Scheduled struct{ At time.Time }
+
+// Polled is the end of a poll, with its result or its failure.
+type Polled struct {
+	Poll    Poll
+	Result  PollResult
+	Failure Failure
+}
+
+// PollResult is the result of a poll.
+type PollResult struct {
+	Heads       []*Head       // by lane
+	Took        time.Duration // to read the lanes
+	Due         bool          // some task is scheduled
+	NextDue     time.Duration // until the first of them is due
+	WakeRequest int64         // the wake-up request that was set; 0 if none
+	Stranded    bool          // dead relays hold leases
+	// Refused has the types whose scheduled tasks PostgreSQL refused to promote, with its error, and
+	// HeadsRefused the error of the heads of ordering keys.
+	Refused      map[string]error
+	HeadsRefused error
+}
+
+// ClaimFound is the result of a claim that goes on: with its handlers, or with its commit if the tasks are
+// leased.
+type ClaimFound struct {
+	Lane  int
+	Claim Claim
+	Found Found
+}
+
+// NotMade is the reason that a claim was not made.
+type NotMade int
+
+// Reasons that a claim was not made: tasks that cannot be read were set aside; the type has no slot left;
+// its rate is used up.
+const (
+	Made NotMade = iota
+	SetAside
+	NoSlot
+	NoToken
+)
+
+// TxEnded is the end of a claim of Tx or Batch tasks and of their runs.
+type TxEnded struct {
+	Lane         int
+	Claim        Claim
+	Found        bool // ClaimFound came before
+	Ran, Ordered bool // tasks ran; tasks with ordering keys
+	Returned     []Position
+	ClaimSize    int // tasks of the next claim
+	NotMade      NotMade
+	Wait         time.Duration // until the rate has a token
+	Failure      Failure
+}
+
+// LeaseEnded is the end of a claim of leased tasks, whose runs begin now.
+type LeaseEnded struct {
+	Lane    int
+	Claim   Claim
+	Slots   int  // of the claim
+	Told    bool // ClaimFound came before
+	Found   Found
+	Allowed int // tasks, by the slots of the type
+	NotMade NotMade
+	Wait    time.Duration // until the rate has a token
+	Failure Failure
+}
+
+// LeasesEnded is that runs of leased tasks have ended, and their results are committed.
+type LeasesEnded struct {
+	Lanes   []LaneEnds
+	Ordered bool // one has an ordering key
+}
+
+// LaneEnds is how many runs of a lane have ended, and how many of them had been told by ResultStuck.
+type LaneEnds struct{ Lane, Runs, Stuck int }
+
+// ResultStuck is that PostgreSQL refuses the result of a leased task again and again, though others of the
+// type may be recorded. First: it has not been told of that task.
+type ResultStuck struct {
+	Lane    int
+	Failure Failure
+	Began   time.Time
+	First   bool
+}
+
+// Failure is an error and its class.
+type Failure struct {
+	Err          error
+	Refused      bool // PostgreSQL refuses the statement itself
+	Answered     bool // PostgreSQL has answered, so the error is no sign of an outage
+	Passing      bool // it may be that of a single connection
+	NoConnection bool // the server has no connection left
+	Divisible    bool // a smaller claim may succeed
+}
+
+func (Tick) event()        {}
+func (Woken) event()       {}
+func (Withdrawn) event()   {}
+func (Scheduled) event()   {}
+func (Polled) event()      {}
+func (ClaimFound) event()  {}
+func (TxEnded) event()     {}
+func (LeaseEnded) event()  {}
+func (LeasesEnded) event() {}
+func (ResultStuck) event() {}

@@ -1,0 +1,213 @@
+package plan
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// lanes chooses between the types.
+type lanes struct {
+	all      []*lane
+	workers  int
+	fair     Fair
+	choose   func(View) (answer []int, ok bool) // the app's; nil for the built-in order
+	leases   int                                // claims of leased tasks that are under way
+	declined bool                               // the app has chosen no lane, and nothing has changed since
+
+	heads []Candidate // of the last view
+	seen  []*lane     // that these are of
+}
+
+// While a claim of leased tasks looks for them, the slots that become free gather for the next one.
+// So claims are large when many tasks end, whatever the number of workers, and a relay that has
+// room begins one at once. The next claim begins while the last one commits, as it knows by then
+// where that ended. A claim takes a part of the slots only, so that tasks run and end while others are
+// claimed.
+const (
+	laneClaims  = 2  // of leased tasks of one type at once: one that looks for them, and one that commits
+	LeaseClaims = 8  // of all types together
+	leaseParts  = 2  // a claim takes one part of the slots of so many,
+	leaseLeast  = 50 // but as many as that
+)
+
+// leasePortion is how many leased tasks one claim takes at most.
+func leasePortion(workers int) int {
+	return max((workers+leaseParts-1)/leaseParts, min(workers, leaseLeast))
+}
+
+// leasing counts claims of leased tasks: 1 for one that begins, -1 for one that has ended.
+func (l *lanes) leasing(c *lane, n int) {
+	c.leasing += n
+	c.looking += max(n, 0)
+	l.leases += n
+}
+
+// gathers reports whether the lane has to wait for a claim under way; slots for leased tasks gather
+// meanwhile.
+func (l *lanes) gathers(c *lane, now time.Time) bool {
+	if c.leased {
+		return c.looking > 0 || c.leasing >= laneClaims || l.leases >= LeaseClaims
+	}
+	limit, _ := c.limit(1)
+	return limit > 1 && c.claiming >= c.batchClaims(now)
+}
+
+// holds reports whether slots do wait for a claim of the lane, so that less urgent lanes do not get
+// them: for as long as a claim may take when all is well.
+func (l *lanes) holds(c *lane, now time.Time) bool {
+	return l.gathers(c, now) && (!c.leased || c.looking > 0 || c.leasing >= laneClaims) &&
+		l.eligible(c, now) && now.Sub(c.servedAt) < pollFresh
+}
+
+// held is the urgency of the most urgent lane that slots wait for, and whether there is one.
+func (l *lanes) held(now time.Time) (urgency int, any bool) {
+	for _, c := range l.all {
+		if l.holds(c, now) && (!any || c.urgency() < urgency) {
+			urgency, any = c.urgency(), true
+		}
+	}
+	return urgency, any
+}
+
+// share is how many more slots the lane may take as far as other types go.
+func (l *lanes) share(c *lane) int {
+	if l.choose != nil {
+		return l.workers - c.running // it is the app's decision
+	}
+	return share(l.workers, len(l.all)) - c.running
+}
+
+// room is how many more slots the lane may take.
+func (l *lanes) room(c *lane) int {
+	room := l.share(c)
+	for _, limit := range [...]int{c.of.MaxRunning, c.of.MaxRunningTotal} {
+		if limit > 0 {
+			room = min(room, limit-c.running)
+		}
+	}
+	return room
+}
+
+// eligible reports whether a claim from the lane makes sense now.
+func (l *lanes) eligible(c *lane, now time.Time) bool {
+	return c.credit > 0 && c.head != nil && l.room(c) > 0 && !c.blockedUntil().After(now)
+}
+
+func (l *lanes) view(free int, now time.Time) View {
+	l.heads, l.seen = l.heads[:0], l.seen[:0]
+	held, any := l.held(now)
+	for _, c := range l.all {
+		switch {
+		case !l.eligible(c, now):
+			continue
+		case l.choose != nil && l.holds(c, now): // the app says which lane may have its slots
+		case l.gathers(c, now), l.choose == nil && any && c.urgency() > held:
+			continue
+		}
+		l.heads = append(l.heads, Candidate{Type: c.of.Name, Kind: c.of.Kind, Priority: c.urgency(), RunAt: c.head.Since,
+			Served: c.servedAt, Running: c.running, Room: min(l.room(c), free), Likely: c.credit})
+		l.seen = append(l.seen, c)
+	}
+	return View{Heads: l.heads, Free: free, Workers: l.workers, Types: len(l.all)}
+}
+
+// portion is how many workers a lane gets.
+type portion struct {
+	lane    *lane
+	workers int
+}
+
+// portions are the lanes to claim from with the free workers; none if no claim is to be made now.
+func (l *lanes) portions(free int, now time.Time) (out []portion) {
+	v := l.view(free, now)
+	if len(v.Heads) == 0 {
+		return nil
+	}
+	var answer []int
+	ok := false
+	if l.choose != nil {
+		answer, ok = l.choose(v)
+	}
+	if !ok {
+		answer = l.fair.Choose(v)
+	}
+	for i, n := range answer {
+		if n > 0 && !l.gathers(l.seen[i], now) {
+			out = append(out, portion{l.seen[i], n})
+		}
+	}
+	l.declined = l.choose != nil && len(out) == 0
+	return out
+}
+
+// capped reports whether a lane has work that it may not take for want of room.
+func (l *lanes) capped() bool {
+	return slices.ContainsFunc(l.all, func(c *lane) bool { return c.head != nil && c.credit > 0 && l.share(c) <= 0 })
+}
+
+// choosable reports whether there is a lane to choose.
+func (l *lanes) choosable(now time.Time) bool {
+	return !l.declined &&
+		slices.ContainsFunc(l.all, func(c *lane) bool { return l.eligible(c, now) && !l.gathers(c, now) })
+}
+
+// resting are the types whose promotion rests after a failure, with the rest of it.
+func (l *lanes) resting(now time.Time) (out map[string]time.Duration) {
+	for _, c := range l.all {
+		if rest := c.promoting.until.Sub(now); rest > 0 {
+			if out == nil {
+				out = map[string]time.Duration{}
+			}
+			out[c.of.Name] = rest
+		}
+	}
+	return out
+}
+
+// unblocked is when the first of the lanes that have work and wait for their type's limits may
+// claim again; zero if none waits.
+func (l *lanes) unblocked(now time.Time) (first time.Time) {
+	for _, c := range l.all {
+		at := c.blockedUntil()
+		if !at.After(now) || c.credit == 0 || c.head == nil || l.room(c) <= 0 {
+			continue
+		}
+		if first.IsZero() || at.Before(first) {
+			first = at
+		}
+	}
+	return first
+}
+
+// spans are those of each lane, for a poll; nil if all are to be read from their heads.
+func (l *lanes) spans() (out [][]Span) {
+	for i, c := range l.all {
+		if s := c.starts.Spans(); s != nil {
+			if out == nil {
+				out = make([][]Span, len(l.all))
+			}
+			out[i] = s
+		}
+	}
+	return out
+}
+
+// named is the idle lane of the task that a wake-up names by priority, id and type, and the task's class;
+// nil if there is none. Any role can send a wake-up, so its id is not relied on: tasks may be before it.
+func (l *lanes) named(task string) (*lane, Class) {
+	words := strings.SplitN(task, " ", 3)
+	if len(words) < 3 {
+		return nil, Class{}
+	}
+	i := slices.IndexFunc(l.all, func(c *lane) bool { return c.of.Name == words[2] && c.head == nil })
+	priority, err := strconv.ParseInt(words[0], 10, 16)
+	if i < 0 || err != nil {
+		return nil, Class{}
+	}
+	if id, err := strconv.ParseInt(words[1], 10, 64); err != nil || id <= 0 {
+		return nil, Class{}
+	}
+	return l.all[i], Class{Priority: int(priority)}
+}

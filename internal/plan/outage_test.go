@@ -1,0 +1,49 @@
+package plan
+
+import (
+	"testing"
+	"time"
+)
+
+func TestAnOutageBeginsOnceAndEndsWithWorkThatBeganAfterIt(t *testing.T) {
+	t.Parallel()
+	var o Outage
+	at := time.Now()
+	if !o.Fail(at, at) || o.Fail(at, at) || !o.Active() {
+		t.Error("of two failures the first does not begin an outage, or the second does")
+	}
+	for n := range 5 {
+		wait := min(tryLeast<<n, tryMost)
+		if got := o.Wait(at); got < wait/2 || got > wait {
+			t.Errorf("failure %d: the pause is %v, want %v to %v", n+1, got, wait/2, wait)
+		}
+		at = at.Add(o.Wait(at))
+		o.Fail(at, at)
+	}
+	if _, ends := o.OK(o.since.Add(-1), at); ends {
+		t.Error("work that began before the outage ends it")
+	}
+	if lasted, ends := o.OK(at, at.Add(time.Second)); !ends || lasted != at.Add(time.Second).Sub(o.since) || o.Active() {
+		t.Errorf("it ends: %v, after %v", ends, lasted)
+	}
+	if o.Fail(at, at.Add(2*time.Second)) || !o.Covers(at) || o.Covers(at.Add(2*time.Second)) {
+		t.Error("work that began before the end begins another outage")
+	}
+}
+
+// A wake-up ends the pause of the dispatcher, but not at once.
+func TestASignEndsThePauseOfTheDispatcher(t *testing.T) {
+	t.Parallel()
+	began := time.Now()
+	var o Outage
+	o.Fail(began, began)
+	o.until = began.Add(time.Hour)
+	o.Hasten(began)
+	if d := o.until.Sub(began); d < tryLeast || d > 2*tryLeast {
+		t.Errorf("the pause ends after %v", d)
+	}
+	before := o.until
+	if o.Hasten(began.Add(time.Minute)); o.until != before {
+		t.Errorf("a later sign moved the end of the pause by %v", o.until.Sub(before))
+	}
+}

@@ -1,0 +1,71 @@
+package plan
+
+import "time"
+
+// Params are what a Dispatcher needs.
+type Params struct {
+	Types            []Type // by lane
+	Workers          int
+	PollInterval     time.Duration
+	StatementTimeout time.Duration
+	Random           bool // claims are in random order
+	Once             bool // RunOnce: end when nothing is left to do
+	// Choose gives free workers to lanes, by the index in the View; not ok, or nil, leaves that to Fair.
+	Choose func(View) (answer []int, ok bool)
+}
+
+// Moment is the present, as the loop sees it.
+type Moment struct {
+	Time        time.Time
+	NoHeartbeat error                    // nil while the relay may claim
+	Listening   bool                     // wake-ups come by LISTEN
+	Stopping    bool                     // no claim begins any more
+	Postponed   func(due time.Time) bool // whether a task that is due then may wait for another one's sake
+}
+
+// Dispatcher decides what a relay does next. It owns all it knows, hears of everything by events, and
+// does no I/O. It is not for concurrent use.
+type Dispatcher struct {
+	params  Params
+	now     Moment
+	actions []Action
+	lanes   lanes
+
+	free    int   // slots; a poll takes one too, so the slots bound the connections
+	stopped bool  // nothing more is begun
+	failed  error // RunOnce ends with it
+	claims  int   // that have not told yet what they found
+
+	outage      Outage
+	doubtedAt   time.Time // a lane's error may be an outage, which no later success has denied; zero if there is none
+	pollsFailed int       // in a row
+	heads       Failing   // promotions of heads of ordering keys
+	noHeartbeat bool      // so it may not claim
+	conns       fewConns
+
+	polling         bool
+	polledAt        time.Time
+	fullPolls       FullPolls
+	foundWork       bool // since the last poll
+	unused          bool // the last poll has not led to work yet
+	emptyPolls      int  // polls in a row that led to no work
+	nextPoll        time.Time
+	nextDue         time.Time // of a scheduled task; zero if none is known
+	wakeRequest     int64     // as it was set; 0 if none
+	prolongAt       time.Time // when an idle relay sets it anew
+	withdrawnAt     time.Time // when another relay last did
+	wokeUp          bool      // since the last poll began
+	wokeUpAt        time.Time
+	burst           int       // wake-ups in a row that came soon after each other
+	suppressedUntil time.Time // wake-ups are
+	stranded        bool      // RunOnce: dead relays hold leases, to be taken over
+}
+
+// fewConns are the slots that are withheld, as the server has too few connections.
+type fewConns struct {
+	withheld       int
+	retryAt        time.Time // when one of them may try again
+	since, triedAt time.Time // since when it has too few, zero if it has enough; when the last slot tried again
+}
+
+func (d *Dispatcher) do(a Action) { d.actions = append(d.actions, a) }

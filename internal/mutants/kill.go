@@ -142,7 +142,10 @@ func (o *overlay) attack(ctx context.Context, m *mutant, place string, names []s
 	}
 	for _, f := range failedTest.FindAllStringSubmatch(out, -1) {
 		took, _ := strconv.ParseFloat(f[2], 64)
-		if len(by) < killers && (took < 2*r.Took[place][f[1]]+1 || o.again(ctx, run, f[1])) {
+		if len(by) == killers || !o.passes(ctx, run, f[1]) {
+			continue
+		}
+		if took < 2*r.Took[place][f[1]]+1 || o.again(ctx, run, f[1]) {
 			by = append(by, test{place, f[1]}.String())
 		}
 	}
@@ -154,6 +157,17 @@ func (o *overlay) attack(ctx context.Context, m *mutant, place string, names []s
 		by = []string{place + ": no end of " + strings.Join(unfinished(out), ", ")}
 	}
 	return by, nil
+}
+
+// passes reports whether a test passes without a mutant: another change may have broken it since the
+// tests were recorded.
+func (o *overlay) passes(ctx context.Context, run testRun, name string) bool {
+	of := test{run.place, name}
+	if _, known := o.passing[of]; !known {
+		run.config = live.Config{}
+		o.passing[of] = !o.again(ctx, run, name)
+	}
+	return o.passing[of]
 }
 
 // again reports whether a test fails by itself, too: a slow failure may be that of a busy machine.

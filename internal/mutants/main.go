@@ -34,7 +34,7 @@ func run(ctx context.Context) error {
 	only := flag.String("only", "", "mutants with this text in their line")
 	again := flag.Bool("again", false, "also those that the file has")
 	survivors := flag.Bool("survivors", false, "those that survive, by all tests that reach them")
-	check := flag.Bool("check", false, "print the entries whose mutants or tests are gone, and exit with 1 if there are any")
+	check := flag.Bool("check", false, "print the entries whose mutants or tests are gone; exit with 1 if some are")
 	prune := flag.Bool("prune", false, "remove these mutants, and name the tests where they are now")
 	show := flag.Bool("list", false, "print all mutants and run nothing")
 	record := flag.String("record", "", "run all tests of these packages, or of all, to see which mutants they reach")

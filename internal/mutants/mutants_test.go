@@ -104,7 +104,8 @@ func TestSQLHasMutantsOfEachKind(t *testing.T) {
 	for text, want := range map[string][]string{
 		"SELECT a FROM t WHERE a BETWEEN 1 AND 2 AND b = $1 ORDER BY a, b LIMIT $2 FOR UPDATE OF t SKIP LOCKED": {
 			"drop clause: SELECT a FROM t WHERE b = $1 ORDER BY a, b LIMIT $2 FOR UPDATE OF t SKIP LOCKED",
-			"drop clause: SELECT a FROM t WHERE a BETWEEN 1 AND 2 AND (b = $1 OR true) ORDER BY a, b LIMIT $2 FOR UPDATE OF t SKIP LOCKED",
+			"drop clause: SELECT a FROM t WHERE a BETWEEN 1 AND 2 AND (b = $1 OR true) ORDER BY a, b LIMIT $2 " +
+				"FOR UPDATE OF t SKIP LOCKED",
 			"order: SELECT a FROM t WHERE a BETWEEN 1 AND 2 AND b = $1 ORDER BY b, a LIMIT $2 FOR UPDATE OF t SKIP LOCKED",
 			"drop clause: SELECT a FROM t WHERE a BETWEEN 1 AND 2 AND b = $1 ORDER BY a, b FOR UPDATE OF t SKIP LOCKED",
 			"drop clause: SELECT a FROM t WHERE a BETWEEN 1 AND 2 AND b = $1 ORDER BY a, b LIMIT $2",

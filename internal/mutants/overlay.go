@@ -25,6 +25,7 @@ type overlay struct {
 	replace map[string]string
 	built   map[string]string // binaries by package
 	server  string            // URL of the tests' PostgreSQL
+	passing map[test]bool     // whether tests that failed with a mutant pass without
 }
 
 // hook is a change by which the code asks for the text of a statement or of an embedded file.
@@ -38,7 +39,8 @@ var hooks = []hook{
 // newOverlay writes the sources. Mutants that do not compile are removed from the code.
 func newOverlay(c *code, cache string) (*overlay, error) {
 	dir := filepath.Join(cache, strings.ReplaceAll(strings.Trim(c.root, "/"), "/", "-"))
-	o := &overlay{code: c, dir: dir, cache: cache, replace: map[string]string{}, built: map[string]string{}}
+	o := &overlay{code: c, dir: dir, cache: cache, replace: map[string]string{}, built: map[string]string{},
+		passing: map[test]bool{}}
 	packages, err := list("./...")
 	if err != nil {
 		return nil, err

@@ -8,14 +8,25 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
 )
 
-// edit replaces a text that is once in the Go files of a folder or those below it, of the whole
-// library where in is "", or once in a function of the schema, such as outbox.claim_tasks.
+// edit replaces a text that is once, by any white space, in the Go files of a folder or those below
+// it, of the whole library where in is "", or once in a function of the schema, such as
+// outbox.claim_tasks.
 type edit struct{ in, old, new string }
+
+// find returns the places of the text, whatever white space is between its words.
+func (e edit) find(text string) [][]int {
+	words := strings.Fields(e.old)
+	for i, w := range words {
+		words[i] = regexp.QuoteMeta(w)
+	}
+	return regexp.MustCompile(strings.Join(words, `\s+`)).FindAllStringIndex(text, -1)
+}
 
 // chaosRun is a run of this program that fails with one of the expected kinds of violation.
 type chaosRun struct {
@@ -68,9 +79,9 @@ func (m mutant) mutated(root string) (texts map[string]string, err error) {
 				body, _, _ := strings.Cut(text[from:], "\n$$;")
 				to = from + len(body)
 			}
-			if n := strings.Count(text[from:to], e.old); n > 0 {
-				found += n
-				texts[path] = text[:from] + strings.Replace(text[from:to], e.old, e.new, 1) + text[to:]
+			for _, at := range e.find(text[from:to]) {
+				found++
+				texts[path] = text[:from+at[0]] + e.new + text[from+at[1]:]
 			}
 		}
 		if found != 1 {

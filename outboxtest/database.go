@@ -7,11 +7,10 @@ import (
 
 	"github.com/jmoiron/sqlx"
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/internal/run"
 )
 
 // newDatabase is where Drain works.
-func newDatabase(ctx context.Context, in outbox.Querier) (run.Database, error) {
+func newDatabase(ctx context.Context, in outbox.Querier) (database, error) {
 	if in != nil && isNil(in) {
 		return nil, fmt.Errorf("outboxtest: the %T is nil", in)
 	}

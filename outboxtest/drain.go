@@ -12,8 +12,9 @@ import (
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/call"
+	"github.com/txoutbox/outbox/internal/decide"
 	"github.com/txoutbox/outbox/internal/origin"
-	"github.com/txoutbox/outbox/internal/run"
 )
 
 // Drain runs the tasks that are due, one after the other, with the registry's handlers, their
@@ -58,7 +59,7 @@ func Drain(t testing.TB, in outbox.Querier, registry *handlers.Registry, opts ..
 			if one.Outcome == Failed || one.Outcome == Throttled || one.Outcome == Dead || one.Outcome == Discarded {
 				t.Logf("outboxtest: %v", one)
 			}
-			if !failed && t.Failed() && run.IsGoexit(one.Err) {
+			if !failed && t.Failed() && call.IsGoexit(one.Err) {
 				t.FailNow()
 			}
 		}
@@ -78,8 +79,8 @@ func Drain(t testing.TB, in outbox.Querier, registry *handlers.Registry, opts ..
 // drainer is one Drain.
 type drainer struct {
 	*drainSettings
-	in       run.Database
-	stepper  *run.Stepper
+	in       database
+	stepper  *stepper
 	types    []string
 	result   *Result
 	failures map[int64]int // by task
@@ -106,7 +107,7 @@ func newDrainer(t testing.TB, in outbox.Querier, registry *handlers.Registry, op
 		d.types = append(d.types, h.Type)
 	}
 	log := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError}))
-	d.stepper = run.NewStepper(database, registered, string(d.schema), log)
+	d.stepper = newStepper(database, registered, string(d.schema), log)
 	return d, nil
 }
 
@@ -116,7 +117,7 @@ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
 func (d *drainer) start() error {
 	err := d.inTx("look which database this is", func(tx *sql.Tx) error {
 		noted, err := origin.Check(d.ctx, tx, d.schema, "")
-		d.stepper.Identify(noted.DatabaseID)
+		d.stepper.identify(noted.DatabaseID)
 		return err
 	})
 	if err != nil {
@@ -138,8 +139,8 @@ func (d *drainer) start() error {
 
 // next makes the next runs. Without more it is done.
 func (d *drainer) next() (more bool, err error) {
-	runs, err := d.stepper.Step(d.ctx)
-	var m *run.Misuse
+	runs, err := d.stepper.step(d.ctx)
+	var m *misuse
 	if errors.As(err, &m) {
 		return false, fmt.Errorf("outboxtest: %s #%d: %w", m.Type, m.TaskID, err)
 	}
@@ -174,8 +175,8 @@ UPDATE outbox.task SET run_at = GREATEST(run_at, timestamptz 'epoch' + $2::bigin
  WHERE task_id = $1 AND state = 'scheduled'`
 
 // later decides when a task that is scheduled again is due for this drain.
-func (d *drainer) later(last run.Run) error {
-	if last.Outcome == run.Retry || last.Outcome == run.Throttled {
+func (d *drainer) later(last step) error {
+	if last.Outcome == decide.Retry || last.Outcome == decide.Throttled {
 		if d.failures[last.TaskID]++; d.failures[last.TaskID] < d.attempts {
 			_, err := d.exec("retry a task", retrySQL, last.TaskID, d.clock)
 			return err
@@ -223,7 +224,7 @@ func (d *drainer) advance() (more bool, err error) {
 		return false, err
 	}
 	d.clock = max(d.clock, due.Int64)
-	d.stepper.SetAhead(time.Until(time.UnixMicro(d.clock)))
+	d.stepper.setAhead(time.Until(time.UnixMicro(d.clock)))
 	return d.promote()
 }
 

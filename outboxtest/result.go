@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/txoutbox/outbox/internal/run"
+	"github.com/txoutbox/outbox/internal/decide"
 )
 
 // Outcome is what became of a task by one run.
@@ -23,8 +23,9 @@ const (
 )
 
 // outcomes are those that a run without a relay can have.
-var outcomes = map[run.Outcome]Outcome{
-	run.Done: Done, run.Discarded: Discarded, run.Retry: Failed, run.Snoozed: Snoozed, run.Throttled: Throttled, run.RunAgain: Again, run.Dead: Dead,
+var outcomes = map[decide.Outcome]Outcome{
+	decide.Done: Done, decide.Discarded: Discarded, decide.Retry: Failed, decide.Snoozed: Snoozed, decide.Throttled: Throttled,
+	decide.RunAgain: Again, decide.Dead: Dead,
 }
 
 // Run is one run of one task in a Drain.

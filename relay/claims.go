@@ -1,16 +1,18 @@
 package relay
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/handler"
+	"github.com/txoutbox/outbox/internal/leaserun"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/plan"
-	"github.com/txoutbox/outbox/internal/run"
 	"github.com/txoutbox/outbox/internal/store"
+	"github.com/txoutbox/outbox/internal/txrun"
 )
 
 // runTx claims and runs Tx or Batch tasks.
@@ -21,10 +23,10 @@ func (d *dispatcher) runTx(a plan.StartClaim) {
 	claim.Limit = limit
 	if err == nil && limit > 0 {
 		var returned []*store.Row
-		returned, err = d.runner.RunTx(d.ctx, h, claim, func(rows []*store.Row) {
+		returned, err = d.runner.Run(d.ctx, h, claim, func(rows []*store.Row) {
 			e.Found, e.Ran, e.Ordered = true, len(rows) > 0, slices.ContainsFunc(rows, (*store.Row).Ordered)
 			d.rates.unused(h, limit-len(rows))
-			d.events <- plan.ClaimFound{Lane: a.Lane, Claim: claim, Found: run.Found(rows)}
+			d.events <- plan.ClaimFound{Lane: a.Lane, Claim: claim, Found: txrun.Found(rows)}
 		})
 		if !e.Found {
 			d.rates.unused(h, limit)
@@ -37,7 +39,7 @@ func (d *dispatcher) runTx(a plan.StartClaim) {
 	} else if err == nil {
 		e.NotMade, e.Wait = plan.NoToken, min(wait, tokenWait)
 	}
-	if errors.Is(err, run.ErrNoSlot) && !e.Found {
+	if errors.Is(err, txrun.ErrNoSlot) && !e.Found {
 		e.NotMade = plan.NoSlot
 	}
 	e.Claim, e.Failure, e.ClaimSize = claim, failureOf(err), d.runner.ClaimSize(h)
@@ -49,13 +51,13 @@ func (d *dispatcher) runTx(a plan.StartClaim) {
 func (d *dispatcher) runLeased(a plan.StartClaim) {
 	h, claim := d.handlers[a.Lane], a.Claim
 	e := plan.LeaseEnded{Lane: a.Lane, Slots: a.Slots}
-	var runs []*run.LeasedRun
+	var runs []*leaserun.Run
 	limit, wait, err := d.rates.take(d.ctx, h, claim.Limit)
 	claim.Limit = limit
 	if err == nil && limit > 0 {
-		runs, e.Allowed, err = d.leases.Lease(d.ctx, h, claim, func(found []*run.LeasedRun) {
+		runs, e.Allowed, err = d.leases.Lease(d.ctx, h, claim, func(found []*leaserun.Run) {
 			e.Told = true
-			d.events <- plan.ClaimFound{Lane: a.Lane, Claim: claim, Found: run.FoundLeases(found)}
+			d.events <- plan.ClaimFound{Lane: a.Lane, Claim: claim, Found: leaserun.Found(found)}
 		})
 		switch {
 		case err != nil:
@@ -67,7 +69,7 @@ func (d *dispatcher) runLeased(a plan.StartClaim) {
 	} else if err == nil {
 		e.NotMade, e.Wait = plan.NoToken, min(wait, tokenWait)
 	}
-	e.Claim, e.Found, e.Failure = claim, run.FoundLeases(runs), failureOf(err)
+	e.Claim, e.Found, e.Failure = claim, leaserun.Found(runs), failureOf(err)
 	d.events <- e
 	if len(runs) == 0 {
 		return // the dispatcher may have ended by now, and its relay may run again
@@ -79,11 +81,36 @@ func (d *dispatcher) runLeased(a plan.StartClaim) {
 // there are none: the claim failed for another reason.
 func (d *dispatcher) setAside(lane int, claim plan.Claim, err error) plan.NotMade {
 	h := d.handlers[lane]
-	if !claim.Named && pgerr.Refusal(err) && !errors.Is(err, run.ErrNoSlot) &&
-		d.unreadable[lane].setAside(claim.Began, func() int { return d.runner.SetAside(h, claim.Limit, claim.Start) }) {
+	if !claim.Named && pgerr.Refusal(err) && !errors.Is(err, txrun.ErrNoSlot) &&
+		d.unreadable[lane].setAside(claim.Began, func() int { return d.putAside(h, claim) }) {
 		return plan.SetAside
 	}
 	return plan.Made
+}
+
+// leastRead is how many tasks at a place are read at least, as other claims have the first ones.
+const leastRead = 20
+
+// putAside postpones the tasks that cannot be read among those that a failed claim may have met, and
+// returns their number.
+func (d *dispatcher) putAside(h *handler.Handler, claim plan.Claim) (n int) {
+	for _, p := range claim.Start.Places() {
+		unreadable, err := d.store.SetAside(context.Background(), h.Type, p, max(claim.Limit, leastRead))
+		if pgerr.Refusal(err) { // of all tasks, as the claim says
+			return n
+		}
+		if err != nil {
+			d.log.Warn("outbox: tasks that cannot be read are looked for in vain", "task_type", h.Type,
+				"error", pgerr.LogText(err))
+			return n
+		}
+		for id, err := range unreadable {
+			n++
+			d.log.Error("outbox: a task cannot be read and is put off", "task_type", h.Type, "task_id", id,
+				"by", store.SetAsideFor.Round(time.Second), "error", pgerr.LogText(err))
+		}
+	}
+	return n
 }
 
 // unreadable has the time when tasks of a lane that cannot be read were last set aside. Several claims

@@ -11,9 +11,9 @@ import (
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/handler"
+	"github.com/txoutbox/outbox/internal/leaserun"
 	"github.com/txoutbox/outbox/internal/origin"
 	"github.com/txoutbox/outbox/internal/plan"
-	"github.com/txoutbox/outbox/internal/run"
 	"github.com/txoutbox/outbox/internal/schedule"
 	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/internal/upkeep"
@@ -120,7 +120,7 @@ type settings struct {
 
 // leasedConns is how many connections a relay uses for Leased handlers without errors: for claims,
 // a poll and the results. Calls of task.Complete and Extend take more.
-const leasedConns = plan.LeaseClaims + 1 + run.ResultWriters
+const leasedConns = plan.LeaseClaims + 1 + leaserun.ResultWriters
 
 // check returns the settings of a relay with these handlers, on a pool that is limited to maxConns
 // connections, or 0 for none. The error names each field that is out of range.

@@ -7,10 +7,13 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/internal/handler"
+	"github.com/txoutbox/outbox/internal/leaserun"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/plan"
-	"github.com/txoutbox/outbox/internal/run"
+	"github.com/txoutbox/outbox/internal/report"
+	"github.com/txoutbox/outbox/internal/store"
+	"github.com/txoutbox/outbox/internal/txrun"
 )
 
 // dispatcher is the loop around plan.Dispatcher, which decides: the loop tells it of events, and carries
@@ -18,8 +21,10 @@ import (
 type dispatcher struct {
 	decisions    *plan.Dispatcher
 	handlers     []*handler.Handler // by lane
-	runner       *run.Runner        // runs what is claimed
-	leases       *run.Leases        // and leased tasks
+	store        *store.Store
+	due          *report.Due
+	runner       *txrun.Runner    // runs Tx and Batch tasks
+	leases       *leaserun.Leases // runs Leased tasks
 	rates        rates
 	unreadable   []unreadable // by lane
 	events       chan plan.Event
@@ -55,8 +60,8 @@ func (d *dispatcher) run() error {
 			e = plan.Woken{Named: d.takeNamed()}
 		case <-d.withdrawn:
 			e = plan.Withdrawn{}
-		case <-d.runner.DuePoke:
-			e = plan.Scheduled{At: d.runner.TakeDue(time.Time{})}
+		case <-d.due.Changed:
+			e = plan.Scheduled{At: d.due.Take(time.Time{})}
 		case <-timer.C:
 		case <-stop:
 			stop = nil
@@ -67,7 +72,7 @@ func (d *dispatcher) run() error {
 func (d *dispatcher) moment() plan.Moment {
 	now := time.Now()
 	return plan.Moment{Time: now, NoHeartbeat: d.alive(now), Listening: d.listening(), Stopping: d.ctx.Err() != nil,
-		Postponed: d.runner.WaitingFor}
+		Postponed: d.due.MayBePostponed}
 }
 
 func (d *dispatcher) takeNamed() string {
@@ -101,9 +106,9 @@ func (d *dispatcher) carryOut(actions []plan.Action) (wait time.Duration, done *
 		case plan.StopClaiming:
 			d.stopClaiming()
 		case plan.ReleaseConns:
-			d.runner.Conns.ReleaseSoon()
+			d.store.Conns.ReleaseSoon()
 		case plan.DiscardConns:
-			d.runner.Conns.Discard()
+			d.store.Conns.Discard()
 		case plan.TellAnswer:
 			d.answered.Send()
 		default:
@@ -169,8 +174,8 @@ func failureOf(err error) plan.Failure {
 }
 
 // leasesEnded hears of runs of leased tasks whose results are committed.
-func (d *dispatcher) leasesEnded(runs []*run.LeasedRun) {
-	e := plan.LeasesEnded{Ordered: slices.ContainsFunc(runs, (*run.LeasedRun).Ordered)}
+func (d *dispatcher) leasesEnded(runs []*leaserun.Run) {
+	e := plan.LeasesEnded{Ordered: slices.ContainsFunc(runs, (*leaserun.Run).Ordered)}
 	for _, x := range runs {
 		lane := d.lane(x.Handler())
 		i := slices.IndexFunc(e.Lanes, func(l plan.LaneEnds) bool { return l.Lane == lane })

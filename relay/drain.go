@@ -3,12 +3,15 @@ package relay
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/call"
+	"github.com/txoutbox/outbox/internal/leaserun"
 	"github.com/txoutbox/outbox/internal/pg"
-	"github.com/txoutbox/outbox/internal/run"
+	"github.com/txoutbox/outbox/internal/txrun"
 )
 
 const mostNamed = 20 // tasks of a type in a record
@@ -16,10 +19,18 @@ const mostNamed = 20 // tasks of a type in a record
 // drain bounds the wait for what runs.
 type drain struct {
 	log          *slog.Logger
-	runner       *run.Runner
-	leases       *run.Leases
+	relayID      string
+	runner       *txrun.Runner
+	leases       *leaserun.Leases
 	timeout      time.Duration
 	stopHandling context.CancelCauseFunc
+}
+
+// underway are the tasks whose handlers run, by type.
+func (d drain) underway() map[string][]int64 {
+	out := d.leases.Underway()
+	maps.Copy(out, d.runner.Underway()) // of other types
+	return out
 }
 
 // run logs the number of running tasks when claiming ends, and their ids when the timeout has passed.
@@ -31,12 +42,12 @@ func (d drain) run(claiming context.Context, drained <-chan struct{}) {
 	case <-drained:
 		return
 	}
-	if running := d.leases.Underway(); len(running) > 0 {
+	if running := d.underway(); len(running) > 0 {
 		counts := map[string]int{}
 		for taskType, ids := range running {
 			counts[taskType] = len(ids)
 		}
-		d.log.Info("outbox: relay stopping; it waits for the tasks that run", "relay_id", d.runner.RelayID, "tasks", counts, "drain_timeout", d.timeout)
+		d.log.Info("outbox: relay stopping; it waits for the tasks that run", "relay_id", d.relayID, "tasks", counts, "drain_timeout", d.timeout)
 	}
 	if d.timeout < 0 {
 		return
@@ -46,7 +57,7 @@ func (d drain) run(claiming context.Context, drained <-chan struct{}) {
 	case <-drained:
 		return
 	}
-	running := d.leases.Underway()
+	running := d.underway()
 	for taskType, ids := range running {
 		slices.Sort(ids)
 		running[taskType] = ids[:min(len(ids), mostNamed)]
@@ -54,8 +65,8 @@ func (d drain) run(claiming context.Context, drained <-chan struct{}) {
 	d.log.Warn("outbox: the drain timeout has passed; handlers are stopped, their tasks will run again", "task_ids", running)
 	d.stopHandling(outbox.ErrDraining)
 	select {
-	case <-time.After(run.AbandonAfter + pg.StatementTimeout/2):
-		d.runner.Abandon()
+	case <-time.After(call.AbandonAfter + pg.StatementTimeout/2):
+		d.leases.Abandon()
 	case <-drained:
 	}
 }

@@ -4,10 +4,11 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/txoutbox/outbox/internal/decide"
 	"github.com/txoutbox/outbox/internal/guard"
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pgerr"
-	"github.com/txoutbox/outbox/internal/run"
+	"github.com/txoutbox/outbox/internal/report"
 )
 
 // Observer hears what a relay does, for metrics: see the modules telemetry/prom and telemetry/otel. A
@@ -76,25 +77,25 @@ type Outcome uint8
 const (
 	// Infrastructure: the database or the network failed. No attempt, or it is not known what was
 	// committed.
-	Infrastructure = Outcome(run.Infrastructure)
-	Done           = Outcome(run.Done)
-	Discarded      = Outcome(run.Discarded) // done, though its handler met an error
-	RunAgain       = Outcome(run.RunAgain)  // done, and once more
-	Retry          = Outcome(run.Retry)     // its handler failed; another attempt follows
-	Snoozed        = Outcome(run.Snoozed)
-	Throttled      = Outcome(run.Throttled) // the other side asked to wait, by handlers.RetryAfter; no attempt
-	Dead           = Outcome(run.Dead)      // a dead letter now
-	Canceled       = Outcome(run.Canceled)
-	LeaseLost      = Outcome(run.LeaseLost) // another run decides
-	Drained        = Outcome(run.Drained)   // given back as the relay stopped
+	Infrastructure = Outcome(decide.Infrastructure)
+	Done           = Outcome(decide.Done)
+	Discarded      = Outcome(decide.Discarded) // done, though its handler met an error
+	RunAgain       = Outcome(decide.RunAgain)  // done, and once more
+	Retry          = Outcome(decide.Retry)     // its handler failed; another attempt follows
+	Snoozed        = Outcome(decide.Snoozed)
+	Throttled      = Outcome(decide.Throttled) // the other side asked to wait, by handlers.RetryAfter; no attempt
+	Dead           = Outcome(decide.Dead)      // a dead letter now
+	Canceled       = Outcome(decide.Canceled)
+	LeaseLost      = Outcome(decide.LeaseLost) // another run decides
+	Drained        = Outcome(decide.Drained)   // given back as the relay stopped
 	// PutOff: given back. Its handler was not called, or its batch failed as a whole and it runs by
 	// itself next. So is a task that another handler of its group has canceled or replaced.
-	PutOff   = Outcome(run.PutOff)
+	PutOff   = Outcome(decide.PutOff)
 	outcomes = PutOff + 1
 )
 
 // String is the outcome in snake_case, as in labels of metrics.
-func (o Outcome) String() string { return run.Outcome(o).String() }
+func (o Outcome) String() string { return decide.Outcome(o).String() }
 
 // Outcomes are all of them.
 func Outcomes() []Outcome {
@@ -139,7 +140,7 @@ type observers struct {
 	ahead func() time.Duration // PostgreSQL's clock less this process's
 }
 
-// Observed implements run.Events.
+// Observed implements report.Events.
 func (o *observers) Observed() bool { return len(o.all) > 0 }
 
 // tell calls f with each observer.
@@ -151,7 +152,7 @@ func (o *observers) tell(f func(Observer)) {
 	}
 }
 
-// Claimed implements run.Events.
+// Claimed implements report.Events.
 func (o *observers) Claimed(h *handler.Handler, tasks int, began, had time.Time) {
 	c := Claim{Type: h.Type, Kind: string(h.Kind), Tasks: tasks, Start: began, Duration: had.Sub(began)}
 	o.tell(func(one Observer) {
@@ -161,8 +162,8 @@ func (o *observers) Claimed(h *handler.Handler, tasks int, began, had time.Time)
 	})
 }
 
-// Ended implements run.Events.
-func (o *observers) Ended(e run.End) {
+// Ended implements report.Events.
+func (o *observers) Ended(e report.End) {
 	end := RunEnd{Type: e.Type, Kind: string(e.Kind), Called: e.Called, Handled: e.Handled, Tasks: make([]TaskEnd, len(e.Tasks))}
 	for i, t := range e.Tasks {
 		end.Tasks[i] = TaskEnd{TaskID: t.TaskID, Attempt: t.Attempt, Outcome: Outcome(t.Outcome), Reason: t.Reason, Err: t.Err, Waited: t.Waited}
@@ -174,8 +175,8 @@ func (o *observers) Ended(e run.End) {
 	})
 }
 
-// Died implements run.Events.
-func (o *observers) Died(d run.DeadLetter) {
+// Died implements report.Events.
+func (o *observers) Died(d report.DeadLetter) {
 	o.dead.tell(DeadLetter(d))
 }
 
@@ -191,7 +192,7 @@ func (o *observers) tellChange(e Event, at time.Time) {
 	})
 }
 
-// Waited implements run.Events.
+// Waited implements report.Events.
 func (o *observers) Waited(runAt int64, at time.Time) time.Duration {
 	if o.ahead != nil {
 		at = at.Add(o.ahead())

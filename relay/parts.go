@@ -6,11 +6,14 @@ import (
 	"os"
 	"time"
 
+	"github.com/txoutbox/outbox/internal/handler"
+	"github.com/txoutbox/outbox/internal/leaserun"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/plan"
-	"github.com/txoutbox/outbox/internal/run"
+	"github.com/txoutbox/outbox/internal/report"
 	"github.com/txoutbox/outbox/internal/schedule"
 	"github.com/txoutbox/outbox/internal/store"
+	"github.com/txoutbox/outbox/internal/txrun"
 	"github.com/txoutbox/outbox/internal/upkeep"
 )
 
@@ -32,9 +35,20 @@ func (x *relayRun) newStore() store.Store {
 		Identity: &store.Identity{}}
 }
 
-// newRunner returns the part that runs tasks.
-func (x *relayRun) newRunner() *run.Runner {
-	return run.NewRunner(x.store, run.Params{Log: x.log, Events: x.observers, Journal: x.journal, NewPace: x.newPace, Claiming: x.claiming, Handling: x.handling})
+// newRunner returns the part that runs Tx and Batch tasks.
+func (x *relayRun) newRunner() *txrun.Runner {
+	return txrun.New(txrun.Params{Store: &x.store, Report: x.report, Journal: x.journal, Suspects: x.suspects,
+		Claiming: x.claiming, Handling: x.handling})
+}
+
+// newLeases returns the part that runs Leased tasks.
+func (x *relayRun) newLeases() *leaserun.Leases {
+	return leaserun.New(leaserun.Params{Store: &x.store, Report: x.report, Suspects: x.suspects,
+		NewPace: x.newPace, Handling: x.handling,
+		Ended: func(runs []*leaserun.Run) { x.dispatcher.leasesEnded(runs) },
+		Stuck: func(h *handler.Handler, err error, began time.Time, first bool) {
+			x.dispatcher.resultStuck(h, err, began, first)
+		}})
 }
 
 // newCheck returns the check of the database before a run.
@@ -45,7 +59,8 @@ func (x *relayRun) newCheck() *check {
 
 // newHeartbeat returns the heartbeat, with the upkeep of the run's parts.
 func (x *relayRun) newHeartbeat() *upkeep.Heartbeat {
-	config, hearing := x.settings.config, run.NewHearing(x.runner, x.leases, upkeep.Interval)
+	config := x.settings.config
+	hearing := &hearing{store: &x.store, runner: x.runner, leases: x.leases, interval: upkeep.Interval}
 	host, _ := os.Hostname()
 	return upkeep.New(upkeep.Params{
 		RelayID: x.store.RelayID, Host: host, PID: os.Getpid(), Types: x.settings.types, Workers: config.Workers,
@@ -58,7 +73,7 @@ func (x *relayRun) newHeartbeat() *upkeep.Heartbeat {
 		Now:         x.now,
 		Jobs: []upkeep.Job{
 			{Name: upkeep.CheckRows, Run: rowCheck{schema: config.Schema, log: x.log, found: x.health.rowsHidden}.run},
-			{Name: "hear", Run: hearing.Hear},
+			{Name: "hear", Run: hearing.run},
 			{Name: "give tokens back", Run: func(ctx context.Context, on *pg.Dedicated) (time.Duration, error) {
 				return upkeep.TakeoverInterval, x.rates.giveBack(ctx, on, false)
 			}},
@@ -99,7 +114,7 @@ func (x *relayRun) newListener() *pg.Listener {
 	config := x.settings.config
 	return &pg.Listener{DSN: config.ListenDSNFunc, Channel: config.Schema, ID: x.store.RelayID,
 		PollInterval: config.PollInterval, Pool: x.store.Conns, Log: x.log,
-		Answered: &x.answered, Wake: x.wake, Named: x.wakeNamed, Withdrawn: func() { run.Poke(x.withdrawn) }}
+		Answered: &x.answered, Wake: x.wake, Named: x.wakeNamed, Withdrawn: func() { report.Poke(x.withdrawn) }}
 }
 
 func (x *relayRun) newDispatcher() *dispatcher {
@@ -112,6 +127,8 @@ func (x *relayRun) newDispatcher() *dispatcher {
 	return &dispatcher{
 		decisions:    plan.New(p),
 		handlers:     x.settings.handlers,
+		store:        &x.store,
+		due:          x.report.Due,
 		runner:       x.runner,
 		leases:       x.leases,
 		rates:        x.rates,
@@ -140,7 +157,7 @@ func (x *relayRun) newScheduler() *schedule.Scheduler {
 func (x *relayRun) newPace() pg.Pace { return pg.NewPace(&x.answered, x.wake) }
 
 // wake makes the dispatcher poll.
-func (x *relayRun) wake() { run.Poke(x.woken) }
+func (x *relayRun) wake() { report.Poke(x.woken) }
 
 // wakeNamed notes the task that a wake-up names. The latest counts, as the dispatcher takes
 // wake-ups together that come fast; polls find the others. Only the listener calls it, so there is

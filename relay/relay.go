@@ -22,7 +22,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/run"
+	"github.com/txoutbox/outbox/internal/report"
 )
 
 // ErrRunning is returned by Run and RunOnce of a Relay that runs already.
@@ -81,7 +81,7 @@ func (r *Relay) RunOnce(ctx context.Context) error { return r.start(ctx, true) }
 
 // Wake makes the relay poll for work now: after a commit in the same process that may have
 // enqueued. It does not block. outbox.InTx does it by itself.
-func (r *Relay) Wake() { run.Poke(r.woken) }
+func (r *Relay) Wake() { report.Poke(r.woken) }
 
 // Health is nil while the relay runs and claims: its latest heartbeat came through within the last
 // 10 s, by its own clock, no outage is known, and no type fails again and again. Else it is an

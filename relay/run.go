@@ -8,10 +8,13 @@ import (
 	"os"
 	"time"
 
+	"github.com/txoutbox/outbox/internal/decide"
+	"github.com/txoutbox/outbox/internal/leaserun"
 	"github.com/txoutbox/outbox/internal/pg"
-	"github.com/txoutbox/outbox/internal/run"
+	"github.com/txoutbox/outbox/internal/report"
 	"github.com/txoutbox/outbox/internal/schedule"
 	"github.com/txoutbox/outbox/internal/store"
+	"github.com/txoutbox/outbox/internal/txrun"
 	"github.com/txoutbox/outbox/internal/upkeep"
 	"github.com/txoutbox/outbox/internal/wake"
 )
@@ -45,9 +48,11 @@ type relayRun struct {
 	health     *health
 	observers  *observers
 	store      store.Store
+	report     *report.Reporter
+	suspects   *decide.Suspects
 	journal    *store.Journal
-	runner     *run.Runner
-	leases     *run.Leases
+	runner     *txrun.Runner
+	leases     *leaserun.Leases
 	rates      rates
 	heart      *upkeep.Heartbeat
 	listener   *pg.Listener
@@ -66,15 +71,16 @@ func newRun(ctx context.Context, p runParams) *relayRun {
 	x.observers = x.newObservers()
 	x.health = x.newHealth()
 	x.store = x.newStore()
+	x.report = report.New(x.log, x.observers, x.store.Identity)
+	x.suspects = &decide.Suspects{}
 	x.journal = store.NewJournal(&x.store, x.newPace(), x.settings.config.Workers)
 	x.runner = x.newRunner()
-	x.leases = run.NewLeases(x.runner)
+	x.leases = x.newLeases()
 	x.rates = newRates(&x.store, x.settings.handlers)
 	x.heart = x.newHeartbeat()
 	x.listener = x.newListener()
 	x.scheduler = x.newScheduler()
 	x.dispatcher = x.newDispatcher()
-	x.leases.Ended, x.leases.Stuck = x.dispatcher.leasesEnded, x.dispatcher.resultStuck
 	return x
 }
 
@@ -156,7 +162,7 @@ func (x *relayRun) startWaiting(working *parts) {
 }
 
 func (x *relayRun) drain(drained <-chan struct{}) {
-	d := drain{x.log, x.runner, x.leases, x.settings.config.DrainTimeout, x.stopHandling}
+	d := drain{x.log, x.store.RelayID, x.runner, x.leases, x.settings.config.DrainTimeout, x.stopHandling}
 	d.run(x.claiming, drained)
 }
 

@@ -17,7 +17,7 @@ var loopMutants = []mutant{
 		}, run: chaosRun{"none", 15 * time.Second, time.Second, []string{"lost tasks"}}},
 	{name: "failed-rollback-to", help: "ROLLBACK TO was not carried out, and the claim is committed all the same",
 		edits: []edit{
-			{"internal", `"ROLLBACK TO SAVEPOINT "+savepoint+"; RELEASE SAVEPOINT "`, `"RELEASE SAVEPOINT "`},
+			{"internal", `"ROLLBACK TO SAVEPOINT "+Savepoint+"; RELEASE SAVEPOINT "`, `"RELEASE SAVEPOINT "`},
 		}, run: chaosRun{"none", 10 * time.Second, time.Second, []string{"duplicated effects"}}},
 	{name: "retry-on-bad-connection", help: "a transaction is repeated when its connection breaks at COMMIT",
 		edits: []edit{

@@ -65,7 +65,7 @@ var claimMutants = []mutant{
 		}},
 	{name: "no-release", help: "a claim ends without RELEASE of its savepoint, so its end goes on in no transaction",
 		tests: testRun{"relay", "TestAHandlerThatRollsItsClaimBackStaysInTheJournalUntilThatIsRecorded$"}, edits: []edit{
-			{"", `statements+"; RELEASE SAVEPOINT "+savepoint+after`, "statements+after"},
+			{"", `statements+"; RELEASE SAVEPOINT "+Savepoint+p.Statements`, "statements+p.Statements"},
 		}},
 	{name: "no-journal", help: "the journal of runs gets no rows",
 		tests: testRun{"relay", "TestABatchIsOneRowOfTheJournal$"}, edits: []edit{
@@ -73,11 +73,11 @@ var claimMutants = []mutant{
 		}},
 	{name: "panic-is-success", help: "a handler that panics has returned nil",
 		tests: testRun{"relay", "TestObserversHearWhatBecomesOfEachTaskOfEachKind$"}, edits: []edit{
-			{"", "			err = panicked(broke)\n", "			err = nil\n"},
+			{"", "			err = newPanic(panicked)\n", "			err = nil\n"},
 		}},
 	{name: "writable-failure", help: "the transaction that records a failure is open to a goroutine of the handler's",
 		tests: testRun{"relay", "TestAGoroutineThatOutlivesItsHandlerChangesNothingOfItsResult$"}, edits: []edit{
-			{"internal/run/claim.go", `c.ExecContext(ctx, "SET TRANSACTION READ ONLY")`, `c.ExecContext(ctx, "SELECT 1")`},
+			{"internal/txrun/unit.go", `c.ExecContext(ctx, "SET TRANSACTION READ ONLY")`, `c.ExecContext(ctx, "SELECT 1")`},
 		}},
 	{name: "any-iteration", help: "a failure that is recorded late counts against a later iteration of its task",
 		tests: testRun{"relay", "TestALateFailureOfAnEarlierIterationLeavesTheNextOneAlone$"}, edits: []edit{
@@ -85,7 +85,7 @@ var claimMutants = []mutant{
 		}},
 	{name: "unknown-is-failure", help: "a COMMIT whose outcome is unknown is a failure of the handler's",
 		tests: testRun{"relay", "TestALostCommitIsNoAttempt$"}, edits: []edit{
-			{"", "	if !pgerr.CommitFailed(err) ||", "	if false &&"},
+			{"", "	case !pgerr.CommitFailed(e.Err):", "	case false:"},
 		}},
 	{name: "blames-handler",
 		help:  "a timeout of the relay's own statement after the handler's work is the handler's failure",

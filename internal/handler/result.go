@@ -16,10 +16,10 @@ type Action int
 // The actions of control results. A new one also needs
 //   - a constructor in package handlers, and a row in docs/guide/handlers.md
 //   - its text in String, and in Error if it has a Wait
-//   - its verdict in internal/run/decide.go
+//   - its verdict in internal/decide/decide.go
 //   - its record, by handlers.Log (handlers/middleware.go) or by the relay
 //   - a case in TestDecide and TestResultsAreFoundThroughWrapping
-//   - if no outcome fits: one in internal/run/events.go, relay/observe.go and outboxtest/result.go
+//   - if no outcome fits: one in internal/decide/outcome.go, relay/observe.go and outboxtest/result.go
 const (
 	ActionRetry      Action = iota // failed: retry after the backoff, as after any other error
 	ActionRetryAfter               // the other side asks to wait: retry after Result.Wait

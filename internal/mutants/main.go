@@ -14,7 +14,7 @@ import (
 )
 
 // mutated are the packages whose code has mutants, besides the functions of the schema.
-const mutated = "internal/call internal/decide internal/leaserun internal/plan internal/run internal/schedule " +
+const mutated = "internal/call internal/decide internal/leaserun internal/plan internal/schedule " +
 	"internal/store " +
 	"internal/txrun internal/upkeep relay internal/apptx internal/report"
 

@@ -44,11 +44,7 @@ func TestFilesAreShort(t *testing.T) {
 var unnamed = []string{
 	"/internal/upkeep.Heartbeat.Params", "/internal/upkeep.sharedJobs.Params", "/internal/upkeep.takeover.Params",
 	"/internal/plan.Head.Position", "/internal/store.Journal.Store", "/internal/store.note.Runs",
-	"/internal/run.LeasedRun.lease", "/internal/run.Runner.Store", "/internal/run.Runner.running",
-	"/internal/run.attempt.unit",
-	"/internal/run.completion.removal", "/internal/run.group.attempt", "/internal/run.guardedTx.Store",
-	"/internal/run.removal.guardedTx", "/internal/run.unit.guardedTx", "/relay.poller.Store", "/relay.portion.lane",
-	"/relay.rate.Store",
+	"/relay.poller.Store", "/relay.portion.lane", "/relay.rate.Store",
 }
 
 // A reader finds the home of a method by its receiver, so a part, which has methods, has a name in a

@@ -1,0 +1,223 @@
+// Package decide says what becomes of tasks and of the writes of their handler, for all kinds of
+// handlers, relays and outboxtest. It does no I/O: of internal/store it uses the row and the change.
+package decide
+
+import (
+	"cmp"
+	"errors"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/call"
+	"github.com/txoutbox/outbox/internal/handler"
+	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/store"
+)
+
+// Work is what becomes of the writes of a Tx or Batch handler.
+type Work int
+
+const (
+	Keep     Work = iota // it commits, with the results of its tasks
+	Undo                 // it is rolled back, and the failures are recorded
+	Split                // it is rolled back, and the tasks run one by one
+	Cancel               // it is rolled back, and the canceled tasks are removed
+	GiveBack             // it is rolled back, and the tasks are as before their claim
+)
+
+// Verdict is what becomes of one task. If it is not done, change is written.
+type Verdict struct {
+	Outcome Outcome
+	Done    bool         // it is deleted
+	Back    bool         // it is ready, as if it had not been claimed
+	Written bool         // Change is, in the claim's transaction
+	Change  store.Change // of a task that is not done; of a discarded task its error
+}
+
+// Run is how the run of a handler ended.
+type Run struct {
+	Kind      handler.Kind
+	Result    call.Result
+	Ended     time.Time                                          // by the process's clock
+	Canceled  []int64                                            // tasks that an operator or the app canceled
+	Prevented bool                                               // a Leased handler's Complete or Extend failed by the database
+	Backoff   func(attempts int) (wait time.Duration, stop bool) // after so many failed attempts
+
+	MaxElapsed time.Duration // from the first failure to the last attempt's time; 0: any time
+	NoJitter   bool          // waits that a handler asks for are not spread
+}
+
+// throttleSpan is the time from the first failure within which a wait that the other side asks for
+// counts no attempt. The default backoff takes as long. A handler's MaxElapsed replaces it.
+const throttleSpan = 72 * time.Hour
+
+// NewRun is how a run of the handler ended. A Backoff that panics is logged.
+func NewRun(log *slog.Logger, h *handler.Handler, result call.Result) Run {
+	return Run{Kind: h.Kind, Result: result, Ended: time.Now(), Backoff: backoffOf(log, h), MaxElapsed: h.MaxElapsed, NoJitter: h.NoJitter}
+}
+
+// backoffOf returns how long a task waits after the given number of attempts failed, and whether
+// the handler's Backoff says stop.
+func backoffOf(log *slog.Logger, h *handler.Handler) func(attempts int) (wait time.Duration, stop bool) {
+	return func(attempts int) (wait time.Duration, stop bool) {
+		wait, stop, err := h.Backoff(attempts)
+		if err != nil {
+			log.Error("outbox: Backoff panicked; the task waits by the default backoff", "task_type", h.Type, "attempt", attempts, "wait", wait, pgerr.LogAttr(err))
+		}
+		return wait, stop
+	}
+}
+
+// LostWait is how long a task waits whose run was lost with its connection.
+func LostWait(log *slog.Logger, h *handler.Handler) time.Duration {
+	wait, _ := backoffOf(log, h)(1)
+	return wait
+}
+
+// Tasks says what becomes of the tasks of a run, and of the writes of its handler. There are
+// verdicts only where they differ: where a Tx or Batch handler returned nil, all tasks are done; and
+// there are none where the tasks are split, canceled or given back.
+func (e Run) Tasks(rows []*store.Row) (Work, []Verdict) {
+	if e.Result.Err == nil && e.Kind != handler.KindLeased {
+		return Keep, nil
+	}
+	decided, some := Keep, e.failures()
+	switch result := handler.ResultOf(e.Result.Err); {
+	case e.Kind == handler.KindLeased, result.Action == handler.ActionDiscard, result.Action == handler.ActionRunAgain:
+		some = nil // one result for all tasks
+	case some != nil:
+	case e.Result.Drained:
+		return GiveBack, nil
+	case e.Result.Canceled:
+		return Cancel, nil
+	case len(rows) > 1 && result.Action == handler.ActionRetry:
+		return Split, nil
+	default:
+		decided = Undo
+	}
+	verdicts := make([]Verdict, len(rows))
+	for i, r := range rows {
+		err := e.Result.Err
+		if some != nil {
+			err = some[r.ID]
+		}
+		verdicts[i] = e.Verdict(r, err)
+	}
+	return decided, verdicts
+}
+
+// failures are those of some of a batch's tasks, or nil.
+func (e Run) failures() (some handlers.BatchError) {
+	if e.Kind == handler.KindBatch {
+		errors.As(e.Result.Err, &some)
+	}
+	return some
+}
+
+// Verdict says what becomes of one task, of which err is the result.
+func (e Run) Verdict(r *store.Row, err error) Verdict {
+	if err == nil {
+		return Verdict{Outcome: Done, Done: true}
+	}
+	begun := r.Begun()
+	if e.Kind == handler.KindLeased {
+		begun = r.Attempt // the claim has counted this run
+	}
+	result := handler.ResultOf(err)
+	switch {
+	case result.Action == handler.ActionDiscard:
+		return Verdict{Outcome: Discarded, Done: true, Change: store.Change{Err: err}}
+	case slices.Contains(e.Canceled, r.ID):
+		return Verdict{Outcome: Canceled, Done: true}
+	case result.Action == handler.ActionRunAgain:
+		return Verdict{Outcome: RunAgain, Change: NextIteration(result)}
+	case e.Result.Drained:
+		return Verdict{Outcome: Drained, Back: true, Change: store.Change{Attempt: begun - 1, Keep: r.Undecided}}
+	case e.Result.LeaseLost:
+		return Verdict{Outcome: LeaseLost, Back: true, Change: store.Change{Attempt: begun - 1}}
+	case e.Prevented && !e.Result.Overran && (result.Action == handler.ActionRetry || result.Action == handler.ActionRetryAfter):
+		wait, _ := e.Backoff(1)
+		return Verdict{Outcome: Infrastructure, Change: store.Change{Attempt: begun - 1, Wait: wait, Err: err}}
+	}
+	return e.Failed(r, result, begun)
+}
+
+// Failed is the verdict on a task whose handler failed, snoozed it or was throttled.
+func (e Run) Failed(r *store.Row, result handler.Result, begun int) Verdict {
+	c := store.Change{Attempt: min(begun, math.MaxInt16), Err: result.Err, Keep: r.Undecided, Failed: true, Took: e.Result.Took}
+	stop := false
+	switch {
+	case result.Action == handler.ActionSnooze:
+		snooze := store.Change{Attempt: begun - 1, Wait: result.Wait, Keep: r.Undecided}
+		if result.Reason {
+			snooze.Err, snooze.Unlisted = result.Err, true
+		}
+		return Verdict{Outcome: Snoozed, Change: snooze}
+	case result.Action == handler.ActionRetryAfter && e.elapsed(r, result.Wait) <= cmp.Or(e.MaxElapsed, throttleSpan):
+		return Verdict{Outcome: Throttled, Change: store.Change{Attempt: begun - 1, Wait: e.spread(result.Wait), Err: result.Err,
+			Throttled: true, Keep: r.Undecided, Took: e.Result.Took}}
+	case result.Action == handler.ActionDead:
+		stop = true
+	case begun >= r.Max:
+		c.Reason, c.Attempt = store.ReasonAttempts, min(begun, r.Max)
+	case result.Action == handler.ActionRetryAfter:
+		c.Wait = e.spread(result.Wait)
+	default:
+		c.Wait, stop = e.Backoff(begun)
+	}
+	if e.MaxElapsed > 0 && c.Reason == "" {
+		stop = stop || e.elapsed(r, c.Wait) > e.MaxElapsed
+	}
+	if stop {
+		c.Reason = store.ReasonHandler
+	}
+	if c.Reason != "" {
+		return Verdict{Outcome: Dead, Change: c}
+	}
+	return Verdict{Outcome: Retry, Change: c}
+}
+
+// elapsed is the time from the first failure, this one included, until the task has waited.
+func (e Run) elapsed(r *store.Row, wait time.Duration) time.Duration {
+	now := r.At(e.Ended)
+	first, failed := r.FirstFailure()
+	if !failed {
+		first = now
+	}
+	return now.Add(wait).Sub(first)
+}
+
+// spread adds up to a tenth to a wait that the other side asks for: it is never shorter.
+func (e Run) spread(wait time.Duration) time.Duration {
+	if e.NoJitter {
+		return wait
+	}
+	return wait + rand.N(wait/10+1)
+}
+
+// NextIteration is the change of a task that is to run again.
+func NextIteration(again handler.Result) store.Change {
+	return store.Change{Wait: again.Wait, Again: true, Payload: string(again.Payload)}
+}
+
+// Exhausted is the verdict on a task whose attempts were all begun before.
+func Exhausted(r *store.Row) Verdict {
+	return Verdict{Outcome: Dead, Change: store.Change{Attempt: r.Max, Reason: store.ReasonAttempts, Err: r.LostText(store.DeadAttempts)}}
+}
+
+// Committed is the verdict on a task whose handler committed its removal itself, against the rules:
+// the task is a dead letter if the handler failed then, begins its next iteration if that was asked
+// for, or is done.
+func Committed(r *store.Row, failure error, again *handler.Result) Verdict {
+	switch {
+	case failure != nil:
+		return Verdict{Outcome: Dead, Change: store.Change{Attempt: min(r.Begun(), r.Max), Reason: store.ReasonCommitted, Err: failure, Failed: true}}
+	case again != nil:
+		return Verdict{Outcome: RunAgain, Change: NextIteration(*again)}
+	}
+	return Verdict{Outcome: Done, Done: true}
+}

@@ -1,0 +1,245 @@
+package decide
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/call"
+	"github.com/txoutbox/outbox/internal/handler"
+	"github.com/txoutbox/outbox/internal/store"
+)
+
+// TestDecide has all results of handlers, in all states in which a run can end, for each Kind: what
+// becomes of the handler's work, and of its task. A task has 3 attempts; this is its second.
+//
+// Invariants I3 and I5.
+func TestDecide(t *testing.T) {
+	t.Parallel()
+	failed := errors.New("failed")
+	results := []struct {
+		name string
+		err  error
+	}{
+		{"nil", nil},
+		{"error", failed},
+		{"retry after", handlers.RetryAfter(time.Minute, failed)},
+		{"snooze", handlers.Snooze(time.Minute)},
+		{"discard", handlers.Discard(failed)},
+		{"dead", handlers.Dead(failed)},
+		{"again", handlers.RunAgain(time.Minute)},
+	}
+	states := []struct {
+		name string
+		set  func(*Run, *store.Row)
+	}{
+		{"as it is", func(*Run, *store.Row) {}},
+		{"last attempt", func(_ *Run, r *store.Row) { r.Attempt++ }},
+		{"backoff stops", func(e *Run, _ *store.Row) { e.Backoff = func(int) (time.Duration, bool) { return 0, true } }},
+		{"overran", func(e *Run, _ *store.Row) { e.Result.Overran = true }},
+		{"canceled", func(e *Run, r *store.Row) { e.Result.Canceled, e.Canceled = true, []int64{r.ID} }},
+		{"drained", func(e *Run, _ *store.Row) { e.Result.Drained = true }},
+		{"lease lost", func(e *Run, _ *store.Row) { e.Result.LeaseLost = true }},
+		{"prevented", func(e *Run, _ *store.Row) { e.Prevented = true }},
+		{"prevented, overran", func(e *Run, _ *store.Row) { e.Prevented, e.Result.Overran = true, true }},
+	}
+	// For each state what each result gives. Of Tx and Batch: the work, and the outcome; a state that
+	// only Leased handlers have is left out.
+	want := map[string]map[handler.Kind][]string{
+		"as it is": {
+			handler.KindTx:     {"keep done", "undo retry 2", "undo throttled 1", "undo snoozed 1", "keep discarded", "undo dead 2", "keep run_again 0"},
+			handler.KindLeased: {"done", "retry 2", "throttled 1", "snoozed 1", "discarded", "dead 2", "run_again 0"},
+		},
+		"last attempt": {
+			handler.KindTx:     {"keep done", "undo dead 3", "undo throttled 2", "undo snoozed 2", "keep discarded", "undo dead 3", "keep run_again 0"},
+			handler.KindLeased: {"done", "dead 3", "throttled 2", "snoozed 2", "discarded", "dead 3", "run_again 0"},
+		},
+		"backoff stops": {
+			handler.KindTx:     {"keep done", "undo dead 2", "undo throttled 1", "undo snoozed 1", "keep discarded", "undo dead 2", "keep run_again 0"},
+			handler.KindLeased: {"done", "dead 2", "throttled 1", "snoozed 1", "discarded", "dead 2", "run_again 0"},
+		},
+		"overran": {
+			handler.KindTx:     {"keep done", "undo retry 2", "undo throttled 1", "undo snoozed 1", "keep discarded", "undo dead 2", "keep run_again 0"},
+			handler.KindLeased: {"done", "retry 2", "throttled 1", "snoozed 1", "discarded", "dead 2", "run_again 0"},
+		},
+		"canceled": {
+			handler.KindTx:     {"keep done", "cancel", "cancel", "cancel", "keep discarded", "cancel", "keep canceled"},
+			handler.KindLeased: {"done", "canceled", "canceled", "canceled", "discarded", "canceled", "canceled"},
+		},
+		"drained": {
+			handler.KindTx:     {"keep done", "give back", "give back", "give back", "keep discarded", "give back", "keep run_again 0"},
+			handler.KindLeased: {"done", "drained 1", "drained 1", "drained 1", "discarded", "drained 1", "run_again 0"},
+		},
+		"lease lost": {
+			handler.KindLeased: {"done", "lease_lost 1", "lease_lost 1", "lease_lost 1", "discarded", "lease_lost 1", "run_again 0"},
+		},
+		"prevented": {
+			handler.KindLeased: {"done", "infrastructure 1", "infrastructure 1", "snoozed 1", "discarded", "dead 2", "run_again 0"},
+		},
+		"prevented, overran": {
+			handler.KindLeased: {"done", "retry 2", "throttled 1", "snoozed 1", "discarded", "dead 2", "run_again 0"},
+		},
+	}
+	for _, kind := range []handler.Kind{handler.KindTx, handler.KindBatch, handler.KindLeased} {
+		for _, state := range states {
+			wanted := want[state.name][kind]
+			if kind == handler.KindBatch { // of one task
+				wanted = want[state.name][handler.KindTx]
+			}
+			for i, given := range results {
+				if wanted == nil {
+					continue
+				}
+				r := &store.Row{ID: 7, Attempt: 1, Max: 3} // a Tx claim leaves the count; a Leased one raises it
+				if kind == handler.KindLeased {
+					r.Attempt = 2
+				}
+				e := Run{Kind: kind, Result: call.Result{Err: given.err}, Backoff: func(int) (time.Duration, bool) { return time.Second, false }}
+				state.set(&e, r)
+				decided, verdicts := e.Tasks([]*store.Row{r})
+				if got := describe(kind, decided, verdicts); got != wanted[i] {
+					t.Errorf("%v, %s, %s: %q, want %q", kind, state.name, given.name, got, wanted[i])
+				}
+			}
+		}
+	}
+}
+
+func describe(kind handler.Kind, decided Work, verdicts []Verdict) string {
+	s := ""
+	if kind != handler.KindLeased {
+		s = [...]string{"keep ", "undo ", "split ", "cancel ", "give back "}[decided]
+	}
+	if verdicts == nil && decided == Keep {
+		return s + "done"
+	}
+	for _, v := range verdicts {
+		s += v.Outcome.String()
+		if !v.Done {
+			s += fmt.Sprint(" ", v.Change.Attempt)
+		}
+		s += " "
+	}
+	return s[:len(s)-1]
+}
+
+// TestDecideForABatch: a BatchError keeps the work and fails some tasks; any other plain failure has
+// the tasks run one by one; a control result holds for all of them.
+func TestDecideForABatch(t *testing.T) {
+	t.Parallel()
+	failed := errors.New("failed")
+	some := handlers.BatchError{1: failed, 2: handlers.Snooze(time.Minute), 3: handlers.Discard(failed), 4: nil}
+	waits := handlers.BatchError{1: handlers.RetryAfter(time.Minute, failed), 2: failed}
+	for _, c := range []struct {
+		name string
+		end  Run
+		want string
+	}{
+		{"nil", Run{}, "keep done"},
+		{"some", Run{Result: call.Result{Err: some}}, "keep retry 1 snoozed 0 discarded done"},
+		{"some, throttled", Run{Result: call.Result{Err: waits}}, "keep throttled 0 retry 1 done done"},
+		{"some, two of them canceled", Run{Result: call.Result{Err: some, Canceled: true}, Canceled: []int64{1, 4}}, "keep canceled snoozed 0 discarded done"},
+		{"some, drained", Run{Result: call.Result{Err: some, Drained: true}}, "keep drained 0 drained 0 discarded done"},
+		{"error", Run{Result: call.Result{Err: failed}}, "split"},
+		{"error, drained", Run{Result: call.Result{Err: failed, Drained: true}}, "give back"},
+		{"error, canceled", Run{Result: call.Result{Err: failed, Canceled: true}, Canceled: []int64{2}}, "cancel"},
+		{"retry after", Run{Result: call.Result{Err: handlers.RetryAfter(time.Minute, failed)}}, "undo throttled 0 throttled 0 throttled 0 throttled 0"},
+		{"retry after four days", Run{Result: call.Result{Err: handlers.RetryAfter(96*time.Hour, failed)}}, "undo retry 1 retry 1 retry 1 retry 1"},
+		{"retry after no time", Run{Result: call.Result{Err: handlers.RetryAfter(0, failed)}}, "split"},
+		{"dead", Run{Result: call.Result{Err: handlers.Dead(failed)}}, "undo dead 1 dead 1 dead 1 dead 1"},
+		{"again", Run{Result: call.Result{Err: handlers.RunAgain(0)}}, "keep run_again 0 run_again 0 run_again 0 run_again 0"},
+	} {
+		c.end.Kind, c.end.Backoff = handler.KindBatch, func(int) (time.Duration, bool) { return time.Second, false }
+		var rows []*store.Row
+		for id := range int64(4) {
+			rows = append(rows, &store.Row{ID: id + 1, Max: 3})
+		}
+		decided, verdicts := c.end.Tasks(rows)
+		if got := describe(handler.KindBatch, decided, verdicts); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+// TestMaxElapsed: the time counts from the first failure since the last redrive to the next attempt, and not from when the task was due.
+func TestMaxElapsed(t *testing.T) {
+	t.Parallel()
+	const begun = "2026-11-26T12:00:00Z"
+	at, err := time.Parse(time.RFC3339, begun)
+	if err != nil {
+		t.Fatal(err)
+	}
+	failed := `{"event": "failed", "at": "` + begun + `"}`
+	throttled := `{"event": "throttled", "times": 7, "last": "2026-11-27T12:00:00Z", "at": "` + begun + `"}`
+	old := `{"event": "failed", "at": "2026-11-01T12:00:00Z"}, {"event": "dead", "at": "2026-11-02T12:00:00Z"}`
+	for _, c := range []struct {
+		name       string
+		timeline   string
+		after      time.Duration // of the first failure, by PostgreSQL's clock, as the handler is called
+		err        error
+		maxElapsed time.Duration
+		want       Outcome
+	}{
+		{"without a limit", failed, 1000 * time.Hour, errors.New("failed"), 0, Retry},
+		{"the first failure", "", 0, errors.New("failed"), time.Hour, Retry},
+		{"the first failure, and a longer wait", "", 0, errors.New("failed"), 30*time.Second - 1, Dead},
+		{"in time", failed, 58 * time.Minute, errors.New("failed"), time.Hour, Retry},
+		{"too late", failed, 60 * time.Minute, errors.New("failed"), time.Hour, Dead},
+		{"too late as the handler took its time", failed, 59*time.Minute + time.Second, errors.New("failed"), time.Hour, Dead},
+		{"as the handler asks", failed, 0, handlers.RetryAfter(2*time.Hour, errors.New("failed")), time.Hour, Dead},
+		{"a wait that is asked for", failed, 58 * time.Minute, handlers.RetryAfter(time.Minute, errors.New("busy")), time.Hour, Throttled},
+		{"a wait beyond the time", failed, 59 * time.Minute, handlers.RetryAfter(time.Minute, errors.New("busy")), time.Hour, Dead},
+		{"a wait within three days", failed, 71 * time.Hour, handlers.RetryAfter(50*time.Minute, errors.New("busy")), 0, Throttled},
+		{"a wait beyond three days", failed, 71 * time.Hour, handlers.RetryAfter(time.Hour, errors.New("busy")), 0, Retry},
+		{"a wait beyond three days, of a time that is longer", failed, 96 * time.Hour, handlers.RetryAfter(time.Hour, errors.New("busy")), 120 * time.Hour, Throttled},
+		{"throttled three days ago", throttled, 73 * time.Hour, handlers.RetryAfter(time.Hour, errors.New("busy")), 0, Retry},
+		{"throttled before the redrive", `{"event": "throttled", "at": "2026-11-01T12:00:00Z"}, {"event": "redriven", "at": "2026-11-25T12:00:00Z"}`, 0,
+			handlers.RetryAfter(time.Hour, errors.New("busy")), 0, Throttled},
+		{"a snooze is no failure", failed, 2 * time.Hour, handlers.Snooze(time.Hour), time.Hour, Snoozed},
+		{"redriven since", old + `, {"event": "redriven", "at": "2026-11-25T12:00:00Z"}, ` + failed, 30 * time.Minute, errors.New("failed"), time.Hour, Retry},
+		{"redriven, and the first failure since", old + `, {"event": "redriven", "at": "2026-11-25T12:00:00Z"}`, 0, errors.New("failed"), time.Hour, Retry},
+		{"replaced, and the first failure since", old + `, {"event": "replaced", "at": "2026-11-25T12:00:00Z"}`, 0, errors.New("failed"), time.Hour, Retry},
+	} {
+		r := &store.Row{}
+		if _, err := r.FromText(fmt.Sprintf("7\x1f0\x1f1\x1f%d\x1f\x1f1\x1f{\"max_attempts\": 100, \"timeline\": [%s]}\x1f{}",
+			at.UnixMicro(), c.timeline)); err != nil {
+			t.Fatal(err)
+		}
+		called := time.Now()
+		r.NoteTime(at.Add(c.after).UnixMicro())
+		e := Run{Kind: handler.KindLeased, Result: call.Result{Err: c.err}, Ended: called.Add(30 * time.Second), MaxElapsed: c.maxElapsed,
+			Backoff: func(int) (time.Duration, bool) { return 30 * time.Second, false }}
+		_, verdicts := e.Tasks([]*store.Row{r})
+		if got := verdicts[0]; got.Outcome != c.want || (c.want == Dead) != (got.Change.Reason == store.ReasonHandler) {
+			t.Errorf("%s: %v %+v, want %v", c.name, got.Outcome, got.Change, c.want)
+		}
+	}
+}
+
+// A wait that the other side asks for is never shorter, at most a tenth longer, and the same for the
+// last attempts. Tasks that were refused together come back apart.
+func TestWaitsThatAreAskedForAreSpread(t *testing.T) {
+	t.Parallel()
+	asked := map[string]error{"throttled": handlers.RetryAfter(time.Minute, errors.New("busy")), "retry": handlers.RetryAfter(1000*time.Hour, errors.New("busy"))}
+	for outcome, err := range asked {
+		d, seen := handler.ResultOf(err).Wait, map[time.Duration]bool{}
+		for range 100 {
+			e := Run{Kind: handler.KindLeased, Result: call.Result{Err: err}}
+			_, verdicts := e.Tasks([]*store.Row{{ID: 7, Attempt: 1, Max: 3}})
+			got := verdicts[0].Change.Wait
+			if verdicts[0].Outcome.String() != outcome || got < d || got > d+d/10 {
+				t.Fatalf("%v after %v, want %s after %v to a tenth more", verdicts[0].Outcome, got, outcome, d)
+			}
+			seen[got] = true
+			e.NoJitter = true
+			if _, verdicts = e.Tasks([]*store.Row{{ID: 7, Attempt: 1, Max: 3}}); verdicts[0].Change.Wait != d {
+				t.Fatalf("with NoJitter %v, want %v", verdicts[0].Change.Wait, d)
+			}
+		}
+		if len(seen) < 2 {
+			t.Errorf("%s: 100 tasks come back after %v", outcome, seen)
+		}
+	}
+}

@@ -1,0 +1,192 @@
+package leaserun
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/decide"
+	"github.com/txoutbox/outbox/internal/handler"
+	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/report"
+	"github.com/txoutbox/outbox/internal/store"
+)
+
+// unknownClaim is a claim whose commit may have failed or not.
+type unknownClaim struct {
+	back []*store.LeaseEnd // of its tasks
+	xid  string
+}
+
+// Params are what Leases need.
+type Params struct {
+	Store    *store.Store
+	Report   *report.Reporter
+	Suspects *decide.Suspects
+	NewPace  func() pg.Pace
+	Handling context.Context // ends when the drain timeout has passed
+	// Ended is told of runs whose results are committed, or were given up.
+	Ended func([]*Run)
+	// Stuck is told when PostgreSQL refuses a result again and again, one at a time: each time from the
+	// third in a row on. first: it is the first time of this run.
+	Stuck func(h *handler.Handler, err error, began time.Time, first bool)
+}
+
+// Leases are the leased tasks of this relay, from their claim to their results.
+type Leases struct {
+	Params
+	abandoned chan struct{} // closed when no result is waited for any more
+
+	mu      sync.Mutex
+	holders map[*lease]struct{}
+	unknown []unknownClaim
+	results *results
+}
+
+// New returns Leases.
+func New(p Params) *Leases {
+	return &Leases{Params: p, abandoned: make(chan struct{}), holders: map[*lease]struct{}{}, results: newResults()}
+}
+
+// Abandon ends the wait for results that are not written yet.
+func (l *Leases) Abandon() { close(l.abandoned) }
+
+// hold notes a lease while its handler runs, until end if that is not zero: then its context ends,
+// with the cause.
+func (l *Leases) hold(one *lease, end time.Time, cause error) {
+	l.mu.Lock()
+	l.holders[one] = struct{}{}
+	l.mu.Unlock()
+	if !end.IsZero() {
+		one.ctx.EndAt(end, cause)
+	}
+	if l.Handling.Err() != nil { // who ends those that are held may have been there before
+		one.ctx.Cancel(context.Cause(l.Handling))
+	}
+}
+
+// stop ends the contexts of all handlers, as the relay does not wait for them any more.
+func (l *Leases) stop() {
+	for _, one := range l.held() {
+		one.ctx.Cancel(context.Cause(l.Handling))
+	}
+}
+
+func (l *Leases) drop(one *lease) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.holders, one)
+}
+
+func (l *Leases) held() []*lease {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Collect(maps.Keys(l.holders))
+}
+
+// Held are the leases whose handlers run.
+func (l *Leases) Held() (out []store.Lease) {
+	for _, one := range l.held() {
+		out = append(out, one.id())
+	}
+	return out
+}
+
+// Underway are the tasks whose handlers run, by type.
+func (l *Leases) Underway() map[string][]int64 {
+	out := map[string][]int64{}
+	for _, one := range l.held() {
+		out[one.row.TaskType] = append(out[one.row.TaskType], one.row.ID)
+	}
+	return out
+}
+
+// Cancel ends the contexts of the handlers of canceled tasks, and of those whose lease another relay
+// or an operator has taken. The lease of a task that its own handler has completed is not there
+// either. The end of the run is logged.
+func (l *Leases) Cancel(canceled map[int64]bool, lost map[store.Lease]bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for one := range l.holders {
+		switch {
+		case lost[one.id()] && one.completing.Load() == 0 && one.end.Load() == nil:
+			delete(l.holders, one)
+			one.ctx.Cancel(outbox.ErrLeaseLost)
+		case canceled[one.row.ID]:
+			one.ctx.Cancel(outbox.ErrCanceled)
+		}
+	}
+}
+
+// Lose ends the contexts of all leased handlers: this relay has not reached the server for as long
+// as its leases last, so others may run its tasks.
+func (l *Leases) Lose() (lost int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for one := range l.holders {
+		one.ctx.Cancel(outbox.ErrLeaseLost)
+	}
+	lost = len(l.holders)
+	clear(l.holders)
+	return lost
+}
+
+// release gives a claim back whose commit may have failed or not.
+func (l *Leases) release(runs []*Run, xid string) {
+	c := unknownClaim{xid: xid}
+	for _, x := range runs {
+		c.back = append(c.back, &store.LeaseEnd{Row: x.lease.row, Token: x.lease.token, Back: true, Change: store.Change{Attempt: x.lease.row.Unclaimed()}, LostBy: x.lease.row.LostBy})
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.unknown = append(l.unknown, c)
+}
+
+// Run gives back what claims of unknown outcome took, until stop is closed. Then it waits for the
+// results that are being written.
+func (l *Leases) Run(stop <-chan struct{}) {
+	defer context.AfterFunc(l.Handling, l.stop)()
+	retry := time.NewTicker(time.Second)
+	defer retry.Stop()
+	for {
+		select {
+		case <-retry.C:
+			l.giveBack()
+		case <-stop:
+			l.results.writing.Wait()
+			l.giveBack()
+			return
+		}
+	}
+}
+
+// giveBack puts back what claims of unknown outcome took, once their outcome is known.
+func (l *Leases) giveBack() {
+	l.mu.Lock()
+	claims := l.unknown
+	l.unknown = nil
+	l.mu.Unlock()
+	for _, c := range claims {
+		status, err := l.Store.StatusOf(c.xid)
+		if pgerr.Code(err) == "22023" {
+			continue // another server has taken over, which never had it
+		}
+		if err == nil && status == "committed" {
+			err = l.Store.EndLeases(c.back)
+			for _, e := range c.back {
+				if err == nil && !e.Held {
+					l.logLost(e.Row)
+				}
+			}
+		}
+		if err != nil || status == "in progress" {
+			l.mu.Lock()
+			l.unknown = append(l.unknown, c)
+			l.mu.Unlock()
+		}
+	}
+}

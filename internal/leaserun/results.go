@@ -1,0 +1,234 @@
+package leaserun
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/txoutbox/outbox/internal/decide"
+	"github.com/txoutbox/outbox/internal/handler"
+	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/report"
+	"github.com/txoutbox/outbox/internal/store"
+)
+
+// results are runs whose transitions wait to be written. While one group of them is being written
+// the next one gathers: group commit without a timer.
+type results struct {
+	starting   atomic.Int64 // runs that are about to begin
+	pending    sync.Mutex
+	waiting    []*Run
+	writers    int
+	writing    sync.WaitGroup
+	writeSlots chan struct{} // of transitions that are written one by one
+	enough     chan struct{} // there is no reason to wait for more before a group is written
+}
+
+const (
+	ResultWriters     = 1                // groups that are written at once
+	resultGroup       = 256              // results are enough for one; more belong to it if they are there
+	resultWait        = time.Millisecond // for more, while runs are about to begin: most are short, or end later than that
+	singleWrites      = 4                // transitions that are, after their group was refused
+	maxDefiniteErrors = 3                // how often a transition that PostgreSQL refuses is tried, each time by itself
+	stuckAfter        = 3                // tries of one transition by itself
+)
+
+func newResults() *results {
+	return &results{writeSlots: make(chan struct{}, singleWrites), enough: make(chan struct{}, 1)}
+}
+
+// finish hands a run's transition on. The run is told when it is committed, when the lease proved
+// to be lost, or when the relay gives up as it stops. A transition is repeated until its commit is
+// confirmed, as a lost one would mean a second run.
+func (l *Leases) finish(x *Run) {
+	if x.mayWait {
+		l.writeGroup([]*Run{x}, nil)
+		return
+	}
+	l.results.pending.Lock()
+	defer l.results.pending.Unlock()
+	l.results.waiting = append(l.results.waiting, x)
+	if len(l.results.waiting) >= resultGroup || l.results.starting.Load() == 0 {
+		report.Poke(l.results.enough)
+	}
+	if l.results.writers < ResultWriters {
+		l.results.writers++
+		l.results.writing.Go(l.writeWaiting)
+	}
+}
+
+// writeWaiting writes groups until nothing waits.
+func (l *Leases) writeWaiting() {
+	for {
+		l.gather()
+		l.results.pending.Lock()
+		group := l.results.waiting
+		l.results.waiting = nil
+		if len(group) == 0 {
+			l.results.writers--
+			l.results.pending.Unlock()
+			return
+		}
+		l.results.pending.Unlock()
+		l.writeGroup(group, nil)
+	}
+}
+
+// gather waits for a group that is worth a commit, while there may be more in a moment.
+func (l *Leases) gather() {
+	l.results.pending.Lock()
+	n := len(l.results.waiting)
+	l.results.pending.Unlock()
+	if n == 0 || n >= resultGroup || l.results.starting.Load() == 0 {
+		return
+	}
+	timer := time.NewTimer(resultWait)
+	defer timer.Stop()
+	select {
+	case <-l.results.enough:
+	case <-timer.C:
+	}
+}
+
+// giveUp tells the runs that their results will not be written.
+func (l *Leases) giveUp(group []*Run) {
+	for _, x := range group {
+		x.next.Outcome = decide.Infrastructure
+	}
+	l.ended(group)
+}
+
+// ended tells the runs that their leases have ended.
+func (l *Leases) ended(group []*Run) {
+	for _, x := range group {
+		x.ended()
+	}
+	l.Ended(group)
+}
+
+// withWriteSlot calls f when a slot is free, if slots are needed. When the relay is abandoned
+// nobody waits for one any more.
+func (l *Leases) withWriteSlot(slots chan struct{}, f func() error) error {
+	if slots == nil {
+		return f()
+	}
+	select {
+	case slots <- struct{}{}:
+		defer func() { <-slots }()
+		return f()
+	case <-l.abandoned:
+		return errNoWriteSlot
+	}
+}
+
+var errNoWriteSlot = errors.New("relay: others were being written")
+
+// writeGroup repeats the group's transaction until it is confirmed or the relay is abandoned. A
+// transition that PostgreSQL refuses, or whose row is locked, must not hold up the others, nor
+// those that gather: so they go one by one then, with slots, which bound how many are written at
+// once.
+func (l *Leases) writeGroup(group []*Run, slots chan struct{}) {
+	next := make([]*transition, len(group))
+	for i, x := range group {
+		next[i] = &x.next
+	}
+	retries := l.NewPace()
+	unknown := false // an earlier try may have committed
+	for try, refused := 1, 0; ; try++ {
+		retries.Try()
+		began := time.Now()
+		err := l.withWriteSlot(slots, func() error { return l.write(next, unknown) })
+		if err == nil {
+			retries.OK()
+			l.ended(group)
+			return
+		}
+		if code := pgerr.Code(err); code != "" && !pgerr.Lost(err) && !(pgerr.Conflict(err) && try < pg.ConflictTries) {
+			if slots == nil {
+				for i := range group {
+					l.results.writing.Go(func() { l.writeGroup(group[i:i+1:i+1], l.results.writeSlots) })
+				}
+				return
+			}
+			switch code[:2] {
+			case "22", "23", "54", "P0", "XX": // for what is in the row, or by a trigger; all else may pass
+				refused++
+			}
+			if refused == maxDefiniteErrors {
+				l.Report.Log.Error("outbox: the result of a leased task was refused; it stays leased until its lease or this relay ends", "task_type", group[0].lease.row.TaskType, "task_id", group[0].lease.row.ID, "error", pgerr.LogText(err))
+				l.giveUp(group)
+				return
+			}
+			if try >= stuckAfter {
+				l.stuck(group[0], err, began)
+			}
+		}
+		unknown = unknown || pgerr.Code(err) == "" || pgerr.Lost(err)
+		select {
+		case <-time.After(retries.Fail()):
+		case <-retries.Answered:
+		case <-l.abandoned:
+			l.Report.Log.Warn("outbox: the relay stopped before the results of leased tasks were written; they will run again", "tasks", len(group), "error", pgerr.LogText(err))
+			l.giveUp(group)
+			return
+		}
+	}
+}
+
+// stuck tells that the result of a run cannot be written, and is tried again.
+func (l *Leases) stuck(x *Run, err error, began time.Time) {
+	first := !x.Stuck
+	x.Stuck = true
+	l.Stuck(x.lease.h, err, began, first)
+}
+
+// transition is how a lease ends. When the lease was lost, its outcome is another one than the
+// verdict's.
+type transition struct {
+	decide.Verdict
+	end store.LeaseEnd
+}
+
+// EndOf is the end of a lease by a verdict.
+func EndOf(h *handler.Handler, r *store.Row, token string, v decide.Verdict) store.LeaseEnd {
+	end := store.LeaseEnd{Row: r, Token: token, Done: v.Done, Canceled: v.Outcome == decide.Canceled, Back: v.Back, Change: v.Change}
+	if v.Done && v.Outcome != decide.Canceled {
+		end.Keep = h.Keep
+	}
+	if v.Back || v.Outcome == decide.PutOff {
+		end.LostBy = r.LostBy
+	}
+	return end
+}
+
+// write ends the leases in one transaction. A lease that is not there changes nothing, and is
+// logged; unknown: it may have ended by an earlier try, whose COMMIT got no answer.
+func (l *Leases) write(group []*transition, unknown bool) error {
+	ends := make([]*store.LeaseEnd, len(group))
+	for i, t := range group {
+		ends[i] = &t.end
+	}
+	if err := l.Store.EndLeases(ends); err != nil {
+		return err
+	}
+	for _, t := range group {
+		r := t.end.Row
+		switch {
+		case t.end.Held:
+			l.Report.Recorded([]*store.Row{r}, []decide.Verdict{t.Verdict})
+		case unknown:
+			t.Outcome = decide.Infrastructure
+			l.Report.Log.Info("outbox: result already recorded or lease lost (COMMIT outcome unknown)", "task_type", r.TaskType, "task_id", r.ID)
+		default:
+			t.Outcome = decide.LeaseLost
+			l.logLost(r)
+		}
+	}
+	return nil
+}
+
+func (l *Leases) logLost(r *store.Row) {
+	l.Report.Log.Warn("outbox: a lease was lost before its task ended; another run decides", "task_type", r.TaskType, "task_id", r.ID)
+}

@@ -1,0 +1,32 @@
+package leaserun
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/report"
+	"github.com/txoutbox/outbox/internal/store"
+)
+
+// Of a relay that does not wait for results any more, no result waits for those before it.
+func TestAnAbandonedResultDoesNotWaitForAWriteSlot(t *testing.T) {
+	t.Parallel()
+	told := make(chan struct{})
+	s := &store.Store{Identity: &store.Identity{}}
+	l := New(Params{Store: s, Report: report.New(slog.New(slog.DiscardHandler), nil, s.Identity), Handling: t.Context(),
+		NewPace: func() pg.Pace { return pg.NewPace(&pg.Broadcast{}, func() {}) },
+		Ended:   func([]*Run) { close(told) }})
+	l.Abandon()
+	for range singleWrites {
+		l.results.writeSlots <- struct{}{}
+	}
+	x := &Run{leases: l, lease: &lease{row: &store.Row{}}}
+	go l.writeGroup([]*Run{x}, l.results.writeSlots)
+	select {
+	case <-told:
+	case <-time.After(10 * time.Second):
+		t.Error("it waits")
+	}
+}

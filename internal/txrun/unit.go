@@ -1,0 +1,159 @@
+package txrun
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/txoutbox/outbox/internal/apptx"
+	"github.com/txoutbox/outbox/internal/call"
+	"github.com/txoutbox/outbox/internal/decide"
+	"github.com/txoutbox/outbox/internal/handler"
+	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/plan"
+	"github.com/txoutbox/outbox/internal/store"
+)
+
+// Claim is a statement that takes tasks.
+type Claim func(ctx context.Context, s *store.Store, conn pg.Exclusive, t store.ClaimTx) (store.Claimed, error)
+
+// Next takes up to limit tasks from a place on.
+func Next(from plan.Start, limit int) Claim {
+	return func(ctx context.Context, s *store.Store, conn pg.Exclusive, t store.ClaimTx) (store.Claimed, error) {
+		return s.Claim(ctx, conn, t, from, limit)
+	}
+}
+
+// One takes one task by its id, if it is ready and its row is not locked.
+func One(taskID int64) Claim {
+	return func(ctx context.Context, s *store.Store, conn pg.Exclusive, t store.ClaimTx) (store.Claimed, error) {
+		return s.ClaimOne(ctx, conn, t, taskID)
+	}
+}
+
+// Found is the rows that a claim found.
+func Found(rows []*store.Row) (out plan.Found) {
+	for _, r := range rows {
+		out.Add(plan.Position{Priority: r.Priority, Attempt: r.Attempt, TaskID: r.ID}, r.RunAt, len(r.Payload))
+	}
+	return out
+}
+
+// Unit is the claimed tasks of a Tx or Batch handler and their transaction.
+type Unit struct {
+	Tx    *apptx.Tx
+	Rows  []*store.Row
+	store *store.Store
+	h     *handler.Handler
+	of    store.ClaimTx
+
+	runs      *store.Runs // in the journal; nil: there is none
+	uncounted int         // tasks of a group that no trigger has counted as claimed
+}
+
+// Take claims tasks in the transaction, and sets the savepoint if there are some. It asks for
+// PostgreSQL's clock where MaxElapsed, or the span of a throttled task, counts from an earlier
+// failure.
+func Take(s *store.Store, tx *apptx.Tx, h *handler.Handler, claim Claim) (*Unit, error) {
+	u := &Unit{Tx: tx, store: s, h: h, of: store.ClaimTx{TaskType: h.Type, MaxAttempts: h.MaxAttempts, Group: h.GroupSize > 1,
+		Timeout: h.Timeout, Idle: idleFor(h.Timeout), Untimed: tx.Untimed(), Savepoint: apptx.Savepoint}}
+	err := tx.Take(func(ctx context.Context, conn pg.Exclusive) (xid string, err error) {
+		claimed, err := claim(ctx, s, conn, u.of)
+		u.Rows = claimed.Rows
+		counts := func(r *store.Row) bool {
+			_, failed := r.FirstFailure()
+			return failed && (h.MaxElapsed > 0 || r.Throttled())
+		}
+		if err == nil && slices.ContainsFunc(u.Rows, counts) {
+			err = s.NoteTime(ctx, conn, u.Rows)
+		}
+		return claimed.XID, err
+	})
+	return u, err
+}
+
+// idleFor is how long the transaction of a claim may be idle.
+func idleFor(timeout time.Duration) time.Duration {
+	return timeout + call.Grace(timeout) + call.AbandonAfter + pg.Bookkeeping
+}
+
+// Allow sets the limits of the transaction for a timeout that is not the handler's, for which the
+// claim has set them. It is a query: each value would be another SET for pg_stat_statements.
+func (u *Unit) Allow(timeout time.Duration) error {
+	if timeout == u.h.Timeout {
+		return nil
+	}
+	return u.Tx.Exec("/* outbox: allow a task's own timeout */ SELECT set_config('idle_in_transaction_session_timeout', '" +
+		pg.Millis(idleFor(timeout)) + "', true), set_config('statement_timeout', '" + pg.Millis(timeout) + "', true)")
+}
+
+// Tasks are the tasks for the handler.
+func (u *Unit) Tasks() []*store.Task {
+	block := make([]store.Task, len(u.Rows))
+	tasks := make([]*store.Task, len(u.Rows))
+	for i, r := range u.Rows {
+		tasks[i] = &block[i]
+		r.Fill(tasks[i], u.store.Identity, r.Begun())
+	}
+	return tasks
+}
+
+// Keep is the plan of an end that keeps the handler's writes and writes what becomes of its tasks:
+// without verdicts they are done.
+func (u *Unit) Keep(verdicts []decide.Verdict) apptx.Plan {
+	p := apptx.Plan{Action: apptx.Keep, History: u.h.Keep}
+	var done []*store.Row
+	var canceledTypes []string
+	if verdicts == nil {
+		done, p.Finished = u.Rows, u.Rows
+	}
+	for i, v := range verdicts {
+		switch r := u.Rows[i]; {
+		case v.Outcome == decide.Canceled:
+			done, canceledTypes = append(done, r), append(canceledTypes, u.h.Type)
+		case v.Done:
+			r.Discarded = v.Change.Err
+			done, p.Finished = append(done, r), append(p.Finished, r)
+		}
+	}
+	switch {
+	case u.runs == nil:
+		p.Statements = "; " + u.store.ForgetTasks(done)
+	case len(u.runs.IDs) > 1:
+		p.Statements = "; " + u.runs.Forget(u.store, done)
+	case len(done) == 1:
+		p.TaskID = done[0].ID
+	}
+	if u.uncounted > 0 {
+		p.Statements += "; " + u.store.CountClaimed(u.h.Type, u.uncounted)
+	}
+	p.Write = func(ctx context.Context, c pg.Exclusive) error {
+		if err := apptx.WriteVerdicts(ctx, u.store, c, u.Rows, verdicts); err != nil {
+			return err
+		}
+		return u.store.Count(ctx, c, "canceled", canceledTypes)
+	}
+	return p
+}
+
+// Reject is the plan of an end that undoes the handler's writes and writes what becomes of its
+// tasks. A single canceled task is removed.
+func (u *Unit) Reject(verdicts []decide.Verdict) apptx.Plan {
+	return apptx.Plan{Action: apptx.Undo, Write: func(ctx context.Context, c pg.Exclusive) error {
+		if u.runs != nil && len(u.runs.IDs) > 1 { // else each task's rows go with what is written of it
+			if _, err := c.ExecContext(ctx, u.runs.Forget(u.store, nil)); err != nil {
+				return err
+			}
+		}
+		if verdicts[0].Outcome == decide.Canceled {
+			if err := u.store.EndCanceled(ctx, c, u.Rows[0]); err != nil {
+				return err
+			}
+		}
+		if err := apptx.WriteVerdicts(ctx, u.store, c, u.Rows, verdicts); err != nil || u.runs == nil {
+			return err
+		}
+		_, err := c.ExecContext(ctx, "SET TRANSACTION READ ONLY") // for a goroutine that the handler left behind
+		return err
+	}}
+}

@@ -20,6 +20,7 @@
 //	live/        switches one of them on, in the process of the tests; and records what tests reach
 //	record.go    which tests reach which code: a run of each package, one test at a time, kept in the
 //	             user's cache directory; functions of the schema say so in the server's log
+//	testrun.go   runs tests of a package, with a mutant or while they are recorded
 //	kill.go      runs the tests that reach a mutant until one fails: those first that kill others of its
 //	             function, then those of its package, then the fastest ones
 //	results.go   the file of results

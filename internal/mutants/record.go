@@ -22,22 +22,11 @@ import (
 	"github.com/txoutbox/outbox/internal/mutants/live"
 )
 
-// test is a test of a package.
-type test struct{ Package, Name string }
-
-func (t test) String() string { return t.Package + "." + t.Name }
-
 // reach is which tests reach which code, and how long they take. It is kept in the cache: keys stay
 // when lines move, and a mutant that has none is as its function.
 type reach struct {
 	Took map[string]map[string]float64  // seconds by package and test
 	By   map[string]map[string][]string // tests by key and package
-}
-
-// functionOf is the key of a mutant's function.
-func functionOf(id string) string {
-	parts := strings.SplitN(id, " | ", 3)
-	return strings.Join(parts[:min(2, len(parts))], " | ")
 }
 
 // reaching are the tests that reach a mutant: the given ones first, then those of its package, then
@@ -130,11 +119,7 @@ func (c *code) testPackages() (out []string, err error) {
 
 const reachedFunction = "mutants: reached "
 
-var (
-	passedTest = regexp.MustCompile(`(?m)^--- PASS: (\w+) \(([\d.]+)s\)`)
-	failedTest = regexp.MustCompile(`(?m)^--- FAIL: (\w+) \(([\d.]+)s\)`)
-	loggedAt   = regexp.MustCompile(`^(\d+\.\d+) .*` + reachedFunction + `(.*)`)
-)
+var loggedAt = regexp.MustCompile(`^(\d+\.\d+) .*` + reachedFunction + `(.*)`)
 
 // record runs all tests of the packages, one at a time.
 func (o *overlay) record(ctx context.Context, r *reach, places []string) error {
@@ -192,12 +177,6 @@ func (o *overlay) record(ctx context.Context, r *reach, places []string) error {
 		}
 	}
 	return nil
-}
-
-// newServer is a server for the tests, whose log says which functions are called.
-func newServer(ctx context.Context) (*devpg.Server, error) {
-	return devpg.Open(ctx, nil, devpg.WithLocal(), devpg.WithMemory(), devpg.WithSettings(map[string]string{
-		"fsync": "off", "log_line_prefix": "%n ", "log_min_error_statement": "panic", "log_error_verbosity": "terse"}))
 }
 
 // logOf is the file of the server's log, which is beside its data.

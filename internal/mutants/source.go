@@ -45,6 +45,12 @@ type mutant struct {
 // id identifies a mutant for as long as its function and its text stay.
 func (m *mutant) id() string { return m.file + " | " + m.function + " | " + m.kind + ": " + m.text }
 
+// functionOf is the key of a mutant's function.
+func functionOf(id string) string {
+	parts := strings.SplitN(id, " | ", 3)
+	return strings.Join(parts[:min(2, len(parts))], " | ")
+}
+
 const longestText = 160
 
 // code is all mutants and the sources that have those of Go code.
@@ -70,6 +76,11 @@ func (c *code) newMutant(file, function, kind, text string) *mutant {
 	c.mutants = append(c.mutants, m)
 	return m
 }
+
+// test is a test of a package.
+type test struct{ Package, Name string }
+
+func (t test) String() string { return t.Package + "." + t.Name }
 
 // list is go list of packages.
 func list(args ...string) (out []*source, err error) {

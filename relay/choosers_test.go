@@ -9,7 +9,6 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/needs"
-	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -56,34 +55,4 @@ func TestAChooserOfTheAppsDecidesWhatIsClaimed(t *testing.T) {
 		db.wantRows(t, 0, `outbox.task`)
 		urgent = 120 - int(others.Load())
 	}
-}
-
-// A Chooser may say no for a while, for reasons of its own; the relay asks again, but not all the
-// time.
-func TestAChooserThatDeclinesIsAskedAgain(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	db.Enqueue(t, "TX", 10)
-	var asked atomic.Int64
-	var open atomic.Bool
-	run(t, db, all(), relay.Config{PollInterval: time.Minute, Chooser: chooserFunc(func(v relay.View) []int {
-		asked.Add(1)
-		if !open.Load() {
-			return nil
-		}
-		return relay.Fair().Choose(v)
-	})})
-	eventually(t, 10*time.Second, "it was asked", func() bool { return asked.Load() > 0 })
-	before := asked.Load()
-	eventually(t, 20*time.Second, "it is asked again", func() bool { return asked.Load() > before+1 })
-	if relaytest.Timing {
-		before = asked.Load()
-		<-time.After(time.Second)
-		if n := asked.Load() - before; n > 60 {
-			t.Errorf("it was asked %d times in a second, want about 20", n)
-		}
-	}
-	db.wantRows(t, 0, `effect`)
-	open.Store(true)
-	db.Emptied(t, 10*time.Second)
 }

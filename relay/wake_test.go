@@ -3,7 +3,6 @@ package relay_test
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"os"
 	"strings"
 	"sync"
@@ -294,46 +293,4 @@ func TestForgedWakeUpsDoNotHoldUpAType(t *testing.T) {
 	}
 	r.Log.Want(t, 0, "level=ERROR")
 	r.Log.Want(t, 0, outageBegins)
-}
-
-// A relay that stops waits for its handlers, and still hears of the tasks that others enqueue.
-func TestARelayThatStopsClaimsNoTaskThatAWakeUpNames(t *testing.T) {
-	t.Parallel()
-	db, reg, others := newDatabase(t), handlers.New(), handlers.New()
-	end := make(chan struct{})
-	slow, next := newBlocking(reg, "SLOW", end), newBlocking(reg, "NEXT", end)
-	other := newProbe(others, "OTHER")
-	r := run(t, db, reg, relay.Config{Workers: 4, PollInterval: time.Minute, ListenDSN: db.URL})
-	db.Enqueue(t, "SLOW", 1)
-	<-slow
-	go r.Stop()
-	eventually(t, 20*time.Second, "the relay stops", func() bool { return errors.Is(r.Health(), relay.ErrNotRunning) })
-	run(t, open(t, db.URL), others, relay.Config{PollInterval: time.Minute, ListenDSN: db.URL})
-	const tasks = 5
-	for range tasks {
-		db.Do(t, `SELECT setval('outbox.wake', 0)`)
-		listening(t, db) // the other relay
-		db.Do(t, `INSERT INTO outbox.task (task_type) VALUES ('NEXT')`)
-		other.measure(t, db, 1, time.Millisecond)
-	}
-	close(end)
-	r.Stop()
-	select {
-	case <-next:
-		t.Error("a relay that stops started a task")
-	default:
-	}
-	db.want(t, tasks, "the tasks that it left",
-		`SELECT count(*) FROM outbox.task WHERE task_type = 'NEXT' AND attempt = 0`)
-}
-
-// newBlocking registers a Leased handler that waits for end. The channel says that it has begun.
-func newBlocking(reg *handlers.Registry, taskType string, end <-chan struct{}) <-chan struct{} {
-	begun := make(chan struct{}, 10)
-	handlers.Leased(reg, outbox.NewTaskType[payload](taskType), func(context.Context, *outbox.Task[payload]) error {
-		begun <- struct{}{}
-		<-end
-		return nil
-	})
-	return begun
 }

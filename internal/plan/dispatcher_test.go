@@ -127,3 +127,28 @@ func TestScheduledTasksEndThePause(t *testing.T) {
 		t.Errorf("a later task moves the timer to %v", g.wait)
 	}
 }
+
+// An app's Chooser may give no worker to any type for a while. It is asked again, but not all the time.
+func TestAChoiceOfNoLaneIsAskedForAgain(t *testing.T) {
+	t.Parallel()
+	asked, answer := 0, []int(nil)
+	g := newPlay(t, func(p *Params) {
+		p.Choose = func(View) ([]int, bool) {
+			asked++
+			return answer, true
+		}
+	})
+	g.step(Tick{})
+	g.want("no lane", g.polled(nil, "TX"), "")
+	g.d.emptyPolls = 20
+	before := asked
+	for range 10 { // half a second
+		g.want("after a while", g.later(pollFresh), "poll")
+		g.want("still no lane", strings.TrimPrefix(g.polled(nil, "TX"), "ReleaseConns"), "")
+	}
+	if n := asked - before; n < 10 || n > 20 {
+		t.Errorf("it was asked %d times in half a second", n)
+	}
+	answer = []int{2}
+	g.want("a lane", g.later(pollFresh), "claim TX 1")
+}

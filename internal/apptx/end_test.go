@@ -1,0 +1,97 @@
+package apptx
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"os"
+	"testing"
+
+	_ "github.com/lib/pq"
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/store"
+	"github.com/txoutbox/outbox/schema"
+)
+
+func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
+
+func migrate(url string) error {
+	db, err := sql.Open("postgres", url)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	if err := schema.Migrate(context.Background(), db); err != nil {
+		return err
+	}
+	_, err = db.Exec(`CREATE TABLE work (id int PRIMARY KEY, other int REFERENCES work DEFERRABLE INITIALLY DEFERRED)`)
+	return err
+}
+
+// Each end has one name, and commits the work of the app's code only if it is Committed and kept, or
+// if the code itself committed.
+func TestEachEndOfATransactionHasItsName(t *testing.T) {
+	t.Parallel()
+	db, err := sql.Open("postgres", pgtest.Prepared(t, migrate))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := pg.NewPool(db)
+	t.Cleanup(func() { pool.Close(); db.Close() })
+	s := &store.Store{Schema: "outbox", RelayID: store.NewUUID(), Conns: pool, Identity: &store.Identity{}}
+	failed := errors.New("failed")
+	const write = `INSERT INTO work VALUES (1)`
+	for name, c := range map[string]struct {
+		code    []string
+		failure error
+		plan    Action // after a failure
+		how     How
+		commits bool // the work
+		fails   bool // the end has a failure
+	}{
+		"kept":                  {[]string{write}, nil, Undo, Committed, true, false},
+		"undone":                {[]string{write}, failed, Undo, Committed, false, true},
+		"rolled back":           {[]string{write}, failed, Back, RolledBack, false, true},
+		"aborted":               {[]string{write}, failed, Abort, RolledBack, false, true},
+		"refused by constraint": {[]string{`INSERT INTO work VALUES (1, 2)`}, nil, Undo, Committed, false, true},
+		"failed unseen":         {[]string{write, `SELECT 1 / 0`}, nil, Undo, Committed, false, true},
+		"committed by the code": {[]string{write, `COMMIT`}, nil, Undo, EndedByCode, true, false},
+		"ended by the code":     {[]string{write, `ROLLBACK`}, nil, Undo, EndedByCode, false, true},
+		"connection lost":       {[]string{write, `SELECT pg_terminate_backend(pg_backend_pid())`}, nil, Undo, Lost, false, true},
+	} {
+		tx, err := Begin(t.Context(), s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := tx.Take(func(ctx context.Context, c pg.Exclusive) (xid string, err error) {
+			err = c.Together(ctx, "", `SELECT pg_current_xact_id()::text`, nil, "SAVEPOINT "+Savepoint, func(v []driver.Value) error {
+				xid = pg.Text(v[0])
+				return nil
+			})
+			return xid, err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		for _, statement := range c.code {
+			_, _ = tx.SQL().Exec(statement)
+		}
+		end := tx.End(c.failure, func(failure error) Plan {
+			if failure == nil {
+				return Plan{Action: Keep}
+			}
+			return Plan{Action: c.plan, Failure: failure}
+		})
+		if end.How != c.how || (end.Failure != nil) != c.fails {
+			t.Errorf("%s: end %d with failure %v, want %d (%v)", name, end.How, end.Failure, c.how, end.Err)
+		}
+		rows := 0
+		if err := db.QueryRow(`WITH gone AS (DELETE FROM work RETURNING 1) SELECT count(*) FROM gone`).Scan(&rows); err != nil {
+			t.Fatal(err)
+		}
+		if (rows == 1) != c.commits || end.How == EndedByCode && end.Committed != c.commits {
+			t.Errorf("%s: %d rows of the work, want them: %v", name, rows, c.commits)
+		}
+	}
+}

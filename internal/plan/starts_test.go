@@ -58,7 +58,7 @@ func TestEachTenthClaimGoesByDueTime(t *testing.T) {
 	t.Parallel()
 	for _, random := range []bool{false, true} {
 		s, now := Starts{Random: random}, time.Now()
-		head := &Head{Position: Position{TaskID: 1}, LastID: 100}
+		head := &Head{Position: Position{TaskID: 1}, LastID: 100, Since: now}
 		next := func() Claim {
 			c := s.Next(head, 1, true, now)
 			if (c.Start.Pivot != nil) != (random && c.Start.Due == nil) || c.Limit != 1 || c.Named {

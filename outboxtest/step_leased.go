@@ -72,7 +72,8 @@ func (s *stepper) lease(ctx context.Context, h *handler.Handler, token string) (
 }
 
 // finish ends a lease. Nobody but the handler can have taken it away.
-func (s *stepper) finish(ctx context.Context, h *handler.Handler, t *store.Row, token string, v decide.Verdict) ([]step, error) {
+func (s *stepper) finish(ctx context.Context, h *handler.Handler, t *store.Row, token string,
+	v decide.Verdict) ([]step, error) {
 	end := leaserun.EndOf(h, t, token, v)
 	err := s.in.InTx(ctx, func(tx *sql.Tx) error {
 		if err := s.store.EndLeasesWithin(ctx, tx, []*store.LeaseEnd{&end}); err != nil {

@@ -47,7 +47,8 @@ func (d drain) run(claiming context.Context, drained <-chan struct{}) {
 		for taskType, ids := range running {
 			counts[taskType] = len(ids)
 		}
-		d.log.Info("outbox: relay stopping; it waits for the tasks that run", "relay_id", d.relayID, "tasks", counts, "drain_timeout", d.timeout)
+		d.log.Info("outbox: relay stopping; it waits for the tasks that run",
+			"relay_id", d.relayID, "tasks", counts, "drain_timeout", d.timeout)
 	}
 	if d.timeout < 0 {
 		return
@@ -62,7 +63,8 @@ func (d drain) run(claiming context.Context, drained <-chan struct{}) {
 		slices.Sort(ids)
 		running[taskType] = ids[:min(len(ids), mostNamed)]
 	}
-	d.log.Warn("outbox: the drain timeout has passed; handlers are stopped, their tasks will run again", "task_ids", running)
+	d.log.Warn("outbox: the drain timeout has passed; handlers are stopped, their tasks will run again",
+		"task_ids", running)
 	d.stopHandling(outbox.ErrDraining)
 	select {
 	case <-time.After(call.AbandonAfter + pg.StatementTimeout/2):

@@ -66,7 +66,8 @@ func backoffOf(log *slog.Logger, h *handler.Handler) func(attempts int) (wait ti
 	return func(attempts int) (wait time.Duration, stop bool) {
 		wait, stop, err := h.Backoff(attempts)
 		if err != nil {
-			log.Error("outbox: Backoff panicked; the task waits by the default backoff", "task_type", h.Type, "attempt", attempts, "wait", wait, pgerr.LogAttr(err))
+			log.Error("outbox: Backoff panicked; the task waits by the default backoff",
+				"task_type", h.Type, "attempt", attempts, "wait", wait, pgerr.LogAttr(err))
 		}
 		return wait, stop
 	}

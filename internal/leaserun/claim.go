@@ -30,7 +30,8 @@ func Terms(h *handler.Handler, token string) store.LeaseTerms {
 // Lease claims up to c.Limit tasks for a Leased handler, or up to allowed, if there are only so
 // many slots for its type: when it returns them, they are committed as leased by this relay. found
 // is called before the commit when there are some, unless the type has slots.
-func (l *Leases) Lease(ctx context.Context, h *handler.Handler, c plan.Claim, found func([]*Run)) (runs []*Run, allowed int, err error) {
+func (l *Leases) Lease(ctx context.Context, h *handler.Handler, c plan.Claim,
+	found func([]*Run)) (runs []*Run, allowed int, err error) {
 	for try := 1; ; try++ {
 		began := time.Now()
 		runs, allowed, err = l.leaseOnce(ctx, h, c, found)
@@ -50,7 +51,8 @@ func (l *Leases) Lease(ctx context.Context, h *handler.Handler, c plan.Claim, fo
 	}
 }
 
-func (l *Leases) leaseOnce(ctx context.Context, h *handler.Handler, c plan.Claim, found func([]*Run)) (runs []*Run, allowed int, err error) {
+func (l *Leases) leaseOnce(ctx context.Context, h *handler.Handler, c plan.Claim,
+	found func([]*Run)) (runs []*Run, allowed int, err error) {
 	terms, claimed := Terms(h, store.NewUUID()), store.Claimed{}
 	allowed = c.Limit
 	ctx = context.WithoutCancel(ctx)

@@ -28,7 +28,8 @@ type Removal struct {
 }
 
 // Remove deletes the task in the transaction, if the lease is held.
-func Remove(ctx context.Context, s *store.Store, tx *apptx.Tx, h *handler.Handler, leased *store.Row, token string) (*Removal, error) {
+func Remove(ctx context.Context, s *store.Store, tx *apptx.Tx, h *handler.Handler,
+	leased *store.Row, token string) (*Removal, error) {
 	d := &Removal{tx: tx, store: s, h: h, row: *leased}
 	d.row.Attempt--
 	err := tx.Take(func(_ context.Context, c pg.Exclusive) (xid string, err error) {

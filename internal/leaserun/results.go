@@ -157,7 +157,8 @@ func (l *Leases) writeGroup(group []*Run, slots chan struct{}) {
 				refused++
 			}
 			if refused == maxDefiniteErrors {
-				l.Report.Log.Error("outbox: the result of a leased task was refused; it stays leased until its lease or this relay ends", "task_type", group[0].lease.row.TaskType, "task_id", group[0].lease.row.ID, "error", pgerr.LogText(err))
+				l.Report.Log.Error("outbox: the result of a leased task was refused; it stays leased until its lease or this relay ends",
+					"task_type", group[0].lease.row.TaskType, "task_id", group[0].lease.row.ID, "error", pgerr.LogText(err))
 				l.giveUp(group)
 				return
 			}
@@ -170,7 +171,8 @@ func (l *Leases) writeGroup(group []*Run, slots chan struct{}) {
 		case <-time.After(retries.Fail()):
 		case <-retries.Answered:
 		case <-l.abandoned:
-			l.Report.Log.Warn("outbox: the relay stopped before the results of leased tasks were written; they will run again", "tasks", len(group), "error", pgerr.LogText(err))
+			l.Report.Log.Warn("outbox: the relay stopped before the results of leased tasks were written; they will run again",
+				"tasks", len(group), "error", pgerr.LogText(err))
 			l.giveUp(group)
 			return
 		}
@@ -220,7 +222,8 @@ func (l *Leases) write(group []*transition, unknown bool) error {
 			l.Report.Recorded([]*store.Row{r}, []decide.Verdict{t.Verdict})
 		case unknown:
 			t.Outcome = decide.Infrastructure
-			l.Report.Log.Info("outbox: result already recorded or lease lost (COMMIT outcome unknown)", "task_type", r.TaskType, "task_id", r.ID)
+			l.Report.Log.Info("outbox: result already recorded or lease lost (COMMIT outcome unknown)",
+				"task_type", r.TaskType, "task_id", r.ID)
 		default:
 			t.Outcome = decide.LeaseLost
 			l.logLost(r)
@@ -230,5 +233,6 @@ func (l *Leases) write(group []*transition, unknown bool) error {
 }
 
 func (l *Leases) logLost(r *store.Row) {
-	l.Report.Log.Warn("outbox: a lease was lost before its task ended; another run decides", "task_type", r.TaskType, "task_id", r.ID)
+	l.Report.Log.Warn("outbox: a lease was lost before its task ended; another run decides",
+		"task_type", r.TaskType, "task_id", r.ID)
 }

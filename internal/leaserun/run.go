@@ -109,11 +109,13 @@ func (x *Run) finish(out call.Result) {
 	one.ctx.Cancel(nil)
 	if out.Abandoned {
 		one.leave() // it may be in its Complete, whose transaction has the row
-		log.Error("outbox: a handler does not return after its context's end; it was abandoned", "task_type", h.Type, "task_id", t.ID)
+		log.Error("outbox: a handler does not return after its context's end; it was abandoned",
+			"task_type", h.Type, "task_id", t.ID)
 	}
 	if end := one.end.Load(); end != nil {
 		if runsAgain(out.Err) {
-			log.Error("outbox: RunAgain has no effect after Complete; return it from the function that Complete is given", "task_type", h.Type, "task_id", t.ID)
+			log.Error("outbox: RunAgain has no effect after Complete; return it from the function that Complete is given",
+				"task_type", h.Type, "task_id", t.ID)
 		}
 		x.next.Verdict = *end
 		x.ended()

@@ -54,7 +54,8 @@ func (r *Reporter) Recorded(rows []*store.Row, verdicts []decide.Verdict) {
 		}
 	}
 	if len(discarded) > 0 {
-		r.Log.Info("outbox: tasks were discarded by their handler", "task_type", rows[0].TaskType, "tasks", discarded, "error", pgerr.Text(because))
+		r.Log.Info("outbox: tasks were discarded by their handler",
+			"task_type", rows[0].TaskType, "tasks", discarded, "error", pgerr.Text(because))
 	}
 	if len(canceled) > 0 {
 		r.Canceled(rows[0].TaskType, canceled)

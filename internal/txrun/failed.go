@@ -82,7 +82,8 @@ func (a *attempt) logSplit(err error) {
 		kind = "group"
 		a.groups.failed(a.unit.h)
 	}
-	a.p.Report.Log.Warn("outbox: a "+kind+" failed; its tasks run one by one", "task_type", a.unit.h.Type, "tasks", len(a.unit.Rows), pgerr.LogAttr(err))
+	a.p.Report.Log.Warn("outbox: a "+kind+" failed; its tasks run one by one",
+		"task_type", a.unit.h.Type, "tasks", len(a.unit.Rows), pgerr.LogAttr(err))
 }
 
 // abandon ends a claim whose handler does not return.
@@ -152,7 +153,8 @@ func (a *attempt) outOfBand(failure, cause error) error {
 		refused = err
 	}
 	if cause = cmp.Or(cause, refused); cause != nil {
-		a.p.Report.Log.Warn("outbox: an attempt failed, which cannot be recorded; the task runs again", "task_type", t.TaskType, "task_id", t.ID,
+		a.p.Report.Log.Warn("outbox: an attempt failed, which cannot be recorded; the task runs again",
+			"task_type", t.TaskType, "task_id", t.ID,
 			"because", pgerr.LogText(cause), pgerr.LogAttr(failure))
 	}
 	if v.Outcome == decide.Snoozed || v.Outcome == decide.Throttled {

@@ -117,7 +117,8 @@ func (g *group) call(ctx context.Context, i int) (next int, stopped bool, err er
 
 // settle keeps or undoes what the handler wrote for the i-th task, writes what becomes of it, and
 // claims the next.
-func (g *group) settle(ctx context.Context, i int, out call.Result, v decide.Verdict, keep bool) (next int, stopped bool, err error) {
+func (g *group) settle(ctx context.Context, i int, out call.Result, v decide.Verdict,
+	keep bool) (next int, stopped bool, err error) {
 	if next, err = g.next(i, &v, keep); err != nil {
 		return 0, true, g.stepFailed(ctx, i, v, out, err)
 	}
@@ -175,7 +176,8 @@ func (g *group) own() string {
 	return of.Untimed + of.Settings() + "; SET LOCAL statement_timeout = " + pg.Millis(pg.Bookkeeping)
 }
 
-func (g *group) claimMember(ctx context.Context, c pg.Exclusive, before string, r *store.Row) (claimed bool, err error) {
+func (g *group) claimMember(ctx context.Context, c pg.Exclusive, before string,
+	r *store.Row) (claimed bool, err error) {
 	u := g.a.unit
 	claimed, xid, err := g.a.p.Store.ClaimMember(ctx, c, u.of, before, r)
 	if err == nil {

@@ -39,7 +39,8 @@ func (r *Runner) ClaimSize(h *handler.Handler) int { return r.groups.of(h) }
 // Run claims and runs the handler of a Tx or Batch type. claimed is called with the claimed tasks,
 // unless the claim failed. left are those of a group's tasks that are as before. The error is the
 // database's, which is no attempt and a reason to slow down, or ErrNoSlot.
-func (r *Runner) Run(ctx context.Context, h *handler.Handler, c plan.Claim, claimed func([]*store.Row)) (left []*store.Row, err error) {
+func (r *Runner) Run(ctx context.Context, h *handler.Handler, c plan.Claim,
+	claimed func([]*store.Row)) (left []*store.Row, err error) {
 	a, err := r.claim(ctx, h, Next(c.Start, c.Limit), claimed)
 	if a == nil {
 		return nil, err

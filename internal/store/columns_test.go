@@ -69,6 +69,11 @@ func TestEachColumnOfATaskSurvivesItsWays(t *testing.T) {
 			t.Parallel()
 			s, db := newStore(t)
 			names, values := eachColumn(t, db)
+			for _, table := range []string{"task", "dead_task", "done_task"} { // a column of the app's own refuses no way
+				if _, err := db.Exec(`ALTER TABLE outbox.` + table + ` ADD COLUMN of_` + table + ` timestamptz NOT NULL DEFAULT clock_timestamp()`); err != nil {
+					t.Fatal(err)
+				}
+			}
 			way.run(t, s, db)
 			checked := 0
 			for i, name := range names {

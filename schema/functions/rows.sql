@@ -44,6 +44,24 @@ SET search_path = pg_catalog, pg_temp AS $$
         now())))
 $$;
 
+-- Returns the row with the default of each column that it does not name and that refuses NULL: of a
+-- column that the app has added to the table.
+CREATE OR REPLACE FUNCTION outbox.with_defaults(target regclass, task jsonb) RETURNS jsonb
+LANGUAGE plpgsql AS $$
+DECLARE
+  defaults text;
+BEGIN
+  SELECT string_agg(format('%L, %s', a.attname, pg_get_expr(d.adbin, d.adrelid)), ', ') INTO defaults
+    FROM pg_catalog.pg_attribute a
+    JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+   WHERE a.attrelid = target AND a.attnotnull AND a.attgenerated = '' AND NOT task ? a.attname::text;
+  IF defaults IS NOT NULL THEN
+    EXECUTE 'SELECT $1 || jsonb_build_object(' || defaults || ')' INTO task USING task;
+  END IF;
+  RETURN task;
+END
+$$;
+
 -- Inserts a task again that its claim has deleted, to run in so many microseconds, and returns its id.
 -- Its runs go from the journal, except those with the tokens. It arrives with attempted_at: the
 -- trigger that counts takes a row without it for a new task.
@@ -63,7 +81,8 @@ BEGIN
     INSERT INTO outbox.counter_log (tasks, task_type, kind) VALUES (1, row ->> 'task_type', 'failed');
   END IF;
   RETURN QUERY INSERT INTO outbox.task AS t OVERRIDING SYSTEM VALUE
-  SELECT r.* FROM jsonb_populate_record(NULL::outbox.task, row || added) AS r RETURNING t.task_id;
+  SELECT r.* FROM jsonb_populate_record(
+    NULL::outbox.task, outbox.with_defaults('outbox.task', row || added)) AS r RETURNING t.task_id;
 END
 $$;
 
@@ -85,7 +104,8 @@ BEGIN
     INSERT INTO outbox.counter_log (tasks, task_type, kind) VALUES (1, row ->> 'task_type', 'failed');
   END IF;
   RETURN QUERY INSERT INTO outbox.dead_task AS d
-  SELECT r.* FROM jsonb_populate_record(NULL::outbox.dead_task, row || added) AS r RETURNING d.task_id;
+  SELECT r.* FROM jsonb_populate_record(
+    NULL::outbox.dead_task, outbox.with_defaults('outbox.dead_task', row || added)) AS r RETURNING d.task_id;
 END
 $$;
 
@@ -98,12 +118,13 @@ BEGIN
   INSERT INTO outbox.done_task
   SELECT d.*
     FROM jsonb_array_elements(tasks) AS e (task) CROSS JOIN LATERAL outbox.whole(e.task) AS w (row)
-   CROSS JOIN LATERAL jsonb_populate_record(NULL::outbox.done_task, w.row || jsonb_build_object(
+   CROSS JOIN LATERAL jsonb_populate_record(NULL::outbox.done_task,
+     outbox.with_defaults('outbox.done_task', w.row || jsonb_build_object(
      'state', 'finished', 'finished_at', clock_timestamp(),
      'keep_until', clock_timestamp() + keep_us * interval '1 microsecond',
      'timeline', CASE WHEN w.row -> 'living' IS NULL THEN w.row -> 'timeline' ELSE outbox.timeline(
        w.row, (w.row ->> 'claimed_attempt')::integer,
-       ARRAY(SELECT jsonb_array_elements_text(w.row -> 'living')::uuid), of_relay, NULL) END)) AS d
+       ARRAY(SELECT jsonb_array_elements_text(w.row -> 'living')::uuid), of_relay, NULL) END))) AS d
       ON CONFLICT (task_id) DO NOTHING;
 END
 $$;

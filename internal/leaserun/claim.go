@@ -85,7 +85,7 @@ func (l *Leases) leaseOnce(ctx context.Context, h *handler.Handler, c plan.Claim
 func (l *Leases) newRuns(h *handler.Handler, token string, rows []*store.Row) []*Run {
 	out := make([]*Run, len(rows))
 	for i, r := range rows {
-		out[i] = &Run{leases: l, lease: &lease{store: l.Store, report: l.Report, h: h, token: token, row: r}}
+		out[i] = &Run{leases: l, lease: lease{store: l.Store, report: l.Report, h: h, token: token, row: r}}
 	}
 	return out
 }

@@ -22,7 +22,7 @@ func TestAnAbandonedResultDoesNotWaitForAWriteSlot(t *testing.T) {
 	for range singleWrites {
 		l.results.writeSlots <- struct{}{}
 	}
-	x := &Run{leases: l, lease: &lease{row: &store.Row{}}}
+	x := &Run{leases: l, lease: lease{row: &store.Row{}}}
 	go l.writeGroup([]*Run{x}, l.results.writeSlots)
 	select {
 	case <-told:

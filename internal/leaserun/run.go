@@ -19,7 +19,7 @@ import (
 // result without blocking.
 type Run struct {
 	leases *Leases
-	lease  *lease
+	lease  lease
 	claim  handler.Claim
 	task   store.Task
 
@@ -43,7 +43,7 @@ func (x *Run) Ordered() bool { return x.lease.row.Ordered() }
 
 // begin runs the task.
 func (x *Run) begin() {
-	l, one := x.leases, x.lease
+	l, one := x.leases, &x.lease
 	h, t := one.h, one.row
 	l.results.starting.Add(-1)
 	x.watch = l.Report.Watch(h, []*store.Row{t}, x.claim.Ended)
@@ -102,7 +102,7 @@ func (x *Run) abandonLater() {
 
 // finish queues the transition that the outcome asks for.
 func (x *Run) finish(out call.Result) {
-	one, log := x.lease, x.leases.Report.Log
+	one, log := &x.lease, x.leases.Report.Log
 	h, t := one.h, one.row
 	x.watch.Called(x.calledAt, out.Took, []*store.Task{&x.task})
 	x.leases.drop(one)

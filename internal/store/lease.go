@@ -89,21 +89,25 @@ func (c *Claimed) readLeases(values []driver.Value, t LeaseTerms, limit int) err
 		return nil
 	}
 	shared := len(tasks) <= sharedText
-	rows := make([]Row, 0, strings.Count(tasks, "\n")+1)
+	var block []Row // of a small claim: its rows are freed together, as their text is
+	if shared {
+		block = make([]Row, strings.Count(tasks, "\n")+1)
+	}
 	for line := range strings.SplitSeq(tasks, "\n") {
-		if !shared {
-			line = strings.Clone(line)
+		var r *Row
+		if shared {
+			r, block = &block[0], block[1:]
+		} else {
+			r, line = new(Row), strings.Clone(line)
 		}
-		rows = append(rows, Row{TaskType: t.TaskType, Max: t.MaxAttempts})
-		if err := rows[len(rows)-1].FromLine(line); err != nil {
+		r.TaskType, r.Max = t.TaskType, t.MaxAttempts
+		if err := r.FromLine(line); err != nil {
 			return err
 		}
-	}
-	for i := range rows {
-		c.Rows = append(c.Rows, &rows[i])
+		c.Rows = append(c.Rows, r)
 	}
 	slices.SortFunc(c.Rows, (*Row).Compare)
-	return TooMany(len(rows), limit)
+	return TooMany(len(c.Rows), limit)
 }
 
 const BeginSuspectsSQL = `/* outbox: count the attempts of suspects */

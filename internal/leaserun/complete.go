@@ -61,9 +61,11 @@ func (d *Removal) End(failure error) apptx.Ended {
 		if failure != nil {
 			return apptx.Plan{Action: apptx.Back, Failure: failure}
 		}
-		p := apptx.Plan{Action: apptx.Keep, History: d.h.Keep, Finished: []*store.Row{&d.row}}
-		if d.again != nil {
-			p.Finished = nil
+		p := apptx.Plan{Action: apptx.Keep, History: d.h.Keep}
+		switch {
+		case d.again == nil && d.h.Keep > 0:
+			p.Finished = []*store.Row{&d.row}
+		case d.again != nil:
 			p.Write = func(ctx context.Context, c pg.Exclusive) error {
 				return d.store.WriteBack(ctx, c, &d.row, decide.NextIteration(*d.again))
 			}

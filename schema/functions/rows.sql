@@ -44,17 +44,20 @@ SET search_path = pg_catalog, pg_temp AS $$
         now())))
 $$;
 
--- Returns the row with the default of each column that it does not name and that refuses NULL: of a
--- column that the app has added to the table.
-CREATE OR REPLACE FUNCTION outbox.with_defaults(target regclass, task jsonb) RETURNS jsonb
+-- Returns the defaults that a row of the table lacks, as the SQL of an object's arguments: those of
+-- columns that refuse NULL and that the row does not name, as the app has added them. NULL if there
+-- are none. Rows of a statement name the same columns, so it asks once.
+CREATE OR REPLACE FUNCTION outbox.lacking(target regclass, task jsonb) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT string_agg(format('%L, %s', a.attname, pg_get_expr(d.adbin, d.adrelid)), ', ')
+    FROM pg_attribute a JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+   WHERE a.attrelid = target AND a.attnotnull AND a.attgenerated = '' AND NOT task ? a.attname::text
+$$;
+
+-- Returns a row with the defaults that it lacks, which are evaluated for each row.
+CREATE OR REPLACE FUNCTION outbox.with_defaults(task jsonb, defaults text) RETURNS jsonb
 LANGUAGE plpgsql AS $$
-DECLARE
-  defaults text;
 BEGIN
-  SELECT string_agg(format('%L, %s', a.attname, pg_get_expr(d.adbin, d.adrelid)), ', ') INTO defaults
-    FROM pg_catalog.pg_attribute a
-    JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-   WHERE a.attrelid = target AND a.attnotnull AND a.attgenerated = '' AND NOT task ? a.attname::text;
   IF defaults IS NOT NULL THEN
     EXECUTE 'SELECT $1 || jsonb_build_object(' || defaults || ')' INTO task USING task;
   END IF;
@@ -82,7 +85,8 @@ BEGIN
   END IF;
   RETURN QUERY INSERT INTO outbox.task AS t OVERRIDING SYSTEM VALUE
   SELECT r.* FROM jsonb_populate_record(
-    NULL::outbox.task, outbox.with_defaults('outbox.task', row || added)) AS r RETURNING t.task_id;
+    NULL::outbox.task,
+    outbox.with_defaults(row || added, outbox.lacking('outbox.task', row || added))) AS r RETURNING t.task_id;
 END
 $$;
 
@@ -105,7 +109,8 @@ BEGIN
   END IF;
   RETURN QUERY INSERT INTO outbox.dead_task AS d
   SELECT r.* FROM jsonb_populate_record(
-    NULL::outbox.dead_task, outbox.with_defaults('outbox.dead_task', row || added)) AS r RETURNING d.task_id;
+    NULL::outbox.dead_task,
+    outbox.with_defaults(row || added, outbox.lacking('outbox.dead_task', row || added))) AS r RETURNING d.task_id;
 END
 $$;
 
@@ -114,17 +119,20 @@ $$;
 -- finished before, say before a failover brought it back.
 CREATE OR REPLACE FUNCTION outbox.keep(tasks jsonb, keep_us bigint, of_relay uuid) RETURNS void
 LANGUAGE plpgsql AS $$
+DECLARE
+  defaults CONSTANT text := outbox.lacking('outbox.done_task', outbox.whole(tasks -> 0)
+    || '{"state": null, "finished_at": null, "keep_until": null}');
 BEGIN
   INSERT INTO outbox.done_task
   SELECT d.*
     FROM jsonb_array_elements(tasks) AS e (task) CROSS JOIN LATERAL outbox.whole(e.task) AS w (row)
    CROSS JOIN LATERAL jsonb_populate_record(NULL::outbox.done_task,
-     outbox.with_defaults('outbox.done_task', w.row || jsonb_build_object(
+     outbox.with_defaults(w.row || jsonb_build_object(
      'state', 'finished', 'finished_at', clock_timestamp(),
      'keep_until', clock_timestamp() + keep_us * interval '1 microsecond',
      'timeline', CASE WHEN w.row -> 'living' IS NULL THEN w.row -> 'timeline' ELSE outbox.timeline(
        w.row, (w.row ->> 'claimed_attempt')::integer,
-       ARRAY(SELECT jsonb_array_elements_text(w.row -> 'living')::uuid), of_relay, NULL) END))) AS d
+       ARRAY(SELECT jsonb_array_elements_text(w.row -> 'living')::uuid), of_relay, NULL) END), defaults)) AS d
       ON CONFLICT (task_id) DO NOTHING;
 END
 $$;

@@ -32,6 +32,12 @@ type Tx struct {
 // for pg_stat_statements, before PostgreSQL 17.
 var Savepoint = "ob_" + strings.ToLower(rand.Text())
 
+var (
+	// SetSavepoint is the statement that sets the savepoint.
+	SetSavepoint     = "SAVEPOINT " + Savepoint
+	releaseSavepoint = "; RELEASE SAVEPOINT " + Savepoint
+)
+
 // Begin begins a transaction on a connection of the pool.
 func Begin(ctx context.Context, s *store.Store) (*Tx, error) {
 	conn, tx, session, err := s.Conns.BeginSession(ctx)
@@ -154,20 +160,19 @@ func (t *Tx) release(ctx context.Context, c pg.Exclusive, p Plan) (released bool
 	if t.conn == nil { // a test's stay deferred
 		statements = "SAVEPOINT ob_deferred; " + statements + "ROLLBACK TO SAVEPOINT ob_deferred; RELEASE SAVEPOINT ob_deferred; "
 	}
-	statements += t.session.Restore
 	if p.History > 0 && len(p.Finished) > 0 { // payloads are parameters, which several statements in a message cannot have
 		if err := t.ask(ctx, c, "", probeSQL); err != nil {
 			return false, err
 		}
-		if _, err := c.ExecContext(ctx, statements); err != nil {
+		if _, err := c.ExecContext(ctx, statements+t.session.Restore); err != nil {
 			return false, err
 		}
 		if err := t.store.Keep(ctx, c, p.History, p.Finished); err != nil {
 			return !pgerr.Refusal(err), err // a refusal may be for what is in the row
 		}
-		statements = t.session.Restore
+		statements = ""
 	}
-	err = t.ask(ctx, c, statements+"; RELEASE SAVEPOINT "+Savepoint+p.Statements, t.store.SQL(endRunSQL), p.TaskID)
+	err = t.ask(ctx, c, statements+t.session.Restore+releaseSavepoint+p.Statements, t.store.SQL(endRunSQL), p.TaskID)
 	if err == nil || isBroken(err) {
 		return err == nil, err
 	}

@@ -33,7 +33,7 @@ func Remove(ctx context.Context, s *store.Store, tx *apptx.Tx, h *handler.Handle
 	d := &Removal{tx: tx, store: s, h: h, row: *leased}
 	d.row.Attempt--
 	err := tx.Take(func(_ context.Context, c pg.Exclusive) (xid string, err error) {
-		xid, began, err := s.Complete(ctx, c, store.Lease{TaskID: leased.ID, Token: token}, tx.Untimed()+"SAVEPOINT "+apptx.Savepoint)
+		xid, began, err := s.Complete(ctx, c, store.Lease{TaskID: leased.ID, Token: token}, tx.Untimed()+apptx.SetSavepoint)
 		d.row.Began = &began
 		return xid, err
 	})

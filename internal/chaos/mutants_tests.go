@@ -65,7 +65,7 @@ var claimMutants = []mutant{
 		}},
 	{name: "no-release", help: "a claim ends without RELEASE of its savepoint, so its end goes on in no transaction",
 		tests: testRun{"relay", "TestAHandlerThatRollsItsClaimBackStaysInTheJournalUntilThatIsRecorded$"}, edits: []edit{
-			{"", `statements+"; RELEASE SAVEPOINT "+Savepoint+p.Statements`, "statements+p.Statements"},
+			{"", "statements+t.session.Restore+releaseSavepoint+p.Statements", "statements+t.session.Restore+p.Statements"},
 		}},
 	{name: "no-journal", help: "the journal of runs gets no rows",
 		tests: testRun{"relay", "TestABatchIsOneRowOfTheJournal$"}, edits: []edit{

@@ -1,5 +1,4 @@
-// Package examples_test checks the blocks of code in the documentation: Go compiles, SQL runs, and
-// what a shell is told to run exists.
+// Package examples_test checks the blocks of code in the documentation: Go compiles and SQL runs.
 //
 // A Go block is a whole file, declarations, or statements of a function that returns an error. It
 // may use the blocks of declarations above it on its page, and what testdata/context.go imports and
@@ -50,30 +49,16 @@ func TestTheCodeOfTheDocumentationWorks(t *testing.T) {
 			}
 		}
 	}
-	checks := map[string]func(*testing.T, []block) []string{
-		"go": compile, "sql": runSQL, "sh": checkShell, "console": checkShell,
-		"mermaid": shown, "": shown,
-	}
-	for lang, of := range blocks {
-		check, known := checks[lang]
-		if !known {
-			t.Errorf("%s:%d: nothing checks blocks of %q", of[0].page, of[0].line, lang)
-			continue
-		}
-		t.Logf("%d blocks of %q", len(of), lang)
-		for _, problem := range check(t, of) {
+	for lang, check := range map[string]func(*testing.T, []block) []string{"go": compile, "sql": runSQL} {
+		t.Logf("%d blocks of %q", len(blocks[lang]), lang)
+		for _, problem := range check(t, blocks[lang]) {
 			t.Error(problem)
 		}
-	}
-	for _, lang := range []string{"go", "sql", "sh", "console"} {
 		if len(blocks[lang]) == 0 {
 			t.Errorf("no block of %s is found", lang)
 		}
 	}
 }
-
-// shown is the check of blocks that are read only.
-func shown(*testing.T, []block) []string { return nil }
 
 // parse returns the blocks of one page.
 func parse(page, text string) (out []block) {
@@ -119,15 +104,6 @@ func TestTheChecksOfBlocksFindFaults(t *testing.T) {
 		{runSQL, "sql", []string{"INSERT INTO outbox.task (task_type) VALUES ('A') RETURNING …", "SELECT $1::int;"}, ""},
 		{runSQL, "sql", []string{"SELECT none FROM usr WHERE email = $1"}, `docs/a.md:2: pq: column "none" does not exist`},
 		{runSQL, "sql", []string{"SELECT 1; SELECT none FROM usr"}, `docs/a.md:2: pq: column "none" does not exist`},
-		{checkShell, "sh", []string{"(cd a && go test ./...) | psql -c 'none | none' -f schema/roles.sql; outbox dead list"},
-			""},
-		{checkShell, "sh", []string{"go run ./examples/signup -demo   # a comment"}, ""},
-		{checkShell, "console", []string{"$ go run ./examples/signup\ngo run ./examples/none"}, ""},
-		{checkShell, "sh", []string{"\ngo run ./examples/signup -nosuch"},
-			"docs/a.md:3: there is no examples/signup -nosuch"},
-		{checkShell, "sh", []string{"go install github.com/txoutbox/outbox/cmd/none@latest"},
-			"docs/a.md:2: there is no cmd/none"},
-		{checkShell, "sh", []string{"outbox nowhere"}, "docs/a.md:2: there is no outbox nowhere"},
 	} {
 		page := ""
 		for _, text := range c.blocks {

@@ -10,7 +10,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/examples/internal/devdb"
 	"github.com/txoutbox/outbox/inbox"
 )
 
@@ -22,10 +21,6 @@ CREATE TABLE IF NOT EXISTS invoice (
   customer   text   NOT NULL,
   cents      int    NOT NULL
 )`
-
-func openBilling(ctx context.Context, url string) (*sql.DB, error) {
-	return devdb.Open(ctx, url, billingTables)
-}
 
 // bill writes the invoice of an order, once for each event.
 func bill(ctx context.Context, db *sql.DB, source, id string, o Order) error {
@@ -40,14 +35,9 @@ func bill(ctx context.Context, db *sql.DB, source, id string, o Order) error {
 	})
 }
 
-// runBilling consumes events until ctx ends. An event that is not acknowledged comes again.
-func runBilling(ctx context.Context, p places) error {
-	db, err := openBilling(ctx, p.Billing)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	conn, err := nats.Connect(p.Broker, nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
+// consume consumes events until ctx ends. An event that is not acknowledged comes again.
+func consume(ctx context.Context, db *sql.DB, broker string) error {
+	conn, err := nats.Connect(broker, nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
 		nats.ReconnectWait(100*time.Millisecond))
 	if err != nil {
 		return err
@@ -58,15 +48,15 @@ func runBilling(ctx context.Context, p places) error {
 		return err
 	}
 	for ctx.Err() == nil {
-		if err := consume(ctx, js, db); err != nil {
+		if err := billAll(ctx, js, db); err != nil {
 			wait(ctx, 200*time.Millisecond) // the broker or the database is away
 		}
 	}
 	return nil
 }
 
-// consume handles the events of one durable consumer, one after the other, until one fails.
-func consume(ctx context.Context, js jetstream.JetStream, db *sql.DB) error {
+// billAll handles the events of one durable consumer, one after the other, until one fails.
+func billAll(ctx context.Context, js jetstream.JetStream, db *sql.DB) error {
 	consumer, err := js.CreateOrUpdateConsumer(ctx, streamName, jetstream.ConsumerConfig{
 		Durable: "billing", AckPolicy: jetstream.AckExplicitPolicy, AckWait: 2 * time.Second, MaxAckPending: 256})
 	if err != nil {

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	neturl "net/url"
-	"strconv"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -16,45 +13,28 @@ import (
 
 const streamName = "ORDERS"
 
-// freeURL is where a broker can listen.
-func freeURL() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+// startBroker starts a JetStream server in this process, with files in dir and a stream of orders.
+func startBroker(ctx context.Context, dir string) (*server.Server, error) {
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true,
+		StoreDir: dir, NoSigs: true, NoLog: true})
 	if err != nil {
-		return "", err
-	}
-	return "nats://" + l.Addr().String(), l.Close()
-}
-
-// runBroker runs a JetStream server until ctx ends. It keeps its files.
-func runBroker(ctx context.Context, p places) error {
-	u, err := neturl.Parse(p.Broker)
-	if err != nil {
-		return err
-	}
-	port, err := strconv.Atoi(u.Port())
-	if err != nil {
-		return err
-	}
-	s, err := server.NewServer(&server.Options{Host: u.Hostname(), Port: port, JetStream: true, StoreDir: p.Store,
-		NoSigs: true, NoLog: true})
-	if err != nil {
-		return err
+		return nil, err
 	}
 	go s.Start()
-	defer s.WaitForShutdown()
-	defer s.Shutdown()
 	if !s.ReadyForConnections(20 * time.Second) {
-		return errors.New("the broker does not start")
+		err = errors.New("the broker does not start")
+	} else {
+		err = makeStream(ctx, s.ClientURL())
 	}
-	if err := makeStream(ctx, p.Broker); err != nil {
-		return fmt.Errorf("make the stream: %w", err)
+	if err != nil {
+		s.Shutdown()
+		return nil, fmt.Errorf("start the broker: %w", err)
 	}
-	<-ctx.Done()
-	return nil
+	return s, nil
 }
 
-// makeStream makes the stream of orders, if it is not there. It knows the ids of the last hour, so
-// that an event which is published twice is stored once.
+// makeStream makes the stream of orders. It knows the ids of the last hour, so that an event which
+// is published twice is stored once.
 func makeStream(ctx context.Context, url string) error {
 	conn, err := nats.Connect(url)
 	if err != nil {

@@ -3,10 +3,8 @@ package main
 import (
 	"context"
 	"database/sql"
-	"time"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/examples/internal/devdb"
 	"github.com/txoutbox/outbox/forward"
 	"github.com/txoutbox/outbox/handlers"
 	outboxnats "github.com/txoutbox/outbox/publish/nats"
@@ -29,10 +27,6 @@ CREATE TABLE IF NOT EXISTS customer_order (
   cents    int    NOT NULL
 )`
 
-func openOrders(ctx context.Context, url string) (*sql.DB, error) {
-	return devdb.Open(ctx, url, ordersTables)
-}
-
 // placeOrder stores an order and its event. The events of a customer keep their order.
 func placeOrder(ctx context.Context, db *sql.DB, customer string, cents int) (id int64, err error) {
 	err = outbox.InTx(ctx, db, func(tx *sql.Tx) error {
@@ -46,21 +40,16 @@ func placeOrder(ctx context.Context, db *sql.DB, customer string, cents int) (id
 	return id, err
 }
 
-// runOrders publishes the events of orders until ctx ends.
-func runOrders(ctx context.Context, p places) error {
-	db, err := openOrders(ctx, p.Orders)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	publisher, err := outboxnats.Connect(p.Broker, outboxnats.Config{})
+// publish publishes the events of orders until ctx ends.
+func publish(ctx context.Context, db *sql.DB, url, broker string) error {
+	publisher, err := outboxnats.Connect(broker, outboxnats.Config{})
 	if err != nil {
 		return err
 	}
 	defer publisher.Close()
 	reg := handlers.New()
 	forward.Register(reg, orderPlaced, publisher, forward.To("orders.placed"))
-	r, err := relay.New(db, reg, relay.Config{ListenDSN: p.Orders, DrainTimeout: 5 * time.Second})
+	r, err := relay.New(db, reg, relay.Config{ListenDSN: url})
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ package main
 
 import (
 	"errors"
-	neturl "net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,13 +14,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/examples/internal/devdb"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
-	"github.com/txoutbox/outbox/pgdb"
-	"github.com/txoutbox/outbox/schema"
 )
 
 // program is the built binary, with a process group and a directory for temporary files of its own.
@@ -92,24 +88,6 @@ func TestBinaryServesAtOnceAndLeavesNothing(t *testing.T) {
 		return m[1]
 	}
 	relaytest.Eventually(t, time.Minute, "it serves", func() bool { return said(`(dashboard at .*)\n`) != "" })
-	// of a server of its own it prints the connection string, and of another one not
-	given := strings.HasPrefix(p.Env[len(p.Env)-1], devdb.Variable)
-	relaytest.Eventually(t, time.Minute, "the connection string", func() bool {
-		return given || said(`OUTBOX_DATABASE_URL='([^']+)'`) != ""
-	})
-	if dsn := said(`OUTBOX_DATABASE_URL='([^']+)'`); given && dsn != "" {
-		t.Error("it prints a connection string that it was given")
-	} else if !given {
-		db, err := pgdb.Open(dsn)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer db.Close()
-		if err := schema.Check(t.Context(), db, outbox.DefaultSchema); err != nil {
-			t.Errorf("with the connection string that it prints: %v", err)
-		}
-		db.Close()
-	}
 	url := said(`open (http://\S+)`)
 	if status, body := send(t, url+"/signup", "email=a@example.com"); status != 200 {
 		t.Fatalf("sign-up: %d\n%s", status, body)
@@ -128,48 +106,21 @@ func TestBinaryServesAtOnceAndLeavesNothing(t *testing.T) {
 // tasks of the demo, which counts them.
 func TestTheDemoHasADatabaseOfItsOwnWhateverTheEnvironmentNames(t *testing.T) {
 	needs.CI(t)
-	given := openDatabase(t, pgtest.Database(t))
+	url := pgtest.Database(t)
+	given := openDatabase(t, url)
 	if err := signUp(t.Context(), given, "a@example.com"); err != nil {
 		t.Fatal(err)
 	}
-	var dsn string
-	if err := given.QueryRow(`SELECT current_database()`).Scan(&dsn); err != nil {
-		t.Fatal(err)
-	}
-	u, err := neturl.Parse(pgtest.Server(t).URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	u.Path = "/" + dsn
-	for name, value := range map[string]string{devdb.Variable: u.String(), "DATABASE_URL": u.String(),
-		"OUTBOX_SCHEMA": "nowhere",
-		"PGHOST":        "nowhere.invalid", "PGHOSTADDR": "192.0.2.1", "PGPORT": "1", "PGDATABASE": dsn, "PGUSER": "nobody", "PGSERVICE": "none", "PGOPTIONS": "-c search_path=nowhere"} {
-		t.Setenv(name, value)
-	}
-	demos := []*program{startProgram(t, "-demo"), startProgram(t, "-demo")} // at once
-	for _, p := range demos {
-		relaytest.Eventually(t, time.Minute, "the first kill", func() bool {
-			return strings.Contains(p.out.String(), "kill 1 of")
-		})
-		if want := "the demo has a database of its own, which is dropped at its end; OUTBOX_DATABASE_URL is not used"; !strings.Contains(p.out.String(), want) {
-			t.Errorf("it does not say: %s", want)
-		}
-	}
-	if n := number(t, given, `SELECT count(*) FROM outbox.task`) + number(t, given, `SELECT count(*) FROM usr`); n != 3 {
-		t.Errorf("the database that the environment names has %d rows, want 3", n)
-	}
-}
-
-// The children end when their parent cannot tell them to.
-func TestKilledDemoLeavesNothing(t *testing.T) {
-	needs.Long(t)
+	t.Setenv(devdb.Variable, url)
+	t.Setenv("PGHOSTADDR", "192.0.2.1")
 	p := startProgram(t, "-demo")
 	relaytest.Eventually(t, time.Minute, "the first kill", func() bool {
 		return strings.Contains(p.out.String(), "kill 1 of")
 	})
-	if err := p.Process.Kill(); err != nil {
-		t.Fatal(err)
+	if want := "OUTBOX_DATABASE_URL is not used"; !strings.Contains(p.out.String(), want) {
+		t.Errorf("it does not say: %s", want)
 	}
-	_ = p.Wait()
-	p.awaitNothingLeft(t)
+	if n := number(t, given, `SELECT count(*) FROM outbox.task`) + number(t, given, `SELECT count(*) FROM usr`); n != 3 {
+		t.Errorf("the database that the environment names has %d rows, want 3", n)
+	}
 }

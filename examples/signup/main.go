@@ -41,7 +41,7 @@ func main() {
 	child.Run(runChild)
 	devdb.Start(func(ctx context.Context) error {
 		if *hasDemo {
-			fmt.Printf("the demo has a database of its own, which is dropped at its end%s\n", devdb.Ignored(devdb.Variable))
+			fmt.Printf("the demo has a database of its own, dropped at its end; %s is not used\n", devdb.Variable)
 			return devdb.WithOwn(ctx, func(url string) error {
 				return demo{signUps: 1000, kills: 12, relays: 3, lasting: 18 * time.Second}.run(ctx, url, os.Stdout)
 			})

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -69,4 +70,19 @@ func TestASignUpThatFailsLeavesNothing(t *testing.T) {
 	if n := number(t, db, `SELECT (SELECT count(*) FROM usr) + (SELECT count(*) FROM outbox.task)`); n != 0 {
 		t.Errorf("it left %d rows", n)
 	}
+}
+
+// A mail that is refused is found in the dashboard, with the cause, mended, redriven, and gone.
+func TestARefusedMailIsSeenRedrivenAndGone(t *testing.T) {
+	a := start(t)
+	send(t, a.url+"/signup", "email=broken@full.example")
+	send(t, a.url+"/signup", "email=good@example.com")
+	awaitText(t, a.url, "to good@example.com")
+	awaitText(t, a.url+"/outbox/dead", "the mail server refuses the recipient: 552 5.2.2")
+	send(t, a.url+"/mailboxes", "full=false")
+	awaitText(t, a.url, "The mailboxes at full.example are empty")
+	id := number(t, a.db, `SELECT task_id FROM outbox.dead_task`)
+	send(t, a.url+"/outbox/redrive", fmt.Sprintf("one=%d", id))
+	awaitText(t, a.url, "to broken@full.example")
+	awaitText(t, a.url+"/outbox/dead", "There are no dead letters.")
 }

@@ -12,8 +12,6 @@ import (
 	"log"
 	"os"
 	"os/signal"
-	"slices"
-	"strings"
 	"syscall"
 
 	"github.com/txoutbox/outbox"
@@ -84,15 +82,6 @@ func withServer(ctx context.Context, run func(*devpg.Server) error) (err error) 
 	}
 	defer func() { err = errors.Join(err, server.Close()) }()
 	return run(server)
-}
-
-// Ignored says which of the variables are set, although a demo has a database of its own.
-func Ignored(variables ...string) string {
-	variables = slices.DeleteFunc(variables, func(name string) bool { return os.Getenv(name) == "" })
-	if len(variables) == 0 {
-		return ""
-	}
-	return "; " + strings.Join(variables, " and ") + " is not used"
 }
 
 // Open is what an app does at its start: it opens the pool, and creates what is missing of the

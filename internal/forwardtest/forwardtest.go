@@ -37,8 +37,9 @@ const Source = "/forwardtest"
 
 type childConfig struct{ URL, Broker, To string }
 
-// Main is the TestMain of a package. connect makes a publisher for a relay process.
-func Main(m *testing.M, connect func(broker string) (forward.Publisher, error)) {
+// Main is the TestMain of a package. connect makes a publisher for a relay process. ends are called
+// after the tests.
+func Main(m *testing.M, connect func(broker string) (forward.Publisher, error), ends ...func()) {
 	child.Run(func(ctx context.Context, c childConfig) error {
 		db, err := sql.Open(relaytest.DriverName(), c.URL)
 		if err != nil {
@@ -58,7 +59,7 @@ func Main(m *testing.M, connect func(broker string) (forward.Publisher, error)) 
 		}
 		return r.Run(ctx)
 	})
-	relaytest.Main(m)
+	relaytest.Main(m, ends...)
 }
 
 // Enqueue enqueues n events of so many keys, in their order.

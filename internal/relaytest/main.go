@@ -14,8 +14,8 @@ import (
 
 // Main is a TestMain: pgtest's, after which no goroutine may be left in the process (I11). It
 // exits. Six parallel tests run at once, as they mostly wait. With the race detector it is five.
-// -parallel chooses another number.
-func Main(m *testing.M) {
+// -parallel chooses another number. It calls ends after the tests.
+func Main(m *testing.M, ends ...func()) {
 	flag.Parse()
 	if flag.Lookup("test.parallel").Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
 		at := "6"
@@ -25,6 +25,9 @@ func Main(m *testing.M) {
 		_ = flag.Set("test.parallel", at)
 	}
 	code := pgtest.Main(m)
+	for _, end := range ends {
+		end()
+	}
 	// The client of a Docker engine keeps its connections.
 	err := goleak.Find(goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"),
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))

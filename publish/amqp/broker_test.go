@@ -127,9 +127,6 @@ func (r *rabbit) start() (err error) {
 	}
 }
 
-// kill ends the broker as the death of its machine would.
-func (r *rabbit) kill() { r.server.Stop() }
-
 func (r *rabbit) close() {
 	for _, p := range []*watched.Process{r.server, r.epmd} {
 		if p != nil {

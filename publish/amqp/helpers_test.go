@@ -9,15 +9,14 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/txoutbox/outbox/forward"
+	"github.com/txoutbox/outbox/internal/forwardtest"
 	outboxamqp "github.com/txoutbox/outbox/publish/amqp"
 )
 
 func connect(t testing.TB, url string, c outboxamqp.Config) *outboxamqp.Publisher {
 	t.Helper()
 	p, err := outboxamqp.Connect(url, c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	forwardtest.Must(t, err)
 	t.Cleanup(p.Close)
 	return p
 }
@@ -26,27 +25,29 @@ func connect(t testing.TB, url string, c outboxamqp.Config) *outboxamqp.Publishe
 func channel(t testing.TB, r *rabbit) *amqp.Channel {
 	t.Helper()
 	c, err := amqp.Dial(r.url())
-	if err != nil {
-		t.Fatal(err)
-	}
+	forwardtest.Must(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	ch, err := c.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	forwardtest.Must(t, err)
 	return ch
 }
 
 // queue declares a durable queue with the test's name.
-func queue(t testing.TB, ch *amqp.Channel, args amqp.Table) string {
+func queue(t testing.TB, ch *amqp.Channel) string {
 	t.Helper()
-	q, err := ch.QueueDeclare(strings.ToLower(t.Name()), true, false, false, false, args)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := ch.QueuePurge(q.Name, false); err != nil { // of what -count left
-		t.Fatal(err)
-	}
+	q, err := ch.QueueDeclare(strings.ToLower(t.Name()), true, false, false, false, nil)
+	forwardtest.Must(t, err)
+	_, err = ch.QueuePurge(q.Name, false) // of what -count left
+	forwardtest.Must(t, err)
+	return q.Name
+}
+
+// fullQueue declares a queue that refuses all messages.
+func fullQueue(t testing.TB, ch *amqp.Channel) string {
+	t.Helper()
+	q, err := ch.QueueDeclare(strings.ToLower(t.Name())+"-full", true, false, false, false,
+		amqp.Table{"x-max-length": 0, "x-overflow": "reject-publish"})
+	forwardtest.Must(t, err)
 	return q.Name
 }
 
@@ -55,9 +56,7 @@ func content(t testing.TB, ch *amqp.Channel, queue string) (all []amqp.Delivery)
 	t.Helper()
 	for {
 		d, ok, err := ch.Get(queue, true)
-		if err != nil {
-			t.Fatal(err)
-		}
+		forwardtest.Must(t, err)
 		if !ok {
 			return all
 		}

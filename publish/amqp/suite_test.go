@@ -58,32 +58,23 @@ func (p *place) received(t testing.TB, least int) (all []forwardtest.Received) {
 func TestAsAllPublishers(t *testing.T) {
 	t.Parallel()
 	r := broker(t)
-	long := strings.Repeat("x", 256)
 	suite := forwardtest.Suite{
 		New: func(t testing.TB) *forwardtest.Broker {
 			at, proxy := &place{t, channel(t, r), t.Name()}, forwardtest.NewProxy(t, r.address())
 			at.declare(nil)
 			t.Cleanup(at.delete)
+			url := strings.Replace(r.url(), r.address(), proxy.Address, 1)
 			return &forwardtest.Broker{
-				Of: at, To: "orders.eu", Received: at.received,
+				URL: url + " " + at.name, Of: at, To: "orders.eu", Received: at.received,
 				Connect: func(t testing.TB) forwardtest.Publisher {
-					return connect(t, strings.Replace(r.url(), r.address(), proxy.Address, 1),
-						outboxamqp.Config{Exchange: at.name, Channels: 1})
+					return connect(t, url, outboxamqp.Config{Exchange: at.name, Channels: 1})
 				},
 				Stop: proxy.Stop, Start: proxy.Start, Hold: proxy.Hold, Release: proxy.Release,
 				LoseReplies: proxy.LoseReplies,
 			}
 		},
 		Prefix: "cloudEvents_", Leaves: leaves,
-		Refused: map[string]func(*forward.Event){
-			"too large":                  func(e *forward.Event) { e.Data = make([]byte, mostBytes+1) },
-			"too large as well":          func(e *forward.Event) { e.Data = make([]byte, mostBytes+1) },
-			"too long a routing key":     func(e *forward.Event) { e.To = long },
-			"too long a type":            func(e *forward.Event) { e.Type = long },
-			"too long an id":             func(e *forward.Event) { e.ID = long },
-			"too long a name of headers": func(e *forward.Event) { e.Headers = map[string]string{long: ""} },
-			"more than a frame":          func(e *forward.Event) { e.Headers = map[string]string{"x": strings.Repeat("x", 200_000)} },
-		},
+		Refused: refused, Kills: true,
 		Unready: map[string]func(*forward.Event){
 			"unroutable":         func(e *forward.Event) { e.To = "nowhere" },
 			"unroutable as well": func(e *forward.Event) { e.To = "nowhere" },

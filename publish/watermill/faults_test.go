@@ -18,9 +18,10 @@ import (
 func TestTheMapOfWatermill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bad, end := errors.New("bad"), make(chan struct{})
-		ps := &pubsub{answer: func(topic string, _ []*message.Message) error {
+		ps := &pubsub{answer: func(topic string, messages []*message.Message) error {
 			switch topic {
 			case "hangs":
+				<-messages[0].Context().Done()
 				<-end
 			case "panics":
 				panic("oops")
@@ -44,7 +45,7 @@ func TestTheMapOfWatermill(t *testing.T) {
 			"an error that Config.Classify marks forward.Permanent":         func() error { return publish(forward.Permanent, "bad") },
 			"an error that Config.Classify marks forward.TargetUnavailable": func() error { return publish(mark(forward.TargetUnavailable), "bad") },
 			"an error that Config.Classify marks forward.Unavailable":       func() error { return publish(mark(forward.Unavailable), "bad") },
-			"any other error":    func() error { return publish(nil, "bad", "fine") },
+			"any other error":    func() error { return publish(func(error) error { return nil }, "bad", "fine") },
 			"a panic":            func() error { return publish(nil, "panics") },
 			"no answer in time":  func() error { return publish(nil, "hangs") },
 			"a closed Publisher": func() error { return closed.Publish(t.Context(), to("fine"))[0] },

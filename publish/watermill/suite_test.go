@@ -1,0 +1,147 @@
+package outboxwatermill_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/txoutbox/outbox/forward"
+	"github.com/txoutbox/outbox/internal/forwardtest"
+	outboxwatermill "github.com/txoutbox/outbox/publish/watermill"
+)
+
+var (
+	errDown    = errors.New("down")
+	errRefused = errors.New("refused")
+	errUnready = errors.New("unready")
+)
+
+func classify(err error) error {
+	switch {
+	case errors.Is(err, errDown):
+		return forward.Unavailable(err, 0)
+	case errors.Is(err, errRefused):
+		return forward.Permanent(err)
+	case errors.Is(err, errUnready):
+		return forward.TargetUnavailable(err, 0)
+	}
+	return err
+}
+
+// broker is behind a pubsub, and stores what it gets while it is up.
+type broker struct {
+	mu     sync.Mutex
+	stored []forwardtest.Received
+	down   error         // that of a broker that is down
+	mute   error         // the result of what is stored
+	going  chan struct{} // closed unless calls are held back
+	held   chan struct{} // gets a value when one is held back
+}
+
+func (b *broker) answer(topic string, messages []*message.Message) error {
+	b.mu.Lock()
+	going := b.going
+	b.mu.Unlock()
+	select {
+	case <-going:
+	default:
+		select {
+		case b.held <- struct{}{}:
+		default:
+		}
+		<-going
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.down != nil:
+		return b.down
+	case topic != "orders":
+		return map[string]error{"refused": errRefused, "unready": errUnready}[topic]
+	}
+	for _, m := range messages {
+		b.stored = append(b.stored, forwardtest.Received{Key: m.Metadata.Get("key"), ID: m.UUID,
+			ContentType: m.Metadata.Get("content_type"), Headers: m.Metadata, Data: m.Payload})
+	}
+	return b.mute
+}
+
+// set changes a field under the lock.
+func set[T any](b *broker, field *T, value T) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	*field = value
+}
+
+func newBroker() *broker {
+	b := &broker{going: make(chan struct{}), held: make(chan struct{}, 1)}
+	close(b.going)
+	return b
+}
+
+func TestAsAllPublishers(t *testing.T) {
+	t.Parallel()
+	to := func(topic string) func(*forward.Event) { return func(e *forward.Event) { e.To = topic } }
+	suite := forwardtest.Suite{
+		New: func(testing.TB) *forwardtest.Broker {
+			b, released := newBroker(), make(chan struct{})
+			config := outboxwatermill.Config{KeyName: "key", Classify: classify, Ready: func(context.Context) error {
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				return b.down
+			}}
+			return &forwardtest.Broker{
+				To: "orders",
+				Connect: func(t testing.TB) forwardtest.Publisher {
+					p := outboxwatermill.New(&pubsub{answer: b.answer}, config)
+					t.Cleanup(p.Close)
+					return p
+				},
+				Received: func(testing.TB, int) []forwardtest.Received {
+					b.mu.Lock()
+					defer b.mu.Unlock()
+					return slices.Clone(b.stored)
+				},
+				Stop:    func() { set(b, &b.down, errDown) },
+				Start:   func() { set(b, &b.down, nil) },
+				Hold:    func() <-chan struct{} { set(b, &b.going, released); return b.held },
+				Release: func() { close(released) },
+				LoseReplies: func() (restore func()) {
+					set(b, &b.mute, errDown)
+					return func() { set(b, &b.mute, nil) }
+				},
+			}
+		},
+		Prefix:  "ce_",
+		Refused: map[string]func(*forward.Event){"a topic that takes nothing": to("refused")},
+		Unready: map[string]func(*forward.Event){"a topic that takes nothing now": to("unready")},
+	}
+	suite.Run(t)
+}
+
+func TestEventsAreGroupedByTopicInTheirOrder(t *testing.T) {
+	t.Parallel()
+	ps := &pubsub{answer: func(string, []*message.Message) error { return nil }}
+	p := outboxwatermill.New(ps, outboxwatermill.Config{})
+	defer p.Close()
+	if errs := p.Publish(t.Context(), to("b", "a", "b", "b", "a")); errs != nil {
+		t.Error(errs)
+	}
+	var calls []string
+	for _, c := range ps.all() {
+		call := c.topic
+		for _, m := range c.messages {
+			call += fmt.Sprint(" ", m.UUID)
+		}
+		calls = append(calls, call)
+	}
+	slices.Sort(calls)
+	if got := strings.Join(calls, "|"); got != "a 1 4|b 0 2 3" {
+		t.Errorf("the calls are %s", got)
+	}
+}

@@ -55,18 +55,6 @@ func TestAPublisherSurvivesAPasswordRotation(t *testing.T) {
 	}
 }
 
-// A publisher whose first login is refused goes on as well.
-func TestAPublisherSurvivesAWrongPasswordAtItsStart(t *testing.T) {
-	t.Parallel()
-	b := newBroker(t, nil)
-	b.stream(nil)
-	b.logins(func(o *server.Options) { o.Username, o.Password = "app", "new" })
-	p := connect(t, strings.Replace(b.url(), "//", "//app:old@", 1))
-	forwardtest.Unavailable(t, p.Publish(t.Context(), []*forward.Event{event("1")}), 1)
-	b.logins(func(o *server.Options) { o.Password = "old" })
-	forwardtest.Ready(t, p)
-}
-
 // A connection that is closed for good is replaced for as long as the publisher is open.
 func TestAConnectionThatIsClosedForGoodIsReplaced(t *testing.T) {
 	t.Parallel()

@@ -2,11 +2,11 @@ package outboxwebhook
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"net/http"
 	"os"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,141 +16,65 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/forward"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/forwardtest"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 	"golang.org/x/time/rate"
 )
 
-type order struct {
-	N, Endpoint int
-}
-
-var placed = outbox.NewTaskType[order]("order.placed")
-
-// deliveries are what endpoints have received: /0 and so on. Those below hanging answer when
-// released.
-type deliveries struct {
-	hanging  int
-	released chan struct{}
-	open     atomic.Int64 // requests that hang
-	mu       sync.Mutex
-	got      map[string]int // by webhook-id
-	byPath   map[string]int
-}
-
-func newDeliveries(hanging int) *deliveries {
-	return &deliveries{hanging: hanging, released: make(chan struct{}), got: map[string]int{}, byPath: map[string]int{}}
-}
-
-func (d *deliveries) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	var n int
-	fmt.Sscanf(r.URL.Path, "/%d", &n)
-	if n < d.hanging {
-		d.open.Add(1)
-		defer d.open.Add(-1)
-		select {
-		case <-d.released:
-		case <-r.Context().Done():
-			return
-		}
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.got[r.Header.Get("webhook-id")]++
-	d.byPath[r.URL.Path]++
-}
-
-// healthy is how many were delivered to the others.
-func (d *deliveries) healthy() (n int) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for path, of := range d.byPath {
-		var i int
-		fmt.Sscanf(path, "/%d", &i)
-		if i >= d.hanging {
-			n += of
-		}
-	}
-	return n
-}
-
-// deliver publishes so many events for each of 100 endpoints, and returns when the healthy ones
-// have all of theirs.
-func deliver(t *testing.T, db *relaytest.Database, d *deliveries, each int) (took time.Duration) {
-	t.Helper()
-	const endpoints = 100
-	s := receiver(t, d.ServeHTTP)
-	release := sync.OnceFunc(func() { close(d.released) })
-	t.Cleanup(release) // before the server is closed, which waits for its handlers
-	p := newPublisher(t, s, func(c *Config) { c.Timeout = 30 * time.Second })
-	p.wait = defaultWait
-	reg := handlers.New()
-	forward.Register(reg, placed, p, forward.Route(func(e *forward.Event) (string, error) {
-		var n, to int
-		if _, err := fmt.Sscanf(string(e.Data), `{"N": %d, "Endpoint": %d}`, &n, &to); err != nil {
-			return "", err
-		}
-		return fmt.Sprint(s.URL, "/", to), nil
-	}), forward.Handler(handlers.Backoff(relaytest.Constant(time.Millisecond))))
-	var tasks []outbox.NewTask
-	for n := range each {
-		for to := range endpoints {
-			tasks = append(tasks, placed.New(order{n, to}))
-		}
-	}
-	err := outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
-		_, err := outbox.EnqueueMany(t.Context(), tx, tasks)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	began := time.Now()
-	r := relaytest.Run(t, db.DB, reg, relay.Config{Workers: 4})
-	r.Leaves("net/http.(*persistConn)")
-	r.Leaves("publish/webhook.(*Publisher)")
-	relaytest.Eventually(t, time.Minute, "the healthy endpoints to have all",
-		func() bool { return d.healthy() >= each*(endpoints-d.hanging) })
-	took = time.Since(began)
-	if d.hanging > 0 && d.open.Load() == 0 {
-		t.Error("no request hangs any more")
-	}
-	if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task`); n != 0 {
-		t.Errorf("%d dead letters", n)
-	}
-	release()
-	relaytest.Eventually(t, 2*time.Minute, "all to be delivered",
-		func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task`) == 0 })
-	r.Stop()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if len(d.got) != each*endpoints {
-		t.Errorf("%d of %d events were delivered", len(d.got), each*endpoints)
-	}
-	for id, n := range d.got {
-		if n != 1 {
-			t.Errorf("event %s was delivered %d times", id, n)
-		}
-	}
-	return took
-}
-
 // Five of a hundred endpoints hang. The others get all of their events meanwhile; those of the five
 // are delivered once each when they answer.
 func TestEndpointsThatHangDoNotHoldUpTheOthers(t *testing.T) {
 	t.Parallel()
-	took := deliver(t, relaytest.NewDatabase(t), newDeliveries(5), 4)
-	if os.Getenv("OUTBOX_TEST_TIMING") != "" {
-		const each = 50
-		with, without := deliver(t, relaytest.NewDatabase(t), newDeliveries(5), each),
-			deliver(t, relaytest.NewDatabase(t), newDeliveries(0), each)
-		ratio := (float64(each*95) / with.Seconds()) / (float64(each*100) / without.Seconds())
-		t.Logf("a rate of %.2f of that without hanging endpoints", ratio)
-		if ratio < 0.9 {
-			t.Errorf("the others are slowed down to %.2f", ratio)
+	const endpoints, hanging, each = 100, 5, 4
+	var open, healthy atomic.Int64
+	var got sync.Map // a *atomic.Int64 by webhook-id
+	released := make(chan struct{})
+	s := receiver(t, func(_ http.ResponseWriter, r *http.Request) {
+		if n, _ := strconv.Atoi(r.URL.Path[1:]); n < hanging {
+			open.Add(1)
+			defer open.Add(-1)
+			select {
+			case <-released:
+			case <-r.Context().Done():
+				return
+			}
+		} else {
+			healthy.Add(1)
 		}
+		n, _ := got.LoadOrStore(r.Header.Get("webhook-id"), &atomic.Int64{})
+		n.(*atomic.Int64).Add(1)
+	})
+	release := sync.OnceFunc(func() { close(released) })
+	t.Cleanup(release) // before the server is closed, which waits for its handlers
+	p := newPublisher(t, s, func(c *Config) { c.Timeout = 30 * time.Second })
+	p.wait = defaultWait
+	db, reg := relaytest.NewDatabase(t), handlers.New()
+	forward.Register(reg, forwardtest.Placed, p, forward.Route(func(e *forward.Event) (string, error) {
+		return s.URL + "/" + strings.TrimPrefix(e.Key, "key "), nil
+	}), forward.Handler(relaytest.RetrySoon()))
+	forwardtest.Enqueue(t, db, 0, each*endpoints, endpoints)
+	r := relaytest.Run(t, db.DB, reg, relay.Config{Workers: 4})
+	r.Leaves("net/http.(*persistConn)")
+	r.Leaves("publish/webhook.(*Publisher)")
+	relaytest.Eventually(t, time.Minute, "the healthy endpoints to have all",
+		func() bool { return healthy.Load() >= each*(endpoints-hanging) })
+	if open.Load() == 0 {
+		t.Error("no request hangs any more")
 	}
-	t.Logf("took %v", took)
+	release()
+	forwardtest.NothingLeft(t, db)
+	r.Stop()
+	events := 0
+	got.Range(func(id, n any) bool {
+		if events++; n.(*atomic.Int64).Load() != 1 {
+			t.Errorf("event %s was delivered %d times", id, n.(*atomic.Int64).Load())
+		}
+		return true
+	})
+	if events != each*endpoints {
+		t.Errorf("%d of %d events were delivered", events, each*endpoints)
+	}
 }
 
 // An endpoint gets no more requests at once than Concurrency, and no more a second than Rate.
@@ -201,44 +125,28 @@ func TestASlowEndpointWithARateIsServedAgain(t *testing.T) {
 	t.Cleanup(release)
 	p := newPublisher(t, s, func(c *Config) { c.Rate, c.Timeout = 1000, time.Minute })
 	p.wait = time.Millisecond
-	publish := func() error { return p.Publish(t.Context(), []*forward.Event{event("1", s.URL)})[0] }
-	if err := publish(); handlers.ActionOf(err) != "snooze" {
+	publish := func(id string) error { return one(t, p, event(id, s.URL)) }
+	if err := publish("1"); handlers.ActionOf(err) != "snooze" {
 		t.Fatalf("a request that hangs: %v", err)
 	}
 	release()
-	served := func(id string) bool {
-		errs := p.Publish(t.Context(), []*forward.Event{event(id, s.URL)})
-		return errs == nil
-	}
-	relaytest.Eventually(t, time.Minute, "the answer of the first", func() bool { return served("1") })
-	relaytest.Eventually(t, time.Minute, "another event to be sent", func() bool { return served("2") })
+	relaytest.Eventually(t, time.Minute, "the answer of the first", func() bool { return publish("1") == nil })
+	relaytest.Eventually(t, time.Minute, "another event to be sent", func() bool { return publish("2") == nil })
 }
 
-// A function of the app that panics costs its event an attempt, and no more.
+// A function of the app that panics or ends its goroutine costs its event an attempt, and no more.
 func TestAPanicOfTheAppIsAnError(t *testing.T) {
 	t.Parallel()
 	s := receiver(t, func(http.ResponseWriter, *http.Request) {})
-	calls := atomic.Int64{}
-	p := newPublisher(t, s, func(c *Config) {
-		c.Secrets = func(context.Context, string) ([]string, error) {
-			switch calls.Add(1) {
-			case 1:
-				panic("the vault is closed")
-			case 2:
-				runtime.Goexit()
-			}
-			return []string{secretOne}, nil
+	for says, misbehave := range map[string]func(){"the vault is closed": func() { panic("the vault is closed") },
+		"ended its goroutine": runtime.Goexit} {
+		p := newPublisher(t, s, func(c *Config) {
+			c.Secrets = func(context.Context, string) ([]string, error) { misbehave(); return nil, nil }
+		})
+		err := one(t, p, event("1", s.URL))
+		if handlers.ActionOf(err) != "retry" || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v, want a retry: %s", err, says)
 		}
-	})
-	if err := one(t, p, event("1", s.URL)); err == nil || !strings.Contains(err.Error(), "the vault is closed") ||
-		handlers.ActionOf(err) != "retry" {
-		t.Errorf("a panic: %v", err)
-	}
-	if err := one(t, p, event("2", s.URL)); err == nil || handlers.ActionOf(err) != "retry" {
-		t.Errorf("Goexit: %v", err)
-	}
-	if err := one(t, p, event("3", s.URL)); err != nil {
-		t.Error(err)
 	}
 }
 

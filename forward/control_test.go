@@ -10,6 +10,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/forward"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/forwardtest"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -19,10 +20,10 @@ func TestNoHeaderOfAnAppSetsAnEventsID(t *testing.T) {
 	t.Parallel()
 	db, to, reg := relaytest.NewDatabase(t), &broker{}, handlers.New()
 	forward.Register(reg, placed, to)
-	shipped := outbox.NewTaskType[order]("order.shipped")
+	shipped := outbox.NewTaskType[forwardtest.Payload]("order.shipped")
 	forward.Fanout(reg, shipped, map[string]forward.Target{"billing": {To: to}})
 	err := outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
-		_, err := placed.Enqueue(t.Context(), tx, order{1}, outbox.Headers(map[string]string{"Outbox-Event-ID": "7"}))
+		_, err := placed.Enqueue(t.Context(), tx, forwardtest.Payload{N: 1}, outbox.Headers(map[string]string{"Outbox-Event-ID": "7"}))
 		return err
 	})
 	if !errors.Is(err, outbox.ErrInvalidOption) || !strings.Contains(err.Error(), "Outbox-Event-ID") {
@@ -35,7 +36,7 @@ func TestNoHeaderOfAnAppSetsAnEventsID(t *testing.T) {
 	db.Do(t, insert, "order.shipped/billing", `{"outbox-event-id": "7", "mine": "1"}`)
 	ids := db.Text(t, keysSQL)
 	relaytest.Run(t, db.DB, reg, relay.Config{})
-	nothingLeft(t, db)
+	forwardtest.NothingLeft(t, db)
 	for _, e := range to.received() {
 		if !strings.Contains(" "+ids+" ", " "+e.ID+" ") || e.Time.Year() < 2020 ||
 			!maps.Equal(e.Headers, map[string]string{"mine": "1"}) {
@@ -62,7 +63,7 @@ func TestFanoutCopiesWhatRegisterTakes(t *testing.T) {
 	db.Do(t, `INSERT INTO outbox.task (task_type, payload, headers)
 		VALUES ('text', to_jsonb(repeat('y', 1 << 20)), jsonb_build_object('h', repeat('x', 10000)))`)
 	relaytest.Run(t, db.DB, reg, relay.Config{})
-	nothingLeft(t, db)
+	forwardtest.NothingLeft(t, db)
 	if got := db.Text(t, `SELECT concat(count(*), min(last_error)) FROM outbox.dead_task`); got != "0" {
 		t.Errorf("dead letters: %s", got)
 	}
@@ -74,20 +75,5 @@ func TestFanoutCopiesWhatRegisterTakes(t *testing.T) {
 		if len(e.Data) != 1<<20+2 || len(e.Headers) != 1 || len(e.Headers["h"]) < 4095 {
 			t.Errorf("event %s has %d bytes and %d headers", e.ID, len(e.Data), len(e.Headers))
 		}
-	}
-}
-
-// Copies that a version before this one has made are of the same event.
-func TestCopiesOfAnEarlierVersionKeepTheirEventsID(t *testing.T) {
-	t.Parallel()
-	db, to, reg := relaytest.NewDatabase(t), &broker{}, handlers.New()
-	forward.Fanout(reg, placed, map[string]forward.Target{"billing": {To: to}})
-	db.Do(t, `INSERT INTO outbox.task (task_type, payload, headers) VALUES ('order.placed/billing', '{"n": 1}',
-		'{"outbox-event-id": "4611686018427387903", "outbox-event-time": "2026-01-02T03:04:05.678901Z"}')`)
-	relaytest.Once(t, db.DB, reg, relay.Config{})
-	all := to.received()
-	if len(all) != 1 || !strings.HasSuffix(all[0].ID, "-bfff-ffffffffffff") ||
-		all[0].Time.UTC().Format("15:04:05.999999") != "03:04:05.678901" || len(all[0].Headers) != 0 {
-		t.Errorf("got %+v", all)
 	}
 }

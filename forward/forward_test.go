@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -13,17 +14,12 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/forward"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/forwardtest"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
 func TestMain(m *testing.M) { relaytest.Main(m) }
-
-type order struct {
-	N int `json:"n"`
-}
-
-var placed = outbox.NewTaskType[order]("order.placed")
 
 // broker is a Publisher that keeps what it acknowledges. answer decides on each event.
 type broker struct {
@@ -65,38 +61,29 @@ func (b *broker) received() []forward.Event {
 	return slices.Clone(b.got)
 }
 
-// enqueue enqueues n orders with the options of each.
+// enqueue enqueues n events with the options of each.
 func enqueue(t *testing.T, db *relaytest.Database, n int, opts func(i int) []outbox.Option) {
 	t.Helper()
 	var tasks []outbox.NewTask
 	for i := range n {
-		var o []outbox.Option
+		task := placed.New(forwardtest.Payload{N: i})
 		if opts != nil {
-			o = opts(i)
+			task.Options = opts(i)
 		}
-		tasks = append(tasks, placed.New(order{i}, o...))
+		tasks = append(tasks, task)
 	}
-	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := outbox.EnqueueMany(t.Context(), tx, tasks); err != nil {
-		t.Fatal(err)
-	}
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	relaytest.EnqueueAll(db.DB, tasks...)
 }
+
+var placed = forwardtest.Placed
 
 // keysSQL is the keys of the tasks, in their order.
-const keysSQL = `SELECT string_agg(concat(left(database_id::text, 14), '8', substr(database_id::text, 16, 3), '-8000-', lpad(to_hex(task_id), 12, '0')), ' ' ORDER BY task_id)
+const keysSQL = `SELECT string_agg(concat(left(database_id::text, 14), '8', substr(database_id::text, 16, 3), '-8000-',
+		lpad(to_hex(task_id), 12, '0')), ' ' ORDER BY task_id)
 	FROM outbox.task, outbox.identity`
 
-func nothingLeft(t *testing.T, db *relaytest.Database) {
-	t.Helper()
-	relaytest.Eventually(t, time.Minute, "all tasks to be done",
-		func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task`) == 0 })
-}
+// doneSQL is the number of done tasks and the most attempts of one.
+const doneSQL = `SELECT concat(count(*), ' ', max(attempt)) FROM outbox.done_task`
 
 func TestATaskBecomesAnEvent(t *testing.T) {
 	t.Parallel()
@@ -110,7 +97,7 @@ func TestATaskBecomesAnEvent(t *testing.T) {
 	id, created := db.Text(t, keysSQL), db.Text(t,
 		`SELECT to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS') FROM outbox.task`)
 	relaytest.Run(t, db.DB, reg, relay.Config{})
-	nothingLeft(t, db)
+	forwardtest.NothingLeft(t, db)
 	got := to.received()
 	if len(got) != 1 {
 		t.Fatalf("%d events", len(got))
@@ -138,66 +125,22 @@ func TestATaskBecomesAnEvent(t *testing.T) {
 	}
 }
 
-func TestAPermanentErrorIsADeadLetterAtOnce(t *testing.T) {
-	t.Parallel()
-	db, to, reg := relaytest.NewDatabase(t), &broker{}, handlers.New()
-	to.answers(func(e *forward.Event) error {
-		if string(e.Data) == `{"n": 3}` {
-			return forward.Permanent(errors.New("too large"))
-		}
-		return nil
-	})
-	f := forward.Register(reg, placed, to)
-	enqueue(t, db, 10, nil)
-	relaytest.Run(t, db.DB, reg, relay.Config{})
-	nothingLeft(t, db)
-	if got := db.Text(t, `SELECT string_agg(concat_ws(' ', payload, attempt, reason, last_error), '|')
-		FROM outbox.dead_task`); got != `{"n": 3} 1 handler too large` {
-		t.Errorf("dead letters: %s", got)
-	}
-	if s := f.Stats(); s.Published != 9 || s.Permanent != 1 || s.Temporary != 0 {
-		t.Errorf("%+v", s)
-	}
-}
-
 // While the broker is away nothing is counted, however often it is tried; then everything arrives.
 func TestAnUnavailableBrokerCountsNoAttempt(t *testing.T) {
 	t.Parallel()
-	for name, away := range map[string]error{
-		"unavailable": forward.Unavailable(errors.New("connection refused"), 0),
-		"timeout":     context.DeadlineExceeded,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db, to, reg := relaytest.NewDatabase(t), &broker{}, handlers.New()
-			to.answers(func(*forward.Event) error { return away })
-			var f *forward.Forwarder
-			if name == "timeout" {
-				f = forward.Register(reg, placed, slow{to}, forward.Timeout(time.Millisecond),
-					forward.Handler(handlers.MaxAttempts(1), handlers.Keep(time.Hour)))
-			} else {
-				f = forward.Register(reg, placed, to,
-					forward.Handler(handlers.MaxAttempts(1), handlers.Keep(time.Hour)))
-			}
-			enqueue(t, db, 5, nil)
-			relaytest.Run(t, db.DB, reg, relay.Config{})
-			relaytest.Eventually(t, time.Minute, "two failures", func() bool { return f.Stats().Unavailable >= 10 })
-			if f.Stats().Open == 0 {
-				t.Error("the circuit is closed")
-			}
-			if got := db.Int(t, `SELECT count(*) FROM outbox.task WHERE attempt = 0`); got != 5 {
-				t.Errorf("%d of 5 tasks have no attempt", got)
-			}
-			to.answers(nil)
-			nothingLeft(t, db)
-			if got := db.Text(t, `SELECT concat(count(*), ' ', max(attempt)) FROM outbox.done_task`); got != "5 1" ||
-				len(to.received()) != 5 {
-				t.Errorf("done and attempts %s, %d events", got, len(to.received()))
-			}
-			if s := f.Stats(); s.Open != 0 {
-				t.Errorf("the circuit is open: %+v", s)
-			}
-		})
+	db, to, reg := relaytest.NewDatabase(t), &broker{}, handlers.New()
+	to.answers(func(*forward.Event) error { return forward.Unavailable(errors.New("connection refused"), 0) })
+	f := forward.Register(reg, placed, to, forward.Handler(handlers.MaxAttempts(1), handlers.Keep(time.Hour)))
+	enqueue(t, db, 5, nil)
+	relaytest.Run(t, db.DB, reg, relay.Config{})
+	relaytest.Eventually(t, time.Minute, "two failures", func() bool { return f.Stats().Unavailable >= 10 })
+	if f.Stats().Open == 0 {
+		t.Error("the circuit is closed")
+	}
+	to.answers(nil)
+	forwardtest.NothingLeft(t, db)
+	if got := db.Text(t, doneSQL); got != "5 1" || len(to.received()) != 5 || f.Stats().Open != 0 {
+		t.Errorf("done and attempts %s, %d events, %+v", got, len(to.received()), f.Stats())
 	}
 }
 
@@ -226,24 +169,15 @@ func TestTheOrderOfAKeyIsKept(t *testing.T) {
 		}
 		return nil
 	})
-	forward.Register(reg, placed, to, forward.Handler(handlers.Backoff(relaytest.Constant(time.Millisecond))))
-	enqueue(t, db, 60, func(i int) []outbox.Option { return []outbox.Option{outbox.OrderedBy(fmt.Sprint("k", i%4))} })
+	forward.Register(reg, placed, to, forward.Handler(relaytest.RetrySoon()))
+	forwardtest.Enqueue(t, db, 0, 60, 4)
 	relaytest.Run(t, db.DB, reg, relay.Config{Workers: 4})
-	nothingLeft(t, db)
-	last := map[string]int{}
+	forwardtest.NothingLeft(t, db)
+	var got []forwardtest.Received
 	for _, e := range to.received() {
-		var n int
-		if _, err := fmt.Sscanf(string(e.Data), `{"n": %d}`, &n); err != nil {
-			t.Fatal(err)
-		}
-		if before, any := last[e.Key]; any && n <= before {
-			t.Errorf("key %s: %d after %d", e.Key, n, before)
-		}
-		last[e.Key] = n
+		got = append(got, forwardtest.Received{Key: e.Key, ID: e.ID, Data: e.Data})
 	}
-	if len(to.received()) != 60 || len(last) != 4 {
-		t.Errorf("%d events of %d keys", len(to.received()), len(last))
-	}
+	forwardtest.Check(t, got, 60, 4, true)
 }
 
 // Each target has its own progress: one that refuses all does not hold up the other.
@@ -261,7 +195,7 @@ func TestEachTargetHasItsOwnProgress(t *testing.T) {
 	})
 	ids, source := db.Text(t, keysSQL), db.Text(t, `SELECT 'urn:uuid:' || database_id FROM outbox.identity`)
 	relaytest.Run(t, db.DB, reg, relay.Config{})
-	nothingLeft(t, db)
+	forwardtest.NothingLeft(t, db)
 	var got []string
 	for _, e := range billing.received() {
 		got = append(got, e.ID)
@@ -282,35 +216,21 @@ func TestEachTargetHasItsOwnProgress(t *testing.T) {
 	}
 }
 
-func TestAnEventWithoutARouteIsADeadLetter(t *testing.T) {
-	t.Parallel()
-	db, to, reg := relaytest.NewDatabase(t), &broker{}, handlers.New()
-	forward.Register(reg, placed, to, forward.Route(func(e *forward.Event) (string, error) {
-		if string(e.Data) == `{"n": 0}` {
-			return "", nil
-		}
-		return "orders", nil
-	}))
-	enqueue(t, db, 2, nil)
-	relaytest.Run(t, db.DB, reg, relay.Config{})
-	nothingLeft(t, db)
-	if got := db.Text(t, `SELECT string_agg(last_error, '|') FROM outbox.dead_task`); len(to.received()) != 1 ||
-		got == "" {
-		t.Errorf("%d events, dead letters: %s", len(to.received()), got)
-	}
-}
-
-// A Publisher that breaks its contract fails the batch: nothing counts as published.
-func TestAPublisherThatAnswersForOthersPublishesNothing(t *testing.T) {
+// An event without a route is a dead letter. A Publisher that breaks its contract fails the batch:
+// nothing counts as published.
+func TestWhatCannotBePublishedIsADeadLetter(t *testing.T) {
 	t.Parallel()
 	db, reg := relaytest.NewDatabase(t), handlers.New()
-	forward.Register(reg, placed, short{}, forward.Handler(handlers.MaxAttempts(1)))
+	forward.Register(reg, placed, short{}, forward.Handler(handlers.MaxAttempts(1)),
+		forward.Route(func(e *forward.Event) (string, error) {
+			return map[string]string{`{"n": 0}`: "orders"}[string(e.Data)], nil
+		}))
 	enqueue(t, db, 2, nil)
 	relaytest.Run(t, db.DB, reg, relay.Config{})
-	nothingLeft(t, db)
-	if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task
-		WHERE last_error LIKE '%returned 7 errors for 1 events%'`); n != 2 {
-		t.Errorf("%d dead letters say so", n)
+	forwardtest.NothingLeft(t, db)
+	if got := db.Text(t, `SELECT string_agg(last_error, ' ' ORDER BY task_id) FROM outbox.dead_task`); !strings.Contains(
+		got, "returned 7 errors for 1 events") || !strings.Contains(got, "the route of event") {
+		t.Errorf("dead letters: %s", got)
 	}
 }
 
@@ -328,10 +248,7 @@ func TestMistakesAreNoticedAtRegistration(t *testing.T) {
 		"another placeholder": func() { forward.To("{tenant}") },
 		"no targets":          func() { forward.Fanout(handlers.New(), placed, nil) },
 		"too long a timeout":  func() { forward.Timeout(time.Minute) },
-		"too large a batch": func() {
-			forward.Register(handlers.New(), placed, &broker{},
-				forward.BatchSize(10_001))
-		},
+		"too large a batch":   func() { forward.Register(handlers.New(), placed, &broker{}, forward.BatchSize(10_001)) },
 	} {
 		func() {
 			defer func() {

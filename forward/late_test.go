@@ -7,6 +7,7 @@ import (
 
 	"github.com/txoutbox/outbox/forward"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/forwardtest"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -35,7 +36,7 @@ func TestAnEventWithoutAnAnswerIsNoOutage(t *testing.T) {
 		forward.Handler(handlers.MaxAttempts(2), relaytest.RetrySoon()))
 	enqueue(t, db, 5, nil)
 	relaytest.Run(t, db.DB, reg, relay.Config{Workers: 1})
-	nothingLeft(t, db)
+	forwardtest.NothingLeft(t, db)
 	if got := db.Text(t, `SELECT concat(payload ->> 'n', ' ', attempt, ' ', last_error)
 		FROM outbox.dead_task`); got != "2 2 context deadline exceeded" {
 		t.Errorf("dead letter: %s", got)

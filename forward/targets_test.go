@@ -1,11 +1,9 @@
 package forward_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +11,7 @@ import (
 	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/forward"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/forwardtest"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -42,7 +41,7 @@ func TestAFullTargetHoldsUpNoOther(t *testing.T) {
 	r := relaytest.Run(t, db.DB, reg, relay.Config{Workers: 1})
 	relaytest.Eventually(t, time.Minute, "the other queue's events",
 		func() bool { return db.Int(t, `SELECT count(*) FROM outbox.done_task`) == 20 })
-	if got := db.Text(t, `SELECT concat(count(*), ' ', max(attempt)) FROM outbox.done_task`); got != "20 1" {
+	if got := db.Text(t, doneSQL); got != "20 1" {
 		t.Errorf("done and attempts of the other queue: %s, want 20 1", got)
 	}
 	relaytest.Eventually(t, time.Minute, "two trials",
@@ -68,7 +67,7 @@ func TestAFullTargetHoldsUpNoOther(t *testing.T) {
 		t.Errorf("an event that was put off has %d entries in its timeline", n)
 	}
 	to.answers(nil)
-	nothingLeft(t, db)
+	forwardtest.NothingLeft(t, db)
 	if err := f.Health(); err != nil || f.Stats().Open != 0 {
 		t.Errorf("health: %v, %+v", err, f.Stats())
 	}
@@ -94,8 +93,8 @@ func TestATargetThatCannotBeReachedHoldsUpNoOther(t *testing.T) {
 	})
 	r.Log.Want(t, 1, `target=full`)
 	to.answers(nil)
-	nothingLeft(t, db)
-	if got := db.Text(t, `SELECT concat(count(*), ' ', max(attempt)) FROM outbox.done_task`); got != "40 1" {
+	forwardtest.NothingLeft(t, db)
+	if got := db.Text(t, doneSQL); got != "40 1" {
 		t.Errorf("done and attempts: %s, want 40 1", got)
 	}
 }
@@ -125,99 +124,51 @@ func TestATargetThatAsksToWaitUsesNoAttempt(t *testing.T) {
 			}
 			to.answers(nil)
 			relaytest.Run(t, db.DB, reg, relay.Config{})
-			nothingLeft(t, db)
-			if got := db.Text(t, `SELECT concat(count(*), ' ', max(attempt)) FROM outbox.done_task`); got != "2 1" {
+			forwardtest.NothingLeft(t, db)
+			if got := db.Text(t, doneSQL); got != "2 1" {
 				t.Errorf("done and attempts: %s, want 2 1", got)
 			}
 		})
 	}
 }
 
-// An event that was put off for three days counts attempts.
+// An event that was put off for three days counts attempts: by the circuit, or by a publisher that
+// has it wait, as that of webhooks does. A redrive begins anew.
 func TestPuttingOffHasABound(t *testing.T) {
 	t.Parallel()
-	db, to, reg := relaytest.NewDatabase(t), &broker{}, handlers.New()
-	to.answers(func(*forward.Event) error { return forward.Unavailable(errors.New("connection refused"), 0) })
-	forward.Register(reg, placed, to, forward.Handler(handlers.MaxAttempts(2), relaytest.RetrySoon()))
-	enqueue(t, db, 3, nil)
-	relaytest.Once(t, db.DB, reg, relay.Config{})
-	if got := db.Text(t, `SELECT concat(count(*), ' ', max(attempt)) FROM outbox.task
-		WHERE last_error LIKE 'snooze after % forward: unavailable since %connection refused'`); got != "3 0" {
-		t.Fatalf("events that say why they wait, and attempts: %s, want 3 0", got)
+	for name, answer := range map[string]error{
+		"unavailable": forward.Unavailable(errors.New("refused"), 0),
+		"snooze":      handlers.SnoozeWith(time.Hour, errors.New("refused")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, to, reg := relaytest.NewDatabase(t), &broker{}, handlers.New()
+			to.answers(func(*forward.Event) error { return answer })
+			forward.Register(reg, placed, to, forward.Handler(handlers.MaxAttempts(2), relaytest.RetrySoon()))
+			enqueue(t, db, 3, nil)
+			waiting := func(want string) {
+				t.Helper()
+				relaytest.Once(t, db.DB, reg, relay.Config{})
+				if got := db.Text(t, `SELECT concat(count(*), ' ', max(attempt)) FROM outbox.task
+					WHERE last_error LIKE 'snooze after % forward: unavailable since %refused'`); got != want {
+					t.Fatalf("events that say why they wait, and attempts: %s, want %s", got, want)
+				}
+			}
+			waiting("3 0")
+			db.Do(t, `UPDATE outbox.task SET run_at = now(),
+				last_error = regexp_replace(last_error, 'since \S+:', 'since 2020-01-01T00:00:00Z:') WHERE task_id > $1`,
+				db.Int(t, `SELECT min(task_id) FROM outbox.task`))
+			r := relaytest.Run(t, db.DB, reg, relay.Config{})
+			relaytest.Eventually(t, time.Minute, "two dead letters",
+				func() bool { return db.Int(t, `SELECT count(*) FROM outbox.dead_task`) == 2 })
+			if got := db.Text(t, `SELECT string_agg(concat_ws(' ', attempt, last_error), '|')
+				FROM outbox.dead_task`); strings.Count(got, "2 forward: unavailable since 2020-01-01T00:00:00Z: refused") != 2 {
+				t.Errorf("dead letters: %s", got)
+			}
+			r.Stop()
+			_, _, err := relaytest.Admin(t, db.DB).Redrive(t.Context(), admin.Filter{All: true}, admin.Page{})
+			forwardtest.Must(t, err)
+			waiting("3 0")
+		})
 	}
-	long := `UPDATE outbox.task SET run_at = now(), last_error = regexp_replace(last_error, 'since \S+:', 'since 2020-01-01T00:00:00Z:') WHERE task_id > $1`
-	db.Do(t, long, db.Int(t, `SELECT min(task_id) FROM outbox.task`))
-	r := relaytest.Run(t, db.DB, reg, relay.Config{})
-	relaytest.Eventually(t, time.Minute, "two dead letters",
-		func() bool { return db.Int(t, `SELECT count(*) FROM outbox.dead_task`) == 2 })
-	if got := db.Text(t, `SELECT string_agg(concat_ws(' ', attempt, last_error), '|')
-		FROM outbox.dead_task`); strings.Count(got, "2 forward: unavailable since 2020-01-01T00:00:00Z: connection "+
-		"refused") != 2 {
-		t.Errorf("dead letters: %s", got)
-	}
-	r.Stop()
-	// A redrive begins anew.
-	if _, _, err := relaytest.Admin(t, db.DB).Redrive(t.Context(), admin.Filter{All: true}, admin.Page{}); err != nil {
-		t.Fatal(err)
-	}
-	relaytest.Once(t, db.DB, reg, relay.Config{})
-	if got := db.Text(t, `SELECT concat(count(*), ' ', max(attempt)) FROM outbox.task
-		WHERE last_error LIKE 'snooze after %'`); got != "3 0" {
-		t.Errorf("after a redrive, events that wait, and attempts: %s, want 3 0", got)
-	}
-}
-
-// A publisher that has an event wait, as that of webhooks does, says why, and for three days at
-// most.
-func TestAPublishersSnoozeHasABound(t *testing.T) {
-	t.Parallel()
-	db, to, reg := relaytest.NewDatabase(t), &broker{}, handlers.New()
-	to.answers(func(*forward.Event) error { return handlers.SnoozeWith(time.Hour, errors.New("the endpoint hangs")) })
-	forward.Register(reg, placed, to, forward.Handler(handlers.MaxAttempts(1)))
-	enqueue(t, db, 2, nil)
-	relaytest.Once(t, db.DB, reg, relay.Config{})
-	db.Do(t, `UPDATE outbox.task SET run_at = now(), last_error = regexp_replace(last_error, 'since \S+:', 'since 2020-01-01T00:00:00Z:')
-		WHERE task_id = (SELECT min(task_id) FROM outbox.task)`)
-	relaytest.Once(t, db.DB, reg, relay.Config{})
-	waiting := db.Text(t, `SELECT string_agg(concat_ws(' ', attempt, last_error), '|') FROM outbox.task`)
-	dead := db.Text(t, `SELECT string_agg(concat_ws(' ', attempt, last_error), '|') FROM outbox.dead_task`)
-	if !strings.HasPrefix(waiting, "0 ") || !strings.HasSuffix(waiting, "the endpoint hangs") ||
-		!strings.Contains(dead, "since 2020-01-01T00:00:00Z") || !strings.HasPrefix(dead, "1 ") {
-		t.Errorf("waiting: %s\ndead: %s", waiting, dead)
-	}
-}
-
-// hangingOnce says that it is unavailable, hangs in the next call beyond its context, and works
-// then.
-type hangingOnce struct {
-	*broker
-	calls   atomic.Int64
-	release chan struct{}
-}
-
-func (h *hangingOnce) Publish(ctx context.Context, events []*forward.Event) []error {
-	switch h.calls.Add(1) {
-	case 1:
-		errs := make([]error, len(events))
-		for i := range errs {
-			errs[i] = forward.Unavailable(errors.New("connection refused"), 0)
-		}
-		return errs
-	case 2:
-		<-h.release
-	}
-	return h.broker.Publish(ctx, events)
-}
-
-// The trial call hangs. Another one is the trial once its time is over, so events are published.
-func TestATrialThatHangsDoesNotHoldUpEventsForEver(t *testing.T) {
-	t.Parallel()
-	db, reg := relaytest.NewDatabase(t), handlers.New()
-	to := &hangingOnce{broker: &broker{}, release: make(chan struct{})}
-	forward.Register(reg, placed, to, forward.BatchSize(1), forward.Timeout(time.Millisecond))
-	enqueue(t, db, 2, nil)
-	relaytest.Run(t, db.DB, reg, relay.Config{Workers: 2})
-	relaytest.Eventually(t, time.Minute, "another call to publish", func() bool { return len(to.received()) > 0 })
-	close(to.release)
-	nothingLeft(t, db)
 }

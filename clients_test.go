@@ -107,6 +107,16 @@ func (e *env) tx(t *testing.T) *recorder {
 	return &recorder{transaction: tx}
 }
 
+// end commits or rolls back.
+func (r *recorder) end(t *testing.T, commit bool) {
+	t.Helper()
+	how := r.rollback
+	if commit {
+		how = r.commit
+	}
+	end(t, how)
+}
+
 // recorder counts the statements that reach its transaction. It hides the driver from Enqueue.
 type recorder struct {
 	transaction

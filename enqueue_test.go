@@ -35,11 +35,7 @@ func TestEnqueue(t *testing.T) {
 				if within, outside := len(rows(t, tx, name)), len(rows(t, e.db, name)); within != 3 || outside != 0 {
 					t.Errorf("the transaction sees %d tasks and others %d, want 3 and 0", within, outside)
 				}
-				how := tx.rollback
-				if commit {
-					how = tx.commit
-				}
-				end(t, how)
+				tx.end(t, commit)
 				all := rows(t, e.db, name)
 				if commit && (len(all) != 3 || all[0].ID != got.TaskID || all[0].Payload != `{"user_id": 7}`) ||
 					!commit && len(all) != 0 {

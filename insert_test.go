@@ -1,7 +1,6 @@
 package outbox_test
 
 import (
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"strings"
@@ -53,53 +52,6 @@ func TestEnqueueUsesTheNamedSchemaAndNoOther(t *testing.T) {
 		if err != nil || len(stats) != 1 || stats[0].Ready != 4 {
 			t.Errorf("got the counts %+v, %v; want 4 ready ones", stats, err)
 		}
-	}
-}
-
-// The wake-up and the keys are the business of triggers, with their owner's rights.
-func TestAnEnqueuerNeedsOnlyToInsert(t *testing.T) {
-	t.Parallel()
-	d := newDatabase(t)
-	exec(t, d.db, `SELECT setval('outbox.wake', extract(epoch FROM now())::bigint + 3600)`)
-	for about, c := range map[string]struct {
-		grant     string
-		enqueue   func(tx *sql.Tx) []outbox.Enqueued
-		forbidden []string
-	}{
-		"tasks": {`GRANT INSERT, SELECT (task_id) ON outbox.task TO outbox_test_enqueuer`,
-			func(tx *sql.Tx) []outbox.Enqueued {
-				later := put(t, tx, "T", 1, outbox.After(time.Hour))
-				return append(putMany(t, tx, outbox.NewTask{Type: "T"}, outbox.NewTask{Type: "T"}), later)
-			}, []string{"SELECT payload FROM outbox.task", "DELETE FROM outbox.task", "UPDATE outbox.task SET " +
-				"priority = 0",
-				"SELECT * FROM outbox.dead_task",
-				"SELECT last_value FROM outbox.wake", "SELECT outbox.task_wake()", "SELECT outbox.check_task(1)"}},
-		"keyed tasks": {`GRANT INSERT, SELECT (task_id, outcome, position) ON outbox.keyed_task TO outbox_test_enqueuer`, func(tx *sql.Tx) []outbox.Enqueued {
-			created := put(t, tx, "T", 1, outbox.UniquePayload())
-			if again := put(t, tx, "T", 1, outbox.UniquePayload(),
-				outbox.OnConflict(outbox.Replace)); again.Outcome != outbox.Updated {
-				t.Errorf("got %v, want Updated", again)
-			}
-			return []outbox.Enqueued{created}
-		}, []string{"SELECT * FROM outbox.unique_key", "SELECT outbox.lock_waiting(1)",
-			"INSERT INTO outbox.task (task_type) VALUES ('T')"}},
-	} {
-		tx := begin(t, d.db)
-		exec(t, tx, `CREATE ROLE outbox_test_enqueuer; GRANT USAGE ON SCHEMA outbox TO outbox_test_enqueuer; `+c.grant)
-		exec(t, tx, `SET LOCAL ROLE outbox_test_enqueuer; SET LOCAL search_path = nowhere`)
-		for _, got := range c.enqueue(tx) {
-			if got.Outcome != outbox.Created {
-				t.Errorf("%s: got %v, want Created", about, got)
-			}
-		}
-		for _, forbidden := range c.forbidden {
-			exec(t, tx, "SAVEPOINT s")
-			if _, err := tx.Exec(forbidden); sqlState(err) != "42501" {
-				t.Errorf("%s: %s: got %v, want insufficient_privilege (42501)", about, forbidden, err)
-			}
-			exec(t, tx, "ROLLBACK TO s")
-		}
-		end(t, tx.Rollback)
 	}
 }
 

@@ -33,11 +33,8 @@ func TestRunNow(t *testing.T) {
 					t.Errorf("%d statements, want 1", tx.statements)
 				}
 				runNow(t, tx, "a second time", id, false)
-				how, want := tx.rollback, "scheduled"
-				if commit {
-					how, want = tx.commit, "ready"
-				}
-				end(t, how)
+				tx.end(t, commit)
+				want := map[bool]string{false: "scheduled", true: "ready"}[commit]
 				if got := one(t, e.db, name); got.State != want ||
 					got.RunAt.Before(time.Now().Add(time.Minute)) != commit {
 					t.Errorf("committed %v: it is %s at %v", commit, got.State, got.RunAt)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -14,7 +15,11 @@ import (
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/call"
 	"github.com/txoutbox/outbox/internal/decide"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/origin"
+	"github.com/txoutbox/outbox/internal/plan"
+	"github.com/txoutbox/outbox/internal/store"
+	"github.com/txoutbox/outbox/internal/txrun"
 )
 
 // Drain runs the tasks that are due, one after the other, with the registry's handlers, their
@@ -81,7 +86,9 @@ type drainer struct {
 	*drainSettings
 	in       database
 	stepper  *stepper
+	handlers map[string]*handler.Handler
 	types    []string
+	bases    []int64 // the priorities of the types
 	result   *Result
 	failures map[int64]int // by task
 	waiting  []int64       // tasks that failed, snoozed or run again, until the drain's clock says otherwise
@@ -101,13 +108,14 @@ func newDrainer(t testing.TB, in outbox.Querier, registry *handlers.Registry, op
 	if err != nil {
 		return nil, err
 	}
-	d := &drainer{drainSettings: settings, in: database, result: &Result{}, failures: map[int64]int{}}
-	registered := registry.Handlers()
-	for _, h := range registered {
-		d.types = append(d.types, h.Type)
+	d := &drainer{drainSettings: settings, in: database, handlers: map[string]*handler.Handler{}, result: &Result{},
+		failures: map[int64]int{}}
+	for _, h := range registry.Handlers() {
+		d.handlers[h.Type] = h
+		d.types, d.bases = append(d.types, h.Type), append(d.bases, int64(h.Priority))
 	}
 	log := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError}))
-	d.stepper = newStepper(database, registered, string(d.schema), log)
+	d.stepper = newStepper(database, d.schema, log)
 	return d, nil
 }
 
@@ -117,7 +125,7 @@ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
 func (d *drainer) start() error {
 	err := d.inTx("look which database this is", func(tx *sql.Tx) error {
 		noted, err := origin.Check(d.ctx, tx, d.schema, "")
-		d.stepper.identify(noted.DatabaseID)
+		d.stepper.store.Identity.Set(noted.DatabaseID)
 		return err
 	})
 	if err != nil {
@@ -127,8 +135,9 @@ func (d *drainer) start() error {
 		d.horizon = d.at.UnixMicro()
 	}
 	if d.through > 0 {
-		err = d.inTx("read the clock", func(tx *sql.Tx) error { return tx.QueryRowContext(d.ctx, clockSQL).Scan(&d.horizon) })
-		if err != nil {
+		if err := d.inTx("read the clock", func(tx *sql.Tx) error {
+			return tx.QueryRowContext(d.ctx, clockSQL).Scan(&d.horizon)
+		}); err != nil {
 			return err
 		}
 		d.horizon += d.through.Microseconds()
@@ -139,7 +148,7 @@ func (d *drainer) start() error {
 
 // next makes the next runs. Without more it is done.
 func (d *drainer) next() (more bool, err error) {
-	runs, err := d.stepper.step(d.ctx)
+	runs, err := d.step()
 	var m *misuse
 	if errors.As(err, &m) {
 		return false, fmt.Errorf("outboxtest: %s #%d: %w", m.Type, m.TaskID, err)
@@ -152,7 +161,8 @@ func (d *drainer) next() (more bool, err error) {
 	}
 	for _, one := range runs {
 		outcome := outcomes[one.Outcome]
-		d.result.Runs = append(d.result.Runs, Run{TaskID: one.TaskID, Type: one.Type, Attempt: one.Attempt, Outcome: outcome, Err: one.Err})
+		d.result.Runs = append(d.result.Runs,
+			Run{TaskID: one.TaskID, Type: one.Type, Attempt: one.Attempt, Outcome: outcome, Err: one.Err})
 		if outcome == Failed || outcome == Throttled || outcome == Snoozed || outcome == Again {
 			if err := d.later(one); err != nil {
 				return false, err
@@ -161,13 +171,54 @@ func (d *drainer) next() (more bool, err error) {
 	}
 	if n := len(d.result.Runs); n >= d.maxRuns {
 		last := &Result{Runs: d.result.Runs[max(0, n-5):]}
-		return false, fmt.Errorf("outboxtest: Drain stopped after %d runs: do tasks enqueue each other, snooze, wait or run again without end? MaxRuns allows more. The last ones:\n%v", n, last)
+		return false, fmt.Errorf("outboxtest: Drain stopped after %d runs: do tasks enqueue each other, snooze, wait or "+
+			"run again without end? MaxRuns allows more. The last ones:\n%v", n, last)
 	}
 	return true, nil
 }
 
+const nextTypeSQL = `/* outboxtest: the type of the next task to run */
+SELECT t.task_type FROM outbox.task t
+  JOIN unnest($1::text[], $2::bigint[]) AS h (task_type, base) ON h.task_type = t.task_type
+ WHERE t.state = 'ready'
+   AND NOT EXISTS (SELECT FROM outbox.task_type p WHERE p.task_type = t.task_type AND p.paused)
+ ORDER BY t.priority + h.base, t.attempt, t.task_id LIMIT 1 FOR UPDATE OF t SKIP LOCKED`
+
+// step runs the next ready task, by priority, attempt and id, or the batch that it heads. Without
+// runs none is ready. An error is the database's, or a [misuse].
+func (d *drainer) step() ([]step, error) {
+	for {
+		var next string
+		err := d.in.InTx(d.ctx, func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(d.ctx, d.schema.SQL(store.PromoteHeadsSQL), math.MaxInt32) // of all keys
+			if err != nil {
+				return err
+			}
+			err = tx.QueryRowContext(d.ctx, d.schema.SQL(nextTypeSQL), pq.Array(d.types), pq.Array(d.bases)).Scan(&next)
+			if errors.Is(err, sql.ErrNoRows) {
+				return nil
+			}
+			return err
+		})
+		if err != nil || next == "" {
+			return nil, err
+		}
+		var runs []step
+		if h := d.handlers[next]; h.Kind == handler.KindLeased {
+			runs, err = d.stepper.stepLeased(d.ctx, h)
+		} else {
+			runs, err = d.stepper.stepTx(d.ctx, h, txrun.Next(plan.Start{}, h.BatchSize))
+		}
+		if err != nil || len(runs) > 0 {
+			return runs, err
+		}
+		// Somebody else took it between the two.
+	}
+}
+
 const retrySQL = `/* outboxtest: retry at once */
-UPDATE outbox.task SET state = 'ready', run_at = LEAST(run_at, GREATEST(clock_timestamp(), timestamptz 'epoch' + $2::bigint * interval '1 microsecond'))
+UPDATE outbox.task SET state = 'ready',
+       run_at = LEAST(run_at, GREATEST(clock_timestamp(), timestamptz 'epoch' + $2::bigint * interval '1 microsecond'))
  WHERE task_id = $1 AND state = 'scheduled'`
 
 const delaySQL = `/* outboxtest: due by the drain's clock */
@@ -197,18 +248,21 @@ func (d *drainer) later(last step) error {
 const promoteScheduledSQL = `/* outboxtest: promote scheduled tasks */
 UPDATE outbox.task SET state = 'ready'
  WHERE state = 'scheduled' AND task_type = ANY ($1::text[])
-   AND (run_at <= timestamptz 'epoch' + $2::bigint * interval '1 microsecond' OR run_at <= clock_timestamp() AND task_id <> ALL ($3::bigint[]))`
+   AND (run_at <= timestamptz 'epoch' + $2::bigint * interval '1 microsecond'
+        OR run_at <= clock_timestamp() AND task_id <> ALL ($3::bigint[]))`
 
 // promote makes ready what is due, but for what this drain has put off itself: that depends on how
 // fast the test is.
 func (d *drainer) promote() (more bool, err error) {
-	n, err := d.exec("promote scheduled tasks", promoteScheduledSQL, pq.Array(d.types), d.clock, pq.Array(append([]int64{}, d.waiting...)))
+	n, err := d.exec("promote scheduled tasks", promoteScheduledSQL, pq.Array(d.types), d.clock,
+		pq.Array(append([]int64{}, d.waiting...)))
 	return n > 0, err
 }
 
 const dueSQL = `/* outboxtest: the next due time */
 SELECT (extract(epoch FROM min(run_at)) * 1000000)::bigint FROM outbox.task
- WHERE state = 'scheduled' AND task_type = ANY ($1::text[]) AND run_at <= timestamptz 'epoch' + $2::bigint * interval '1 microsecond'`
+ WHERE state = 'scheduled' AND task_type = ANY ($1::text[])
+   AND run_at <= timestamptz 'epoch' + $2::bigint * interval '1 microsecond'`
 
 // advance looks for tasks that have become due, by PostgreSQL's clock and then by that of the
 // drain.
@@ -224,7 +278,7 @@ func (d *drainer) advance() (more bool, err error) {
 		return false, err
 	}
 	d.clock = max(d.clock, due.Int64)
-	d.stepper.setAhead(time.Until(time.UnixMicro(d.clock)))
+	d.stepper.store.Ahead = max(0, time.Until(time.UnixMicro(d.clock)))
 	return d.promote()
 }
 

@@ -3,20 +3,15 @@ package outboxtest
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"log/slog"
-	"math"
 	"time"
 
-	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/internal/apptx"
 	"github.com/txoutbox/outbox/internal/call"
 	"github.com/txoutbox/outbox/internal/decide"
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
-	"github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/store"
-	"github.com/txoutbox/outbox/internal/txrun"
 )
 
 // database is where a stepper's tasks are: a pool, or an open transaction of the caller's.
@@ -41,73 +36,21 @@ type step struct {
 // test's own. It has a relay's claims, calls, decisions and records, without journal, heartbeat and
 // connections.
 type stepper struct {
-	in       database
-	store    store.Store
-	log      *slog.Logger
-	handlers map[string]*handler.Handler
-	types    []string
-	bases    []int64
+	in    database
+	store store.Store
+	log   *slog.Logger // gets a relay's records of an app's functions
 }
 
-// newStepper returns a stepper that logs to log what a relay logs of an app's functions.
-func newStepper(in database, registered []*handler.Handler, schema string, log *slog.Logger) *stepper {
-	s := &stepper{in: in, log: log, handlers: map[string]*handler.Handler{}}
-	s.store = store.Store{Schema: pg.Schema(schema), RelayID: store.NewUUID(), Identity: &store.Identity{}}
-	for _, h := range registered {
-		s.handlers[h.Type] = h
-		s.types = append(s.types, h.Type)
-		s.bases = append(s.bases, int64(h.Priority))
-	}
-	return s
+func newStepper(in database, schema pg.Schema, log *slog.Logger) *stepper {
+	s := store.Store{Schema: schema, RelayID: store.NewUUID(), Identity: &store.Identity{}}
+	return &stepper{in: in, store: s, log: log}
 }
-
-// identify says which database the tasks are of.
-func (s *stepper) identify(databaseID string) { s.store.Identity.Set(databaseID) }
-
-const nextTypeSQL = `/* outbox: the type of the next task to step */
-SELECT t.task_type FROM outbox.task t JOIN unnest($1::text[], $2::bigint[]) AS h (task_type, base) ON h.task_type = t.task_type
- WHERE t.state = 'ready' AND NOT EXISTS (SELECT FROM outbox.task_type p WHERE p.task_type = t.task_type AND p.paused)
- ORDER BY t.priority + h.base, t.attempt, t.task_id LIMIT 1 FOR UPDATE OF t SKIP LOCKED`
-
-// setAhead makes runs end at a time that is ahead of the real one by so much.
-func (s *stepper) setAhead(ahead time.Duration) { s.store.Ahead = max(0, ahead) }
 
 // newRun is how a run of the handler ended, by the stepper's clock.
 func (s *stepper) newRun(h *handler.Handler, out call.Result) decide.Run {
 	e := decide.NewRun(s.log, h, out)
 	e.Ended = e.Ended.Add(s.store.Ahead)
 	return e
-}
-
-// step runs the next ready task, by priority, attempt and id, or the batch that it heads. Without
-// runs none is ready. An error is the database's, or a [misuse].
-func (s *stepper) step(ctx context.Context) ([]step, error) {
-	for {
-		var next string
-		err := s.in.InTx(ctx, func(tx *sql.Tx) error {
-			if _, err := tx.ExecContext(ctx, s.store.SQL(store.PromoteHeadsSQL), math.MaxInt32); err != nil { // of all keys
-				return err
-			}
-			err := tx.QueryRowContext(ctx, s.store.SQL(nextTypeSQL), pq.Array(s.types), pq.Array(s.bases)).Scan(&next)
-			if errors.Is(err, sql.ErrNoRows) {
-				return nil
-			}
-			return err
-		})
-		if err != nil || next == "" {
-			return nil, err
-		}
-		var runs []step
-		if h := s.handlers[next]; h.Kind == handler.KindLeased {
-			runs, err = s.stepLeased(ctx, h)
-		} else {
-			runs, err = s.stepTx(ctx, h, txrun.Next(plan.Start{}, h.BatchSize))
-		}
-		if err != nil || len(runs) > 0 {
-			return runs, err
-		}
-		// Somebody else took it between the two.
-	}
 }
 
 // stepOf is the step of a task in its given attempt.

@@ -7,7 +7,6 @@ replace github.com/txoutbox/outbox => ../..
 require (
 	github.com/rabbitmq/amqp091-go v1.16.0
 	github.com/txoutbox/outbox v0.1.0
-	go.uber.org/goleak v1.3.0
 )
 
 require (
@@ -45,6 +44,7 @@ require (
 	github.com/xeipuuv/gojsonreference v0.0.0-20180127040603-bd5ef7bd5415 // indirect
 	github.com/xeipuuv/gojsonschema v1.2.0 // indirect
 	github.com/xi2/xz v0.0.0-20171230120015-48954b6210f8 // indirect
+	go.uber.org/goleak v1.3.0 // indirect
 	golang.org/x/sync v0.22.0 // indirect
 	golang.org/x/sys v0.47.0 // indirect
 	golang.org/x/text v0.41.0 // indirect

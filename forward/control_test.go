@@ -23,7 +23,8 @@ func TestNoHeaderOfAnAppSetsAnEventsID(t *testing.T) {
 	shipped := outbox.NewTaskType[forwardtest.Payload]("order.shipped")
 	forward.Fanout(reg, shipped, map[string]forward.Target{"billing": {To: to}})
 	err := outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
-		_, err := placed.Enqueue(t.Context(), tx, forwardtest.Payload{N: 1}, outbox.Headers(map[string]string{"Outbox-Event-ID": "7"}))
+		_, err := placed.Enqueue(t.Context(), tx, forwardtest.Payload{N: 1},
+			outbox.Headers(map[string]string{"Outbox-Event-ID": "7"}))
 		return err
 	})
 	if !errors.Is(err, outbox.ErrInvalidOption) || !strings.Contains(err.Error(), "Outbox-Event-ID") {

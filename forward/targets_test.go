@@ -116,7 +116,8 @@ func TestATargetThatAsksToWaitUsesNoAttempt(t *testing.T) {
 				relaytest.Once(t, db.DB, reg, relay.Config{})
 				db.Do(t, `UPDATE outbox.task SET run_at = now()`)
 			}
-			if got := db.Text(t, `SELECT string_agg(DISTINCT concat_ws(' ', attempt, timeline -> 0 ->> 'event', last_error LIKE '%429'), ', ') FROM outbox.task`); got != "0 throttled t" {
+			if got := db.Text(t, `SELECT string_agg(DISTINCT concat_ws(' ', attempt, timeline -> 0 ->> 'event',
+				last_error LIKE '%429'), ', ') FROM outbox.task`); got != "0 throttled t" {
 				t.Errorf("the events are %q, want %q", got, "0 throttled t")
 			}
 			if s := f.Stats(); s.Temporary != 0 || s.Unavailable < 4 {

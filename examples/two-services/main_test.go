@@ -26,7 +26,8 @@ func TestEachOrderHasOneInvoice(t *testing.T) {
 	defer db.Close()
 	var invoices, orderIDs int
 	count := func() int {
-		if err := db.QueryRow(`SELECT count(*), count(DISTINCT order_id) FROM invoice`).Scan(&invoices, &orderIDs); err != nil {
+		const counts = `SELECT count(*), count(DISTINCT order_id) FROM invoice`
+		if err := db.QueryRow(counts).Scan(&invoices, &orderIDs); err != nil {
 			t.Fatal(err)
 		}
 		return invoices

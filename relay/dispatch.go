@@ -173,10 +173,10 @@ func failureOf(err error) plan.Failure {
 	}
 }
 
-// leasesEnded hears of runs of leased tasks whose results are committed.
-func (d *dispatcher) leasesEnded(runs []*leaserun.Run) {
-	e := plan.LeasesEnded{Ordered: slices.ContainsFunc(runs, (*leaserun.Run).Ordered)}
-	for _, x := range runs {
+// leasesEnded hears of results of leased tasks that are committed.
+func (d *dispatcher) leasesEnded(results []*leaserun.Result) {
+	e := plan.LeasesEnded{Ordered: slices.ContainsFunc(results, (*leaserun.Result).Ordered)}
+	for _, x := range results {
 		lane := d.lane(x.Handler())
 		i := slices.IndexFunc(e.Lanes, func(l plan.LaneEnds) bool { return l.Lane == lane })
 		if i < 0 {

@@ -45,7 +45,7 @@ func (x *relayRun) newRunner() *txrun.Runner {
 func (x *relayRun) newLeases() *leaserun.Leases {
 	return leaserun.New(leaserun.Params{Store: &x.store, Report: x.report, Suspects: x.suspects,
 		NewPace: x.newPace, Handling: x.handling,
-		Ended: func(runs []*leaserun.Run) { x.dispatcher.leasesEnded(runs) },
+		Ended: func(results []*leaserun.Result) { x.dispatcher.leasesEnded(results) },
 		Stuck: func(h *handler.Handler, err error, began time.Time, first bool) {
 			x.dispatcher.resultStuck(h, err, began, first)
 		}})

@@ -90,6 +90,19 @@ func (l *Leases) newRuns(h *handler.Handler, token string, rows []*store.Row) []
 	return out
 }
 
+// release gives a claim back whose commit may have failed or not.
+func (l *Leases) release(runs []*Run, xid string) {
+	c := unknownClaim{xid: xid}
+	for _, x := range runs {
+		r := x.lease.row
+		c.back = append(c.back, &store.LeaseEnd{Row: r, Token: x.lease.token, Back: true,
+			Change: store.Change{Attempt: r.Unclaimed()}, LostBy: r.LostBy})
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.unknown = append(l.unknown, c)
+}
+
 // Found is the leased tasks that a claim found.
 func Found(runs []*Run) (out plan.Found) {
 	for _, x := range runs {

@@ -29,8 +29,8 @@ type Params struct {
 	Suspects *decide.Suspects
 	NewPace  func() pg.Pace
 	Handling context.Context // ends when the drain timeout has passed
-	// Ended is told of runs whose results are committed, or were given up.
-	Ended func([]*Run)
+	// Ended is told of results that are committed, or were given up.
+	Ended func([]*Result)
 	// Stuck is told when PostgreSQL refuses a result again and again, one at a time: each time from the
 	// third in a row on. first: it is the first time of this run.
 	Stuck func(h *handler.Handler, err error, began time.Time, first bool)
@@ -133,17 +133,6 @@ func (l *Leases) Lose() (lost int) {
 	lost = len(l.holders)
 	clear(l.holders)
 	return lost
-}
-
-// release gives a claim back whose commit may have failed or not.
-func (l *Leases) release(runs []*Run, xid string) {
-	c := unknownClaim{xid: xid}
-	for _, x := range runs {
-		c.back = append(c.back, &store.LeaseEnd{Row: x.lease.row, Token: x.lease.token, Back: true, Change: store.Change{Attempt: x.lease.row.Unclaimed()}, LostBy: x.lease.row.LostBy})
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.unknown = append(l.unknown, c)
 }
 
 // Run gives back what claims of unknown outcome took, until stop is closed. Then it waits for the

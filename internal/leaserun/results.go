@@ -14,15 +14,31 @@ import (
 	"github.com/txoutbox/outbox/internal/store"
 )
 
-// results are runs whose transitions wait to be written. While one group of them is being written
-// the next one gathers: group commit without a timer.
+// Result is how a run ends.
+type Result struct {
+	decide.Verdict      // its outcome is another one when the lease was lost
+	Stuck          bool // it was refused by itself: Leases.Stuck has heard of it
+	handler        *handler.Handler
+	end            store.LeaseEnd
+	waits          bool                 // for its row, perhaps: it has a transaction of its own
+	run            interface{ ended() } // is told when it is committed, or will not be
+}
+
+// Handler is that of the task.
+func (r *Result) Handler() *handler.Handler { return r.handler }
+
+// Ordered reports whether the task has an ordering key.
+func (r *Result) Ordered() bool { return r.end.Row.Ordered() }
+
+// results wait to be written. While one group of them is being written the next one gathers: group
+// commit without a timer.
 type results struct {
 	starting   atomic.Int64 // runs that are about to begin
 	pending    sync.Mutex
-	waiting    []*Run
+	waiting    []*Result
 	writers    int
 	writing    sync.WaitGroup
-	writeSlots chan struct{} // of transitions that are written one by one
+	writeSlots chan struct{} // of results that are written one by one
 	enough     chan struct{} // there is no reason to wait for more before a group is written
 }
 
@@ -30,26 +46,26 @@ const (
 	ResultWriters     = 1                // groups that are written at once
 	resultGroup       = 256              // results are enough for one; more belong to it if they are there
 	resultWait        = time.Millisecond // for more, while runs are about to begin: most are short, or end later than that
-	singleWrites      = 4                // transitions that are, after their group was refused
-	maxDefiniteErrors = 3                // how often a transition that PostgreSQL refuses is tried, each time by itself
-	stuckAfter        = 3                // tries of one transition by itself
+	singleWrites      = 4                // results that are, after their group was refused
+	maxDefiniteErrors = 3                // how often a result that PostgreSQL refuses is tried, each time by itself
+	stuckAfter        = 3                // tries of one result by itself
 )
 
 func newResults() *results {
 	return &results{writeSlots: make(chan struct{}, singleWrites), enough: make(chan struct{}, 1)}
 }
 
-// finish hands a run's transition on. The run is told when it is committed, when the lease proved
-// to be lost, or when the relay gives up as it stops. A transition is repeated until its commit is
-// confirmed, as a lost one would mean a second run.
-func (l *Leases) finish(x *Run) {
-	if x.mayWait {
-		l.writeGroup([]*Run{x}, nil)
+// finish hands a result on. Its run is told when it is committed, when the lease proved to be lost, or
+// when the relay gives up as it stops. A result is repeated until its commit is confirmed, as a lost
+// one would mean a second run.
+func (l *Leases) finish(r *Result) {
+	if r.waits {
+		l.writeGroup([]*Result{r}, nil)
 		return
 	}
 	l.results.pending.Lock()
 	defer l.results.pending.Unlock()
-	l.results.waiting = append(l.results.waiting, x)
+	l.results.waiting = append(l.results.waiting, r)
 	if len(l.results.waiting) >= resultGroup || l.results.starting.Load() == 0 {
 		report.Poke(l.results.enough)
 	}
@@ -93,17 +109,17 @@ func (l *Leases) gather() {
 }
 
 // giveUp tells the runs that their results will not be written.
-func (l *Leases) giveUp(group []*Run) {
-	for _, x := range group {
-		x.next.Outcome = decide.Infrastructure
+func (l *Leases) giveUp(group []*Result) {
+	for _, r := range group {
+		r.Outcome = decide.Infrastructure
 	}
 	l.ended(group)
 }
 
 // ended tells the runs that their leases have ended.
-func (l *Leases) ended(group []*Run) {
-	for _, x := range group {
-		x.ended()
+func (l *Leases) ended(group []*Result) {
+	for _, r := range group {
+		r.run.ended()
 	}
 	l.Ended(group)
 }
@@ -126,20 +142,15 @@ func (l *Leases) withWriteSlot(slots chan struct{}, f func() error) error {
 var errNoWriteSlot = errors.New("relay: others were being written")
 
 // writeGroup repeats the group's transaction until it is confirmed or the relay is abandoned. A
-// transition that PostgreSQL refuses, or whose row is locked, must not hold up the others, nor
-// those that gather: so they go one by one then, with slots, which bound how many are written at
-// once.
-func (l *Leases) writeGroup(group []*Run, slots chan struct{}) {
-	next := make([]*transition, len(group))
-	for i, x := range group {
-		next[i] = &x.next
-	}
+// result that PostgreSQL refuses, or whose row is locked, must not hold up the others, nor those
+// that gather: so they go one by one then, with slots, which bound how many are written at once.
+func (l *Leases) writeGroup(group []*Result, slots chan struct{}) {
 	retries := l.NewPace()
 	unknown := false // an earlier try may have committed
 	for try, refused := 1, 0; ; try++ {
 		retries.Try()
 		began := time.Now()
-		err := l.withWriteSlot(slots, func() error { return l.write(next, unknown) })
+		err := l.withWriteSlot(slots, func() error { return l.write(group, unknown) })
 		if err == nil {
 			retries.OK()
 			l.ended(group)
@@ -158,7 +169,7 @@ func (l *Leases) writeGroup(group []*Run, slots chan struct{}) {
 			}
 			if refused == maxDefiniteErrors {
 				l.Report.Log.Error("outbox: the result of a leased task was refused; it stays leased until its lease or this relay ends",
-					"task_type", group[0].lease.row.TaskType, "task_id", group[0].lease.row.ID, "error", pgerr.LogText(err))
+					"task_type", group[0].end.Row.TaskType, "task_id", group[0].end.Row.ID, "error", pgerr.LogText(err))
 				l.giveUp(group)
 				return
 			}
@@ -179,18 +190,11 @@ func (l *Leases) writeGroup(group []*Run, slots chan struct{}) {
 	}
 }
 
-// stuck tells that the result of a run cannot be written, and is tried again.
-func (l *Leases) stuck(x *Run, err error, began time.Time) {
-	first := !x.Stuck
-	x.Stuck = true
-	l.Stuck(x.lease.h, err, began, first)
-}
-
-// transition is how a lease ends. When the lease was lost, its outcome is another one than the
-// verdict's.
-type transition struct {
-	decide.Verdict
-	end store.LeaseEnd
+// stuck tells that a result cannot be written, and is tried again.
+func (l *Leases) stuck(r *Result, err error, began time.Time) {
+	first := !r.Stuck
+	r.Stuck = true
+	l.Stuck(r.handler, err, began, first)
 }
 
 // EndOf is the end of a lease by a verdict.
@@ -207,26 +211,26 @@ func EndOf(h *handler.Handler, r *store.Row, token string, v decide.Verdict) sto
 
 // write ends the leases in one transaction. A lease that is not there changes nothing, and is
 // logged; unknown: it may have ended by an earlier try, whose COMMIT got no answer.
-func (l *Leases) write(group []*transition, unknown bool) error {
+func (l *Leases) write(group []*Result, unknown bool) error {
 	ends := make([]*store.LeaseEnd, len(group))
-	for i, t := range group {
-		ends[i] = &t.end
+	for i, r := range group {
+		ends[i] = &r.end
 	}
 	if err := l.Store.EndLeases(ends); err != nil {
 		return err
 	}
-	for _, t := range group {
-		r := t.end.Row
+	for _, r := range group {
+		row := r.end.Row
 		switch {
-		case t.end.Held:
-			l.Report.Recorded([]*store.Row{r}, []decide.Verdict{t.Verdict})
+		case r.end.Held:
+			l.Report.Recorded([]*store.Row{row}, []decide.Verdict{r.Verdict})
 		case unknown:
-			t.Outcome = decide.Infrastructure
+			r.Outcome = decide.Infrastructure
 			l.Report.Log.Info("outbox: result already recorded or lease lost (COMMIT outcome unknown)",
-				"task_type", r.TaskType, "task_id", r.ID)
+				"task_type", row.TaskType, "task_id", row.ID)
 		default:
-			t.Outcome = decide.LeaseLost
-			l.logLost(r)
+			r.Outcome = decide.LeaseLost
+			l.logLost(row)
 		}
 	}
 	return nil

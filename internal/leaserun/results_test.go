@@ -17,13 +17,13 @@ func TestAnAbandonedResultDoesNotWaitForAWriteSlot(t *testing.T) {
 	s := &store.Store{Identity: &store.Identity{}}
 	l := New(Params{Store: s, Report: report.New(slog.New(slog.DiscardHandler), nil, s.Identity), Handling: t.Context(),
 		NewPace: func() pg.Pace { return pg.NewPace(&pg.Broadcast{}, func() {}) },
-		Ended:   func([]*Run) { close(told) }})
+		Ended:   func([]*Result) { close(told) }})
 	l.Abandon()
 	for range singleWrites {
 		l.results.writeSlots <- struct{}{}
 	}
-	x := &Run{leases: l, lease: lease{row: &store.Row{}}}
-	go l.writeGroup([]*Run{x}, l.results.writeSlots)
+	r := &Result{end: store.LeaseEnd{Row: &store.Row{}}, run: &Run{lease: lease{row: &store.Row{}}}}
+	go l.writeGroup([]*Result{r}, l.results.writeSlots)
 	select {
 	case <-told:
 	case <-time.After(10 * time.Second):

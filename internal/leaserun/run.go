@@ -27,19 +27,12 @@ type Run struct {
 	calledAt      time.Time
 	leaveSuspects func()        // a suspect: when it has ended
 	postponed     time.Duration // a suspect: as others run
-	next          transition
-	mayWait       bool // the transition, for its row: it has a transaction of its own
-	Stuck         bool // the transition was, by itself: Leases.Stuck has heard of it
+	result        Result
 
 	mu       sync.Mutex
 	returned bool // the handler has returned, or was abandoned
 	overdue  *time.Timer
 }
-
-func (x *Run) Handler() *handler.Handler { return x.lease.h }
-
-// Ordered reports whether its task has an ordering key.
-func (x *Run) Ordered() bool { return x.lease.row.Ordered() }
 
 // begin runs the task.
 func (x *Run) begin() {
@@ -100,7 +93,7 @@ func (x *Run) abandonLater() {
 	}
 }
 
-// finish queues the transition that the outcome asks for.
+// finish queues the result that the outcome asks for.
 func (x *Run) finish(out call.Result) {
 	one, log := &x.lease, x.leases.Report.Log
 	h, t := one.h, one.row
@@ -117,9 +110,8 @@ func (x *Run) finish(out call.Result) {
 			log.Error("outbox: RunAgain has no effect after Complete; return it from the function that Complete is given",
 				"task_type", h.Type, "task_id", t.ID)
 		}
-		x.next.Verdict = *end
-		x.ended()
-		x.leases.Ended([]*Run{x})
+		x.result = x.resultOf(*end)
+		x.leases.ended([]*Result{&x.result})
 		return
 	}
 	run := decide.NewRun(log, h, out)
@@ -128,17 +120,23 @@ func (x *Run) finish(out call.Result) {
 		run.Canceled = []int64{t.ID}
 	}
 	_, verdicts := run.Tasks([]*store.Row{t})
-	x.mayWait = out.Abandoned || one.completing.Load() > 0 // it may be in its Complete
-	x.end(verdicts[0])
+	x.result = x.resultOf(verdicts[0])
+	x.result.waits = out.Abandoned || one.completing.Load() > 0 // it may be in its Complete
+	x.leases.finish(&x.result)
 }
 
-// end queues the transition that ends the lease.
+func (x *Run) resultOf(v decide.Verdict) Result {
+	one := &x.lease
+	return Result{Verdict: v, handler: one.h, end: EndOf(one.h, one.row, one.token, v), run: x}
+}
+
+// end queues the result of a run whose handler was not called.
 func (x *Run) end(v decide.Verdict) {
-	x.next = transition{Verdict: v, end: EndOf(x.lease.h, x.lease.row, x.lease.token, v)}
-	x.leases.finish(x)
+	x.result = x.resultOf(v)
+	x.leases.finish(&x.result)
 }
 
-// ended is called when the transition is committed, or will not be.
+// ended is called when the result is committed, or will not be.
 func (x *Run) ended() {
 	x.lease.leave()
 	if x.leaveSuspects != nil {
@@ -147,7 +145,7 @@ func (x *Run) ended() {
 	if x.postponed > 0 {
 		x.leases.Report.Due.Postpone(x.postponed)
 	}
-	x.watch.Set(x.lease.row.ID, x.next.Verdict)
+	x.watch.Set(x.lease.row.ID, x.result.Verdict)
 	x.watch.Tell()
 }
 

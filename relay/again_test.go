@@ -13,7 +13,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -68,38 +68,29 @@ func TestATaskThatRunsAgainKeepsItsIDAndCountsIterations(t *testing.T) {
 }
 
 func TestABadPayloadForTheNextIterationIsAFailedAttempt(t *testing.T) {
-	needs.Long(t)
 	t.Parallel()
 	db, reg, wants := newDatabase(t), handlers.New(), map[string]string{}
-	again := func(p any) func(*outbox.Task[any]) error {
-		return func(task *outbox.Task[any]) error { return handlers.RunAgainWith[any](task, 0, p) }
-	}
 	for name, c := range map[string]struct {
 		result func(*outbox.Task[any]) error
 		want   string
 	}{
-		"no JSON":   {again(math.Inf(1)), "outbox: invalid payload"},
-		"too large": {again(strings.Repeat("x", 1000)), "outbox: payload too large"},
+		"no JSON": {func(task *outbox.Task[any]) error {
+			return handlers.RunAgainWith[any](task, 0, math.Inf(1))
+		}, "outbox: invalid payload"},
 		"of another task": {func(task *outbox.Task[any]) error {
 			return handlers.RunAgainWith[any](&outbox.Task[any]{ID: task.ID + 1000, Type: task.Type}, 0, 1)
 		}, "its payload is for task 10"},
 	} {
-		later, small := handlers.Backoff(constant(time.Hour)), outbox.MaxPayload(100)
-		registerTx(reg, outbox.NewTaskType[any]("TX "+name, small),
-			func(_ context.Context, _ *sql.Tx, task *outbox.Task[any]) error {
-				return c.result(task)
-			}, later)
-		handlers.Batch(reg, outbox.NewTaskType[any]("BATCH "+name, small), 3,
-			func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[any]) error {
-				return handlers.BatchError{tasks[0].ID: c.result(tasks[0])}
-			}, later)
-		handlers.Leased(reg, outbox.NewTaskType[any]("COMPLETE "+name, small),
-			func(ctx context.Context, task *outbox.Task[any]) error {
-				return task.Complete(ctx, func(*sql.Tx) error { return c.result(task) })
-			}, later)
-		for _, kind := range []string{"TX ", "BATCH ", "COMPLETE "} {
-			db.Do(t, `INSERT INTO outbox.task (task_type) VALUES ($1)`, kind+name)
-			wants[kind+name] = "1 0 {} handlers: RunAgainWith: " + c.want
+		for _, kind := range []string{"tx", "batch", "complete"} {
+			taskType := kind + " " + name
+			relaytest.Register(reg, kind, taskType, 3, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[any]) error {
+				if kind == "batch" {
+					return handlers.BatchError{tasks[0].ID: c.result(tasks[0])}
+				}
+				return c.result(tasks[0])
+			}, handlers.Backoff(constant(time.Hour)))
+			db.Do(t, `INSERT INTO outbox.task (task_type) VALUES ($1)`, taskType)
+			wants[taskType] = "1 0 {} handlers: RunAgainWith: " + c.want
 		}
 	}
 	once(t, db, reg, relay.Config{})

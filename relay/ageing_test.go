@@ -2,14 +2,15 @@ package relay_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -17,14 +18,8 @@ import (
 // claim takes the task that has been due longest, so the others run as well.
 func TestNoTaskWaitsForEverBehindOthersOfItsType(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
-		order relay.Order
-		kind  string
-	}{
-		"tx": {relay.InOrder, "tx"}, "group": {relay.InOrder, "group"}, "batch": {relay.InOrder,
-			"batch"}, "leased": {relay.InOrder, "leased"},
-		"tx in random order": {relay.Random, "tx"}, "leased in random order": {relay.Random, "leased"},
-	} {
+	for name, order := range map[string]relay.Order{"tx": relay.InOrder, "group": relay.InOrder, "batch": relay.InOrder,
+		"leased": relay.InOrder, "leased in random order": relay.Random} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			const tenants, most = 12, 1000 // ten runs for each task that is due would be 160
@@ -32,7 +27,7 @@ func TestNoTaskWaitsForEverBehindOthersOfItsType(t *testing.T) {
 			var mu sync.Mutex
 			recurring, ran := 0, map[int]int{} // how many had recurred before
 			reg := handlers.New()
-			ageing(reg, c.kind, func(task *outbox.Task[payload]) error {
+			ageing(reg, strings.Fields(name)[0], func(task *outbox.Task[payload]) error {
 				<-time.After(5 * time.Millisecond) // those that come back are ready before the others are done
 				mu.Lock()
 				defer mu.Unlock()
@@ -56,7 +51,7 @@ func TestNoTaskWaitsForEverBehindOthersOfItsType(t *testing.T) {
 				VALUES ('AGAIN', jsonb_build_object('n', $1::int), 0, NULL),
 				('AGAIN', jsonb_build_object('n', $2::int), 5, NULL), ('AGAIN', jsonb_build_object('n', $3::int), 0,
 				'key')`, fresh, lessUrgent, keyed)
-			run(t, db, reg, relay.Config{Workers: 1, Order: c.order})
+			run(t, db, reg, relay.Config{Workers: 1, Order: order})
 			db.Emptied(t, time.Minute)
 			mu.Lock()
 			defer mu.Unlock()
@@ -72,27 +67,23 @@ func TestNoTaskWaitsForEverBehindOthersOfItsType(t *testing.T) {
 
 // ageing registers a handler of the kind for the type AGAIN.
 func ageing(reg *handlers.Registry, kind string, f func(*outbox.Task[payload]) error) {
-	again, backoff := outbox.NewTaskType[payload]("AGAIN"), handlers.Backoff(constant(time.Millisecond))
-	tx := func(_ context.Context, _ *sql.Tx, task *outbox.Task[payload]) error { return f(task) }
-	switch kind {
-	case "tx":
-		handlers.Tx(reg, again, tx, backoff)
-	case "group":
-		handlers.Tx(reg, again, tx, backoff, handlers.GroupCommit(2, 0))
-	case "batch":
-		handlers.Batch(reg, again, 2, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
-			results := handlers.BatchError{}
-			for _, task := range tasks {
-				if err := f(task); err != nil {
-					results[task.ID] = err
-				}
-			}
-			if len(results) == 0 {
-				return nil
-			}
-			return results
-		}, backoff)
-	case "leased":
-		handlers.Leased(reg, again, func(_ context.Context, task *outbox.Task[payload]) error { return f(task) }, backoff)
+	options := []handlers.Option{handlers.Backoff(constant(time.Millisecond))}
+	if kind == "group" {
+		kind, options = "tx", append(options, handlers.GroupCommit(2, 0))
 	}
+	relaytest.Register(reg, kind, "AGAIN", 2, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
+		if kind != "batch" {
+			return f(tasks[0])
+		}
+		results := handlers.BatchError{}
+		for _, task := range tasks {
+			if err := f(task); err != nil {
+				results[task.ID] = err
+			}
+		}
+		if len(results) == 0 {
+			return nil
+		}
+		return results
+	}, options...)
 }

@@ -6,35 +6,11 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/relay"
 )
-
-// MaxElapsed counts to when the attempt failed, also where the relays were away when it was due.
-func TestMaxElapsedCountsWhileRelaysAreAway(t *testing.T) {
-	t.Parallel()
-	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			db := newDatabase(t)
-			db.Enqueue(t, kind, 1)
-			reg := handlers.New()
-			each(reg, kind, func(context.Context, *outbox.Task[payload]) error {
-				return errors.New("failed")
-			}, handlers.MaxElapsed(time.Hour), handlers.Backoff(constant(time.Minute)))
-			once(t, db, reg, relay.Config{Workers: 1})
-			db.wantRows(t, 1, `outbox.task WHERE state = 'scheduled' AND attempt = 1`)
-			// The first failure was two hours ago, and the next attempt due a minute later.
-			db.Do(t, `UPDATE outbox.task SET run_at = run_at - interval '2 hours', created_at = created_at - interval '2 hours',
-				timeline = jsonb_set(timeline, '{0,at}', to_jsonb((timeline -> 0 ->> 'at')::timestamptz - interval '2 hours'))`)
-			once(t, db, reg, relay.Config{Workers: 1})
-			db.wantRows(t, 1, `outbox.dead_task WHERE attempt = 2 AND reason = 'handler'`)
-		})
-	}
-}
 
 // A run that another living relay has in the journal may have lost its connection, which is no
 // attempt: it does not count before it is known to have been one.

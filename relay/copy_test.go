@@ -69,6 +69,7 @@ func runsNothing(t *testing.T, copied *database, tasks int, config relay.Config)
 	}
 }
 
+// The original goes on. A database whose origin is another gets that of the data.
 func TestARelayRunsNothingInARestoredDumpUntilItIsAdopted(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
@@ -77,22 +78,16 @@ func TestARelayRunsNothingInARestoredDumpUntilItIsAdopted(t *testing.T) {
 	config := relay.Config{Schedules: relay.Schedules{{Name: "often", Timing: relay.Every(time.Hour),
 		Task: outbox.NewTaskType[map[string]int]("TX").New(nil)}}}
 	copied := restored(t, db, pgtest.Database(t))
-	relaytest.Once(t, db.DB, all(), config) // the original goes on
+	url := relaytest.Migrated(t)
+	into := open(t, url)
+	into.Do(t, `CREATE TABLE effect (task_id bigint, attempt int); SELECT outbox.note_origin('')`)
+	into = restored(t, db, url, "--data-only", "--disable-triggers")
+	relaytest.Once(t, db.DB, all(), config)
 	if got := db.Int(t, `SELECT count(*) FROM effect`); got != 3 {
 		t.Errorf("%d effects of the original, want 3", got)
 	}
 	runsNothing(t, copied, 3, config)
-}
-
-// The database has an origin of its own, and gets that of the data.
-func TestARelayRunsNothingWhereTheDataOfAnotherDatabaseWereLoaded(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	db.Enqueue(t, "TX", 2)
-	url := relaytest.Migrated(t)
-	into := open(t, url)
-	into.Do(t, `CREATE TABLE effect (task_id bigint, attempt int); SELECT outbox.note_origin('')`)
-	runsNothing(t, restored(t, db, url, "--data-only", "--disable-triggers"), 2, relay.Config{})
+	runsNothing(t, into, 3, relay.Config{})
 }
 
 // A failover to a wrong place, or a restore under the relay.

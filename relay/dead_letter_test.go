@@ -60,16 +60,14 @@ func TestOnDeadIsCalledOnceForEachDeadLetter(t *testing.T) {
 		once(t, db, reg, relay.Config{OnDead: w.onDead}) // waits for the calls
 		var got, want []string
 		for _, d := range w.letters {
-			got = append(got, fmt.Sprintf("%d %s %s %d/%d %s %s", d.TaskID, d.Key, d.Type, d.Attempt, d.MaxAttempts, d.Reason,
-				d.Error))
+			got = append(got, fmt.Sprint(d.TaskID, d.Key, d.Type, d.Attempt, d.MaxAttempts, d.Reason, d.Error))
 		}
 		letters, _, err := relaytest.Admin(t, db.DB).DeadLetters(t.Context(), admin.Filter{}, admin.Page{Limit: 1000})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, d := range letters {
-			want = append(want, fmt.Sprintf("%d %s %s %d/%d %s %s", d.TaskID, d.Key, d.Type, d.Attempt, d.MaxAttempts, d.Reason,
-				d.LastError))
+			want = append(want, fmt.Sprint(d.TaskID, d.Key, d.Type, d.Attempt, d.MaxAttempts, d.Reason, d.LastError))
 		}
 		slices.Sort(got)
 		slices.Sort(want)
@@ -115,37 +113,5 @@ func TestOnDeadNeitherStopsNorSlowsTheRelay(t *testing.T) {
 	if n := w.count(); n > 1002 || r.Log.Count("panic: oops") != 1 ||
 		r.Log.Count("OnDead was not called for some dead letters") != 1 {
 		t.Errorf("%d calls, want 1,001; log:\n%s", n, r.Log.Tail())
-	}
-}
-
-func TestDeadLettersAreKeptForAsLongAsTheConfigSays(t *testing.T) {
-	needs.Long(t)
-	t.Parallel()
-	db := newDatabase(t)
-	const old = 2500
-	db.Enqueue(t, "X", old+10)
-	db.Do(t, `WITH gone AS (DELETE FROM outbox.task RETURNING task_id, payload)
-		INSERT INTO outbox.dead_task (task_id, run_at, created_at, died_at, priority, attempt, max_attempts, reason,
-		task_type, payload)
-		SELECT task_id, now(), now(), now() - CASE WHEN (payload->>'n')::int <= $1 THEN interval '61 minutes' ELSE interval
-		'59 minutes' END, 0, 1, 1, 'attempts', 'X', '{}'
-		  FROM gone`, old)
-	db.Do(t, `CREATE TABLE deleted (n int);
-		CREATE FUNCTION deleted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO deleted SELECT count(*)
-		FROM gone; RETURN NULL; END $$;
-		CREATE TRIGGER deleted AFTER DELETE ON outbox.dead_task REFERENCING OLD TABLE AS gone FOR EACH STATEMENT
-		EXECUTE FUNCTION deleted()`)
-	forever := run(t, db, all(), relay.Config{})
-	db.Enqueue(t, "TX", 100)
-	db.Emptied(t, 20*time.Second)
-	forever.Stop()
-	db.want(t, old+10, "dead letters with no retention", `SELECT count(*) FROM outbox.dead_task`)
-	run(t, db, all(), relay.Config{DeadRetention: time.Hour})
-	run(t, db, all(), relay.Config{DeadRetention: time.Hour})
-	db.becomes(t, 30*time.Second, 0, "the old ones are gone", `SELECT count(*) FROM outbox.dead_task
-		WHERE died_at < now() - interval '1 hour'`)
-	db.want(t, 10, "dead letters are left", `SELECT count(*) FROM outbox.dead_task`)
-	if n := db.Int(t, `SELECT max(n) FROM deleted`); n > 1000 {
-		t.Errorf("a statement deleted %d rows, want 1000 at most", n)
 	}
 }

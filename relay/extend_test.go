@@ -29,43 +29,38 @@ func TestExtendKeepsAHandlerBeyondItsTimeout(t *testing.T) {
 		"no heartbeat": {handlers.NoHeartbeat(5 * time.Second), context.Canceled, true},
 	} {
 		tests[name] = func(t *testing.T) {
-			onEachDriver(t, func(t *testing.T, db *database) {
-				ended := make(chan struct{})
-				run(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
-					defer close(ended)
-					derived, cancel := context.WithTimeout(ctx, time.Hour)
-					defer cancel()
-					begun, asked := time.Now(), db.Text(t, `SELECT clock_timestamp()`)
-					if err := task.Extend(ctx, 6*time.Second); err != nil {
-						t.Error(err)
-					}
-					db.wantRows(t, 1, `outbox.task WHERE leased_until >= $1::timestamptz + interval '6 s'`, asked)
-					if end, _ := derived.Deadline(); end.Before(begun.Add(6 * time.Second)) {
-						t.Errorf("the deadline of a derived context is %v after the extension by 6 s", end.Sub(begun))
-					}
-					if err := task.Extend(ctx, time.Millisecond); err != nil { // does not shorten
-						t.Error(err)
-					}
-					<-derived.Done()
-					if after := time.Since(begun); after < 6*time.Second || relaytest.Timing && after > 10*time.Second {
-						t.Errorf("it ended after %v, want 6 s", after)
-					}
-					cause, again := context.Cause(derived), task.Extend(context.Background(), time.Second)
-					if !errors.Is(ctx.Err(), c.err) || !errors.Is(derived.Err(), c.err) ||
-						errors.Is(cause, outbox.ErrLeaseLost) != c.lost {
-						t.Errorf("ended with %v, a derived context with %v, cause %v", ctx.Err(), derived.Err(), cause)
-					}
-					if again == nil || errors.Is(again, outbox.ErrLeaseLost) != c.lost {
-						t.Errorf("Extend after the end returned %v", again)
-					}
-					return ctx.Err()
-				}, c.opt, handlers.Backoff(constant(time.Hour)), handlers.NoJitter()), fastPoll)
-				db.Enqueue(t, "LEASED", 1)
-				<-ended
-				// The run was an attempt, also where the lease ran out: else it would go on for
-				// ever.
-				eventually(t, 10*time.Second, "the failure is recorded", func() bool { return db.taskState(t) == "scheduled 1" })
-			})
+			db, ended := newDatabase(t), make(chan struct{})
+			run(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
+				defer close(ended)
+				derived, cancel := context.WithTimeout(ctx, time.Hour)
+				defer cancel()
+				begun, asked := time.Now(), db.Text(t, `SELECT clock_timestamp()`)
+				if err := task.Extend(ctx, 6*time.Second); err != nil {
+					t.Error(err)
+				}
+				db.wantRows(t, 1, `outbox.task WHERE leased_until >= $1::timestamptz + interval '6 s'`, asked)
+				if end, _ := derived.Deadline(); end.Before(begun.Add(6 * time.Second)) {
+					t.Errorf("the deadline of a derived context is %v after the extension by 6 s", end.Sub(begun))
+				}
+				if err := task.Extend(ctx, time.Millisecond); err != nil { // does not shorten
+					t.Error(err)
+				}
+				<-derived.Done()
+				if after := time.Since(begun); after < 6*time.Second || relaytest.Timing && after > 10*time.Second {
+					t.Errorf("it ended after %v, want 6 s", after)
+				}
+				cause, again := context.Cause(derived), task.Extend(context.Background(), time.Second)
+				if !errors.Is(ctx.Err(), c.err) || !errors.Is(derived.Err(), c.err) || again == nil ||
+					errors.Is(cause, outbox.ErrLeaseLost) != c.lost || errors.Is(again, outbox.ErrLeaseLost) != c.lost {
+					t.Errorf("ended with %v, a derived context with %v, cause %v; Extend after the end: %v",
+						ctx.Err(), derived.Err(), cause, again)
+				}
+				return ctx.Err()
+			}, c.opt, handlers.Backoff(constant(time.Hour)), handlers.NoJitter()), fastPoll)
+			db.Enqueue(t, "LEASED", 1)
+			<-ended
+			// The run was an attempt, also where the lease ran out: else it would go on for ever.
+			eventually(t, 10*time.Second, "the failure is recorded", func() bool { return db.taskState(t) == "scheduled 1" })
 		}
 	}
 	relaytest.Together(t, tests)
@@ -113,35 +108,6 @@ func TestExtendAfterTheLossOfTheLease(t *testing.T) {
 	})
 }
 
-// A driver whose statement is cancelled may say no more than "bad connection".
-func TestExtendSaysWhyItEndedInTheMiddle(t *testing.T) {
-	needs.Long(t)
-	t.Parallel()
-	onEachDriver(t, func(t *testing.T, db *database) {
-		why := errors.New("the caller's own reason")
-		done := make(chan struct{})
-		run(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
-			defer close(done)
-			tx := db.begin(t)
-			defer tx.Rollback()
-			if _, err := tx.Exec(`SELECT FROM outbox.task FOR UPDATE`); err != nil { // so that Extend waits
-				return handlers.Dead(err)
-			}
-			short, cancel := context.WithTimeoutCause(ctx, 100*time.Millisecond, why)
-			defer cancel()
-			if err := task.Extend(short, time.Minute); !errors.Is(err, why) {
-				t.Errorf("Extend under a context that ended: %v, want %v", err, why)
-			}
-			if err := task.Extend(ctx, time.Minute); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("Extend at the handler's timeout: %v, want %v", err, context.DeadlineExceeded)
-			}
-			return nil
-		}, handlers.Timeout(2*time.Second)), fastPoll)
-		db.Enqueue(t, "LEASED", 1)
-		<-done
-	})
-}
-
 func TestExtendRefusesWhatItCannotDo(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
@@ -156,6 +122,14 @@ func TestExtendRefusesWhatItCannotDo(t *testing.T) {
 		if err := task.Extend(ended, time.Second); !errors.Is(err, context.Canceled) {
 			t.Errorf("with a context that has ended: %v", err)
 		}
+		// A driver whose statement is cancelled may say no more than "bad connection".
+		why, release := errors.New("the caller's own reason"), hold(t, db, `SELECT FROM outbox.task FOR UPDATE`)
+		short, end := context.WithTimeoutCause(ctx, 100*time.Millisecond, why)
+		if err := task.Extend(short, time.Second); !errors.Is(err, why) {
+			t.Errorf("under a context that ended in the middle: %v, want %v", err, why)
+		}
+		end()
+		release()
 		if err := task.Extend(ctx, outbox.MaxTimeout); err != nil {
 			t.Errorf("without a timeout: %v", err)
 		}

@@ -16,52 +16,84 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// I4: a relay that lives after all loses the leases that an operator handed back.
+// staleEnds are how the handler of a lost lease may end.
+var staleEnds = []func(ctx context.Context, task *outbox.Task[payload]) error{
+	leasedEffect,
+	func(context.Context, *outbox.Task[payload]) error { return nil },
+	func(context.Context, *outbox.Task[payload]) error { return errors.New("stale") },
+	func(context.Context, *outbox.Task[payload]) error { return handlers.Dead(errors.New("stale")) },
+	func(context.Context, *outbox.Task[payload]) error { return handlers.Snooze(time.Hour) },
+}
+
+// F6, F7, I4: a relay that lives after all loses the leases that an operator handed back. Whatever its
+// handlers then do changes nothing, while another relay has run half of the tasks and runs the others.
 func TestHandBackTakesTheLeasesOfARelayAtOnce(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()
-	onEachDriver(t, func(t *testing.T, db *database) {
-		const tasks = 4
-		causes, begun := make(chan error, tasks), make(chan struct{}, tasks)
-		var ends atomic.Int32
-		release := make(chan struct{})
-		stale := run(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
-			begun <- struct{}{}
-			<-ctx.Done()
-			causes <- context.Cause(ctx)
+	db := newDatabase(t)
+	tasks := 2 * len(staleEnds)
+	causes, begun := make(chan error, tasks), make(chan struct{}, tasks)
+	var lost atomic.Int32
+	end, release := make(chan struct{}), make(chan struct{})
+	stale := run(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
+		begun <- struct{}{}
+		<-ctx.Done()
+		causes <- context.Cause(ctx)
+		<-end
+		err := staleEnds[task.Payload.N%len(staleEnds)](context.WithoutCancel(ctx), task)
+		if errors.Is(err, outbox.ErrLeaseLost) {
+			lost.Add(1)
+		}
+		return err
+	}), relay.Config{Workers: tasks, PollInterval: 100 * time.Millisecond})
+	db.Enqueue(t, "LEASED", tasks)
+	for range tasks {
+		<-begun
+	}
+	id := db.Text(t, `SELECT relay_id FROM outbox.relay`)
+	db.Do(t, dead(someUUID, "4 minutes"))
+	db.Do(t, `INSERT INTO outbox.task (task_type, state, attempt, relay_id, lease_token)
+		VALUES ('OTHER', 'leased', 1, $1, $1)`, someUUID)
+	at := time.Now()
+	if n, err := relaytest.Admin(t, db.DB).HandBack(t.Context(), strings.ToUpper(id)); n != int64(tasks) || err != nil {
+		t.Fatalf("HandBack: %d, %v; want %d", n, err, tasks)
+	}
+	for range tasks {
+		if cause := <-causes; !errors.Is(cause, outbox.ErrLeaseLost) {
+			t.Errorf("a handler's context ended by %v, want ErrLeaseLost", cause)
+		}
+	}
+	if d := time.Since(at); relaytest.Timing && d > 6*time.Second {
+		t.Errorf("they ended after %v, want a heartbeat", d)
+	}
+	run(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
+		if task.Payload.N/len(staleEnds)%2 == 1 {
 			<-release
-			n := int(ends.Add(1)) - 1
-			return relaytest.StaleEnds[n%len(relaytest.StaleEnds)](context.WithoutCancel(ctx), task)
-		}), relay.Config{Workers: tasks, PollInterval: 100 * time.Millisecond})
-		db.Enqueue(t, "LEASED", tasks)
-		for range tasks {
-			<-begun
 		}
-		id := db.Text(t, `SELECT relay_id FROM outbox.relay`)
-		db.Do(t, `INSERT INTO outbox.task (task_type, state, attempt, relay_id, lease_token)
-			VALUES ('OTHER', 'leased', 1, $1, $1)`, someUUID)
-		at := time.Now()
-		if n, err := relaytest.Admin(t, db.DB).HandBack(t.Context(), strings.ToUpper(id)); n != tasks || err != nil {
-			t.Fatalf("HandBack: %d, %v; want %d", n, err, tasks)
-		}
-		for range tasks {
-			if cause := <-causes; !errors.Is(cause, outbox.ErrLeaseLost) {
-				t.Errorf("a handler's context ended by %v, want ErrLeaseLost", cause)
-			}
-		}
-		if d := time.Since(at); relaytest.Timing && d > 6*time.Second {
-			t.Errorf("they ended after %v, want a heartbeat", d)
-		}
-		other := run(t, db, leased(leasedEffect), fastPoll)
-		db.becomes(t, 20*time.Second, tasks, "another relay has done them", `SELECT count(*) FROM effect`)
-		close(release)
-		stale.Stop()
-		other.Stop()
-		stale.Log.Want(t, tasks, "level=WARN msg=\"outbox: a lease was ")
-		db.OnceEach(t, tasks)
-		db.wantText(t, "leased 1", `SELECT string_agg(state || ' ' || attempt, ', ') FROM outbox.task`)
-		db.want(t, tasks, "effects of second attempts", `SELECT count(*) FROM effect WHERE attempt = 2`)
-	})
+		return leasedEffect(ctx, task)
+	}), relay.Config{Workers: tasks, PollInterval: 100 * time.Millisecond})
+	db.becomes(t, 20*time.Second, tasks/2, "another relay has run half of them", `SELECT count(*) FROM effect`)
+	db.becomes(t, 20*time.Second, tasks/2+1, "and runs the others", `SELECT count(*) FROM outbox.task
+		WHERE state = 'leased'`)
+	before := db.tasks(t)
+	close(end)
+	stale.Stop()
+	if after := db.tasks(t); after != before || int(lost.Load()) != tasks/len(staleEnds) {
+		t.Errorf("%d stale completions got ErrLeaseLost; the tasks were\n%s\nand are\n%s", lost.Load(), before, after)
+	}
+	stale.Log.Want(t, tasks, "level=WARN msg=\"outbox: a lease was ")
+	close(release)
+	db.becomes(t, 20*time.Second, tasks, "they are done", `SELECT count(*) FROM effect`)
+	db.OnceEach(t, tasks)
+	db.want(t, 0, "effects are not of the second attempt", `SELECT count(*) FROM effect WHERE attempt <> 2`)
+	db.becomes(t, 20*time.Second, "leased 1", "the other relay's", `SELECT string_agg(state || ' ' || attempt, ', ')
+		FROM outbox.task`)
+}
+
+// tasks is all there is in the table of tasks.
+func (db *database) tasks(t testing.TB) string {
+	t.Helper()
+	return db.Text(t, `SELECT json_agg(t ORDER BY task_id) FROM outbox.task t`)
 }
 
 // "Work that survives a database restart": the lease and the result do, and the run is the only
@@ -87,14 +119,14 @@ func TestALeasedRunSurvivesARestartOfTheServer(t *testing.T) {
 	for range 4 {
 		<-begun
 	}
-	before := db.Tasks(t)
+	before := db.tasks(t)
 	for _, mode := range []string{"fast", "immediate"} {
 		if err := errors.Join(server.Stop(mode), server.Start(context.Background())); err != nil {
 			t.Fatal(err)
 		}
 		db.reachable(t)
 	}
-	if after := db.Tasks(t); after != before {
+	if after := db.tasks(t); after != before {
 		t.Errorf("the leases changed: %s, before %s", after, before)
 	}
 	close(restarted)

@@ -55,7 +55,7 @@ func TestATypeWhoseClaimsAreRefusedDoesNotStopOthers(t *testing.T) {
 	db.Emptied(t, 10*time.Second)
 }
 
-// A poll promotes tasks of all types.
+// A poll promotes tasks of all types. What is ready runs, of this type as well.
 func TestATypeWhoseTasksCannotBePromotedDoesNotStopOthers(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(*testing.T){}
@@ -73,42 +73,23 @@ func TestATypeWhoseTasksCannotBePromotedDoesNotStopOthers(t *testing.T) {
 			db.keep(t, `BEFORE UPDATE ON outbox.task`, `OLD.state = '`+state+`'`)
 			db.Do(t, `INSERT INTO outbox.task `+c.insert)
 			r := run(t, db, all(), relay.Config{PollInterval: 50 * time.Millisecond})
-			eventually(t, 10*time.Second, "the refusal is logged", func() bool { return r.Log.Count(c.log) > 0 })
-			for range 5 {
-				db.Enqueue(t, "BATCH", 1)
-				db.doneOf(t, "BATCH")
-			}
-			r.Log.Want(t, 1, c.log)
-			r.Log.Want(t, 0, outageBegins)
 			eventually(t, 20*time.Second, "Health says so", func() bool { return errors.Is(r.Health(), c.health) })
 			if text := r.Health().Error(); !strings.Contains(text, "SQLSTATE P0001") {
 				t.Errorf("Health: %s; want the SQLSTATE", text)
 			}
+			for range 5 {
+				db.Enqueue(t, "TX", 1)
+				db.Enqueue(t, "BATCH", 1)
+				db.becomes(t, 20*time.Second, 1, "ready tasks are done", `SELECT count(*) FROM outbox.task`)
+			}
+			r.Log.Want(t, 1, c.log)
+			r.Log.Want(t, 0, outageBegins)
 			db.Do(t, `DROP TRIGGER keep ON outbox.task`)
 			db.Emptied(t, 20*time.Second)
 			eventually(t, 20*time.Second, "Health is well again", func() bool { return r.Health() == nil })
 		}
 	}
 	relaytest.Together(t, tests)
-}
-
-// What is ready of a type runs, though what is due of it cannot be promoted.
-func TestReadyTasksRunThoughDueOnesCannotBePromoted(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	db.keep(t, `BEFORE UPDATE ON outbox.task`, `OLD.state = 'scheduled'`)
-	db.Do(t, `INSERT INTO outbox.task (task_type, state) VALUES ('TX', 'scheduled')`)
-	r := run(t, db, all(), relay.Config{PollInterval: 10 * time.Millisecond})
-	eventually(t, 20*time.Second, "Health names the type", func() bool {
-		return errors.Is(r.Health(), relay.ErrTypeFails)
-	})
-	for range 3 {
-		db.Enqueue(t, "TX", 5)
-		db.becomes(t, 20*time.Second, 0, "ready tasks are done", `SELECT count(*) FROM outbox.task WHERE state = 'ready'`)
-	}
-	db.Do(t, `DROP TRIGGER keep ON outbox.task`)
-	db.Emptied(t, 20*time.Second)
-	eventually(t, 20*time.Second, "Health is well again", func() bool { return r.Health() == nil })
 }
 
 // The journal writes the runs of several types in one statement.

@@ -1,17 +1,12 @@
 package relay_test
 
 import (
-	"context"
-	"database/sql"
 	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/lib/pq"
-	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/store"
-	"github.com/txoutbox/outbox/relay"
 )
 
 // A place is a hint: a task that was moved is ended all the same, and one that is at its place by
@@ -39,41 +34,4 @@ func TestEndsOfLeasesFollowTheTaskAndNotItsPlace(t *testing.T) {
 		`SELECT string_agg(f::text, ' ') FROM (`+store.FinishSQL+`) f (f)`,
 		ids, places, pq.Array([]string{someUUID, strings.Replace(someUUID, "0", "1", 1)}), "{1,1,2,2}")
 	db.want(t, "2 3 4", "left", `SELECT string_agg((task_id - $1)::text, ' ' ORDER BY task_id) FROM outbox.task`, first)
-}
-
-// A claim's tasks come as lines of one text.
-func TestLeasedTasksArriveAsTheyWereEnqueued(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	type odd struct{ Text string }
-	texts := []string{"", "a\tb\nc\r\\n\\t\"'$1", strings.Repeat("é\t", 40_000), "\u2028\u0001 end"}
-	kind := outbox.NewTaskType[odd]("ODD")
-	db.inTx(t, func(tx *sql.Tx) error {
-		for i, text := range texts {
-			if _, err := kind.Enqueue(t.Context(), tx, odd{text},
-				outbox.Headers(map[string]string{"n": fmt.Sprint(i) + "\t\n"})); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	db.Do(t, `UPDATE outbox.task SET last_error = E'one\ttwo\nthree', created_at = run_at - interval '1 hour'`)
-	seen := make(chan outbox.Task[odd], len(texts))
-	reg := handlers.New()
-	handlers.Leased(reg, kind, func(_ context.Context, task *outbox.Task[odd]) error {
-		seen <- *task
-		return nil
-	})
-	once(t, db, reg, relay.Config{Workers: 10})
-	close(seen)
-	got := map[string]outbox.Task[odd]{}
-	for task := range seen {
-		got[task.Payload.Text] = task
-	}
-	for i, text := range texts {
-		if task := got[text]; task.LastError != "one\ttwo\nthree" || task.Headers["n"] != fmt.Sprint(i)+"\t\n" ||
-			task.RunAt.Sub(task.CreatedAt).Hours() != 1 || task.Attempt != 1 {
-			t.Errorf("task %d: %.300v", i, task)
-		}
-	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -29,23 +30,22 @@ func TestALimitOfOneRelayHolds(t *testing.T) {
 	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
 		for name, limit := range map[string]handlers.Option{"relay": handlers.MaxRunning(2),
 			"total": handlers.MaxRunningTotal(2)} {
-			if !relaytest.Long && (kind == "BATCH") != (name == "relay") { // each kind with one of them
+			if !relaytest.Long && (kind == "TX") != (name == "relay") { // each kind with one of them
 				continue
 			}
 			t.Run(kind+" "+name, func(t *testing.T) {
 				db, reg := newDatabase(t), handlers.New()
 				db.Enqueue(t, kind, 60)
-				want := int64(2)
-				if kind == "BATCH" {
-					want = 1 // a call runs its tasks one after the other, and there is one batch
-				}
 				var running inside
 				full, markFull := context.WithCancel(t.Context()) // full ends once the limit is reached
 				defer markFull()
-				call := func(ctx context.Context, _ *outbox.Task[payload]) error {
+				call := func(ctx context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
+					if len(tasks) > 1 {
+						return errAlways // they run one by one, each with a slot
+					}
 					running.enter()
 					defer running.now.Add(-1)
-					if running.now.Load() >= want {
+					if running.now.Load() >= 2 {
 						markFull()
 					}
 					select {
@@ -56,69 +56,44 @@ func TestALimitOfOneRelayHolds(t *testing.T) {
 					<-time.After(5 * time.Millisecond)
 					return nil
 				}
-				each(reg, kind, call, limit)
+				relaytest.Register(reg, strings.ToLower(kind), kind, 100, call, limit)
 				other := newProbe(reg, "OTHER")
 				r := run(t, db, reg, relay.Config{Workers: 10})
 				other.measure(t, db, 3, time.Millisecond)
 				db.Emptied(t, 20*time.Second)
 				r.Stop()
-				if n := running.most.Load(); n != want {
-					t.Errorf("at most %d ran at once, want %d", n, want)
+				if n := running.most.Load(); n != 2 {
+					t.Errorf("at most %d ran at once, want 2", n)
 				}
 			})
 		}
 	}
 }
 
-// The members of a failed batch run one by one, each with a slot.
-func TestAFailedBatchOfALimitedTypeRunsOneByOne(t *testing.T) {
-	needs.Long(t)
-	t.Parallel()
-	db, reg := newDatabase(t), handlers.New()
-	db.Enqueue(t, "BATCH", 20)
-	handlers.Batch(reg, typeBatch, 20, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-		if len(tasks) > 1 {
-			return errAlways
-		}
-		return batchEffect(ctx, tx, tasks)
-	}, handlers.MaxRunningTotal(1))
-	for range 3 {
-		run(t, db, reg, relay.Config{PollInterval: 100 * time.Millisecond})
-	}
-	db.Emptied(t, 20*time.Second)
-	db.OnceEach(t, 20)
-}
-
 // Slots need not be freed by anybody: whatever ends a lease frees them.
 func TestASlotIsFreeOnceTheLeaseThatItNamesIsOver(t *testing.T) {
-	needs.Long(t)
 	t.Parallel()
-	for name, c := range map[string]struct {
-		end  string
-		runs int // of the other task
-	}{
-		"completed": {`DELETE FROM outbox.task WHERE task_id = 1`, 1},
-		"taken over": {`UPDATE outbox.task SET state = 'scheduled', relay_id = NULL, lease_token = NULL,
-			run_at = now() + interval '1 h' WHERE task_id = 1`, 1},
-		"stolen":  {`UPDATE outbox.task SET lease_token = gen_random_uuid() WHERE task_id = 1`, 1},
-		"nothing": {`SELECT 1`, 0},
+	db := newDatabase(t)
+	for end, free := range map[string]int{
+		`DELETE FROM outbox.task`: 1,
+		`UPDATE outbox.task SET state = 'scheduled', relay_id = NULL, lease_token = NULL`: 1,
+		`UPDATE outbox.task SET lease_token = gen_random_uuid()`:                          1,
+		`SELECT 1`: 0,
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := newDatabase(t)
-			db.Enqueue(t, "LEASED", 2)
-			db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types)
-				VALUES ($1, 'h', 1, now() + interval '5 minutes', '{}')`, someUUID)
-			db.Do(t, `UPDATE outbox.task SET state = 'leased', attempt = 1, relay_id = $1, lease_token = $1 WHERE task_id = 1`,
-				someUUID)
-			db.Do(t, `INSERT INTO outbox.slot (task_type, slot, task_id, lease_token) VALUES ('LEASED', 1, 1, $1)`, someUUID)
-			db.Do(t, c.end)
-			once(t, db, leased(leasedEffect, handlers.MaxRunningTotal(1)), relay.Config{})
-			db.want(t, c.runs, "runs of the second task", `SELECT count(*) FROM effect WHERE task_id = 2`)
-			db.Do(t, `TRUNCATE outbox.task`)
-		})
+		db.Do(t, emptyAll+`INSERT INTO outbox.task_type (task_type, max_running) VALUES ('LEASED', 1);
+			INSERT INTO outbox.slot (task_type, slot) VALUES ('LEASED', 1)`)
+		db.Do(t, fillSlot, someUUID)
+		db.Do(t, end)
+		if got := changed(t, db, "", statements["lock slots"], "LEASED", 1, "10000"); got != free {
+			t.Errorf("after %s the claim got %d slots, want %d", end, got, free)
+		}
 	}
 }
+
+const fillSlot = `WITH leased AS (
+	  INSERT INTO outbox.task (task_type, state, attempt, relay_id, lease_token) VALUES ('LEASED', 'leased', 1, $1, $1)
+	  RETURNING *)
+	UPDATE outbox.slot s SET task_id = leased.task_id, lease_token = leased.lease_token FROM leased`
 
 // Another claim fills a slot after this one's snapshot, which shows it free and not the lease that is in it by now.
 func TestASlotThatIsFilledWhileAClaimReachesItIsNotFree(t *testing.T) {
@@ -138,10 +113,7 @@ func TestASlotThatIsFilledWhileAClaimReachesItIsNotFree(t *testing.T) {
 			go func() { locked <- changed(t, db, "", statements["lock slots"], "LEASED", 1, "10000") }()
 			eventually(t, 20*time.Second, "the claim is at the gate", func() bool { return db.waitsAtAGate(t) })
 			if free == 0 {
-				db.Do(t, `WITH leased AS (
-					  INSERT INTO outbox.task (task_type, state, attempt, relay_id, lease_token) VALUES ('LEASED', 'leased', 1, $1, $1)
-					  RETURNING *)
-					UPDATE outbox.slot s SET task_id = leased.task_id, lease_token = leased.lease_token FROM leased`, someUUID)
+				db.Do(t, fillSlot, someUUID)
 			}
 			open()
 			if got := <-locked; got != free {

@@ -1,6 +1,7 @@
 package relay_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -14,35 +15,27 @@ import (
 func TestBadSchedulesAreRefusedByNew(t *testing.T) {
 	t.Parallel()
 	db := open(t, "postgres://nobody@localhost:1/none")
-	good := relaytest.TypeFired.New(payload{})
-	for want, s := range map[string]relay.Schedules{
-		`Config.Schedules[0] "": Name: it is empty`: {{Timing: relay.Every(yearly), Task: good}},
-		`Config.Schedules[1] "a": there are two of this Name`: {{Name: "a",
-			Timing: relay.Every(yearly), Task: good}, {Name: "a", Timing: relay.Every(yearly), Task: good}},
-		`Config.Schedules[0] "a\n": Name: '\n' does not print`: {{Name: "a\n",
-			Timing: relay.Every(yearly), Task: good}},
-		`Name: 129 bytes, at most 128`: {{Name: strings.Repeat("a", 129), Timing: relay.Every(yearly), Task: good}},
-		`Config.Schedules[0] "a": Timing: it is nil`: {{Name: "a",
-			Task: good}},
-		`Config.Schedules[0] "a": Spec: it is empty: give the text of the cron expression`: {{Name: "a",
-			Timing: nextFunc(relay.Every(yearly).Next), Task: good}},
-		`Config.Schedules[0] "a": the Timing Every(0s) must be at least 10ms, in whole microseconds`: {{Name: "a",
-			Timing: relay.Every(0), Task: good}},
-		`Config.Schedules[0] "a": the Timing Every(-1s) must be at least 10ms, in whole microseconds`: {{Name: "a",
-			Timing: relay.Every(-time.Second), Task: good}},
-		`Timing: its Next panicked: panic: boom`: {{Name: "a",
-			Timing: nextFunc(func(time.Time) time.Time { panic("boom") }), Spec: "1", Task: good}},
-		`Config.Schedules[0] "a": the CatchUp 7 must be CatchUpOnce or CatchUpAll`: {{Name: "a",
-			Timing: relay.Every(yearly), Task: good, CatchUp: 7}},
-		`Config.Schedules[0] "a": Spec: '\x00' does not print`: {{Name: "a",
-			Timing: relay.Every(yearly), Task: good, Spec: "\x00"}},
-		`Config.Schedules[0] "a": Task: outbox: invalid task type: it is empty`: {{Name: "a",
-			Timing: relay.Every(yearly)}},
-		`Config.Schedules[0] "a": Task: outbox: invalid payload`: {{Name: "a",
-			Timing: relay.Every(yearly), Task: outbox.NewTask{Type: "A", Payload: func() {}}}},
-		`Config.Schedules[0] "a": Task: outbox: invalid option: Priority(99999): must be between -32`: {{Name: "a",
-			Timing: relay.Every(yearly), Task: relaytest.TypeFired.New(payload{}, outbox.Priority(99999))}},
+	good, year := relaytest.TypeFired.New(payload{}), relay.Every(yearly)
+	for want, one := range map[string]relay.Schedule{
+		`Name: it is empty`:             {Timing: year, Task: good},
+		`Name: '\n' does not print`:     {Name: "a\n", Timing: year, Task: good},
+		`Name: 129 bytes, at most 128`:  {Name: strings.Repeat("a", 129), Timing: year, Task: good},
+		`there are two of this Name`:    {Name: "twice", Timing: year, Task: good},
+		`Timing: it is nil`:             {Name: "a", Task: good},
+		`Spec: it is empty: give the`:   {Name: "a", Timing: nextFunc(year.Next), Task: good},
+		`Spec: '\x00' does not print`:   {Name: "a", Timing: year, Task: good, Spec: "\x00"},
+		`the Timing Every(0s) must be`:  {Name: "a", Timing: relay.Every(0), Task: good},
+		`the Timing Every(-1s) must be`: {Name: "a", Timing: relay.Every(-time.Second), Task: good},
+		`the CatchUp 7 must be`:         {Name: "a", Timing: year, Task: good, CatchUp: 7},
+		`Task: outbox: invalid task ty`: {Name: "a", Timing: year},
+		`Task: outbox: invalid payload`: {Name: "a", Timing: year, Task: outbox.NewTask{Type: "A", Payload: func() {}}},
+		`Task: outbox: invalid option`: {Name: "a", Timing: year,
+			Task: relaytest.TypeFired.New(payload{}, outbox.Priority(99999))},
+		`Timing: its Next panicked: panic: boom`: {Name: "a", Spec: "1", Task: good,
+			Timing: nextFunc(func(time.Time) time.Time { panic("boom") })},
 	} {
+		s := relay.Schedules{{Name: "twice", Timing: year, Task: good}, one}
+		want = fmt.Sprintf("Config.Schedules[1] %.32q: %s", one.Name, want)
 		_, err := relay.New(db.DB, idle(), relay.Config{Schedules: s})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -42,28 +41,6 @@ const (
 	weekly = 168 * time.Hour
 	yearly = 8760 * time.Hour
 )
-
-func TestAnIdleRelayFiresWithoutAPoll(t *testing.T) {
-	needs.Long(t)
-	t.Parallel()
-	db := newDatabase(t)
-	db.CreateFired(t)
-	config := scheduled(relay.Schedule{Name: "tick", Timing: relay.Every(300 * time.Millisecond)})
-	config.PollInterval = time.Minute
-	run(t, db, relaytest.FiredAt(), config)
-	quick(t, .5, 50*time.Millisecond, func() (late delays) {
-		db.Do(t, `DELETE FROM fired`)
-		eventually(t, 30*time.Second, "six firings", func() bool { return db.Int(t, `SELECT count(*) FROM fired`) >= 6 })
-		for i := range 6 {
-			us := db.Int(t, `SELECT (extract(epoch FROM at - run_at) * 1000000)::bigint FROM fired ORDER BY at OFFSET $1 LIMIT 1`, i)
-			if us < 0 {
-				t.Errorf("%d µs before its time", -us)
-			}
-			late = append(late, time.Duration(us)*time.Microsecond)
-		}
-		return late
-	})
-}
 
 // No client's clock matters: with a database whose clock is three hours behind, all times are three hours back.
 func TestTheTimesOfFiringsAreTheDatabases(t *testing.T) {

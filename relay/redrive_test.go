@@ -141,39 +141,34 @@ func TestRedriveAndEnqueueManyOfTheSameKeysDoNotDeadlock(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
-	const keys = 60
-	tasks := make([]outbox.NewTask, 0, 2*keys)
-	for n := range keys {
-		tasks = append(tasks, outbox.NewTask{Type: "X", Payload: payload{N: n},
-			Options: []outbox.Option{outbox.UniquePayload()}},
-			outbox.NewTask{Type: "X", Options: []outbox.Option{outbox.Unique(fmt.Sprint(n))}})
+	client := relaytest.Admin(t, db.DB)
+	var tasks []outbox.NewTask
+	for n := range 60 {
+		for _, unique := range []outbox.Option{outbox.UniquePayload(), outbox.Unique(fmt.Sprint(n))} {
+			tasks = append(tasks, outbox.NewTask{Type: "X", Payload: payload{N: n}, Options: []outbox.Option{unique}})
+		}
 	}
-	many := func(t testing.TB) error {
+	many := func() {
 		shuffled := slices.Clone(tasks)
 		rand.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
-		return outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
+		err := outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
 			_, err := outbox.EnqueueMany(t.Context(), tx, shuffled)
 			return err
 		})
+		if err != nil {
+			t.Error(err)
+		}
 	}
 	for range 25 {
 		db.Do(t, `DELETE FROM outbox.task`)
-		if err := many(t); err != nil {
-			t.Fatal(err)
-		}
+		many()
 		db.Do(t, `WITH gone AS (DELETE FROM outbox.task RETURNING *)
 			INSERT INTO outbox.dead_task (task_id, run_at, created_at, priority, attempt, max_attempts, reason, task_type,
 			payload, unique_key)
 			SELECT task_id, run_at, created_at, 0, 1, 1, 'handler', task_type, payload, unique_key FROM gone`)
 		var all sync.WaitGroup
-		for range 2 {
-			all.Go(func() {
-				if err := many(t); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		client := relaytest.Admin(t, db.DB)
+		all.Go(many)
+		all.Go(many)
 		if _, _, err := client.EveryPage(t.Context(), client.Redrive, admin.Filter{All: true}, 0); err != nil {
 			t.Error(err)
 		}

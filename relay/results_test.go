@@ -45,29 +45,31 @@ func eachKind(t *testing.T, test func(t *testing.T, kind string, db *database)) 
 
 func TestAResultSaysWhatBecomesOfTheTaskHoweverItIsWrapped(t *testing.T) {
 	boom := errors.New("boom")
+	results := map[string]struct {
+		result error
+		want   string // before the result's text
+	}{
+		"Snooze":       {handlers.Snooze(5 * time.Minute), "0 scheduled 5 min"},
+		"SnoozeWith":   {handlers.SnoozeWith(5*time.Minute, boom), "0 scheduled 5 min: "},
+		"error":        {boom, "1 scheduled 60 min: "},
+		"RetryAfter":   {handlers.RetryAfter(7*time.Minute, boom), "0 scheduled 7 min: "},
+		"Discard":      {handlers.Discard(boom), "done"},
+		"Dead":         {handlers.Dead(boom), "1 dead by handler: "},
+		"Dead_of_nil":  {handlers.Dead(nil), "done"},
+		"Retry_of_nil": {handlers.RetryAfter(time.Minute, nil), "done"},
+	}
 	eachKind(t, func(t *testing.T, kind string, db *database) {
 		reg, wants := handlers.New(), map[string]string{}
-		for name, c := range map[string]struct {
-			result error
-			want   string // %s is the result's text
-		}{
-			"Snooze":       {handlers.Snooze(5 * time.Minute), "0 scheduled 5 min: "},
-			"SnoozeWith":   {handlers.SnoozeWith(5*time.Minute, boom), "0 scheduled 5 min: %s"},
-			"error":        {boom, "1 scheduled 60 min: %s"},
-			"RetryAfter":   {handlers.RetryAfter(7*time.Minute, boom), "0 scheduled 7 min: %s"},
-			"Discard":      {handlers.Discard(boom), "done"},
-			"Dead":         {handlers.Dead(boom), "1 dead by handler: %s"},
-			"Dead_of_nil":  {handlers.Dead(nil), "done"},
-			"Retry_of_nil": {handlers.RetryAfter(time.Minute, nil), "done"},
-		} {
-			for wrapped, result := range map[string]error{"plain": c.result,
-				"wrapped": fmt.Errorf("while testing: %w", c.result), "joined": errors.Join(errors.New("also"), c.result)} {
-				if c.result == nil && wrapped != "plain" {
-					continue
-				}
+		for name, c := range results {
+			all := map[string]error{"plain": c.result}
+			if c.result != nil {
+				all["wrapped"] = fmt.Errorf("while testing: %w", c.result)
+				all["joined"] = errors.Join(errors.New("also"), c.result)
+			}
+			for wrapped, result := range all {
 				key := name + " " + wrapped
-				if wants[key] = c.want; strings.Contains(c.want, "%s") {
-					wants[key] = fmt.Sprintf(c.want, result)
+				if wants[key] = c.want; strings.HasSuffix(c.want, ": ") {
+					wants[key] += result.Error()
 				}
 				kinds[kind](reg, key, func(*outbox.Task[payload]) error {
 					return result
@@ -79,7 +81,7 @@ func TestAResultSaysWhatBecomesOfTheTaskHoweverItIsWrapped(t *testing.T) {
 		once(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
 		for key, want := range wants {
 			db.want(t, want, key, `SELECT CASE WHEN t.task_id IS NOT NULL THEN t.attempt || ' ' || t.state || ' ' ||
-				round(extract(epoch FROM t.run_at - clock_timestamp()) / 60) || ' min: ' || COALESCE(t.last_error, '')
+				round(extract(epoch FROM t.run_at - clock_timestamp()) / 60) || ' min' || COALESCE(': ' || t.last_error, '')
 				WHEN d.task_id IS NOT NULL THEN d.attempt || ' dead by ' || reason || ': ' || d.last_error ELSE 'done' END
 				FROM seen LEFT JOIN outbox.task t USING (task_id) LEFT JOIN outbox.dead_task d USING (task_id)
 				WHERE seen.task_type = $1`, key)
@@ -143,11 +145,12 @@ func TestRetriesAndDeadLettersKeepWhatTheTaskIs(t *testing.T) {
 	const identity = `SELECT json_build_array(task_id, task_type, payload::text, headers::text, priority, created_at::text,
 		max_attempts,
 		unique_key, unique_until_done, timeout_ms, iterations, ordering_key, skip_failed)::text FROM `
+	const lines = "one\ttwo\nthree \\n" // the separators of a claim's text
 	eachKind(t, func(t *testing.T, kind string, db *database) {
 		reg, seen := handlers.New(), &seenBy{}
 		kinds[kind](reg, "KEPT", func(task *outbox.Task[payload]) error {
 			seen.see(task)
-			return errors.New("boom")
+			return errors.New(lines)
 		}, handlers.Backoff(constant(time.Hour)), handlers.NoJitter())
 		db.Do(t, `INSERT INTO outbox.task (task_type, payload, headers, priority, created_at, max_attempts,
 			  unique_key, unique_until_done, timeout_ms, iterations, ordering_key, skip_failed)
@@ -172,7 +175,7 @@ func TestRetriesAndDeadLettersKeepWhatTheTaskIs(t *testing.T) {
 				t.Errorf("the handler saw %+v", task)
 			}
 		}
-		if len(seen.tasks) != 2 || seen.tasks[0].ID != seen.tasks[1].ID {
+		if len(seen.tasks) != 2 || seen.tasks[0].ID != seen.tasks[1].ID || seen.tasks[1].LastError != lines {
 			t.Errorf("the handler was called with %+v", seen.tasks)
 		}
 	})

@@ -28,10 +28,8 @@ func TestAPoolWithoutAValidPasswordIsAnOutage(t *testing.T) {
 		pgx   bool
 		wrong error // of the function; nil: the server refuses the password
 	}{
-		"pq_rotated":  {false, nil},
 		"pq_sealed":   {false, errors.New("the vault is sealed")},
 		"pgx_rotated": {true, nil},
-		"pgx_sealed":  {true, errors.New("the vault is sealed")},
 	} {
 		tests[name] = func(t *testing.T) {
 			db.Do(t, `CREATE ROLE `+name+` SUPERUSER LOGIN PASSWORD 'C4n4ry-1'`)

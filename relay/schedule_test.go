@@ -4,66 +4,54 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"sync"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
 // timetable notes, by the database's clock, how late after their run_at tasks started.
 type timetable struct {
-	db   *database
-	mu   sync.Mutex
-	late delays
-	runs chan struct{}
+	clock *database
+	late  chan time.Duration
 }
 
-func newTimetable(t testing.TB, db *database) *timetable {
+func newTimetable(t testing.TB, db *database) timetable {
 	clock := open(t, db.URL) // a connection is at hand, whatever the handler's own is busy with
 	clock.SetMaxIdleConns(50)
-	return &timetable{db: clock, runs: make(chan struct{}, 1000)}
+	return timetable{clock, make(chan time.Duration, 1000)}
 }
 
-func (tt *timetable) start(ctx context.Context, runAt time.Time) error {
+func (tt timetable) start(ctx context.Context, runAt time.Time) error {
 	var us int64
-	err := tt.db.QueryRowContext(ctx, `SELECT (extract(epoch FROM clock_timestamp() - $1::timestamptz) * 1000000)::bigint`,
+	err := tt.clock.QueryRowContext(ctx, `SELECT (extract(epoch FROM clock_timestamp() - $1::timestamptz) * 1000000)::bigint`,
 		runAt).Scan(&us)
-	tt.mu.Lock()
-	tt.late = append(tt.late, time.Duration(us)*time.Microsecond)
-	tt.mu.Unlock()
-	tt.runs <- struct{}{}
+	tt.late <- time.Duration(us) * time.Microsecond
 	return err
 }
 
 // punctual checks that n tasks start, and none before its time; with OUTBOX_TEST_TIMING=1, that
-// half of a round start within
-// 50 ms of it.
-func (tt *timetable) punctual(t testing.TB, n int, round func()) {
+// half of a round start within 50 ms of it.
+func (tt timetable) punctual(t testing.TB, n int, round func()) {
 	t.Helper()
-	quick(t, .5, 50*time.Millisecond, func() delays {
-		tt.mu.Lock()
-		tt.late = nil
-		tt.mu.Unlock()
+	quick(t, .5, 50*time.Millisecond, func() (all delays) {
 		round()
 		for range n {
 			select {
-			case <-tt.runs:
+			case late := <-tt.late:
+				if all = append(all, late); late < 0 {
+					t.Errorf("a task started %v before its time", -late)
+				}
 			case <-time.After(30 * time.Second):
 				t.Fatal("a task that was due did not start within 30 s")
 			}
 		}
-		tt.mu.Lock()
-		defer tt.mu.Unlock()
-		for _, late := range tt.late {
-			if late < 0 {
-				t.Errorf("a task started %v before its time", -late)
-			}
-		}
-		return tt.late
+		return all
 	})
 }
 
@@ -121,18 +109,24 @@ func TestRetriesStartAtTheirTimeWithoutAPoll(t *testing.T) {
 				return tt.start(ctx, task.RunAt)
 			}, handlers.Backoff(constant(400*time.Millisecond)), handlers.NoJitter())
 			run(t, db, reg, relay.Config{PollInterval: time.Minute})
-			tt.punctual(t, 8, func() {
-				db.inTx(t, func(tx *sql.Tx) error {
-					for range 8 {
-						if _, err := outbox.Enqueue(t.Context(), tx, kind, payload{}); err != nil {
-							return err
-						}
-					}
-					return nil
-				})
-			})
+			tasks := slices.Repeat([]outbox.NewTask{{Type: kind, Payload: payload{}}}, 8)
+			tt.punctual(t, 8, func() { relaytest.EnqueueAll(db.DB, tasks...) })
 		})
 	}
+}
+
+func TestAnIdleRelayFiresWithoutAPoll(t *testing.T) {
+	needs.Long(t)
+	t.Parallel()
+	db, reg := newDatabase(t), handlers.New()
+	tt := newTimetable(t, db)
+	registerTx(reg, relaytest.TypeFired, func(ctx context.Context, _ *sql.Tx, task *outbox.Task[payload]) error {
+		return tt.start(ctx, task.RunAt)
+	})
+	config := scheduled(relay.Schedule{Name: "tick", Timing: relay.Every(300 * time.Millisecond)})
+	config.PollInterval = time.Minute
+	run(t, db, reg, config)
+	tt.punctual(t, 6, func() {})
 }
 
 // F51: the backoff counts from the failure, not from the start of the transaction.

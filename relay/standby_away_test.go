@@ -19,22 +19,15 @@ func TestLivenessDoesNotWaitForAStandby(t *testing.T) {
 	handlers.Tx(reg, outbox.NewTaskType[payload]("A"), nothing, handlers.Rate(100, time.Hour))
 	l := newLoops(resting(t, db, reg, &records{}), "fold")
 	defer l.Close()
-	const dead = `'00000000-0000-4000-8000-000000000001'`
-	for _, s := range []string{
-		`INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types, workers) VALUES (` + dead +
-			`, 'h', 1, now() - interval '1 day', '{A}', 1)`,
-		`INSERT INTO outbox.task (task_type, payload) SELECT 'A', '1' FROM generate_series(1, 3)`,
-		`INSERT INTO outbox.task (task_type, payload, run_at, state)
-			VALUES ('A', '1', now() - interval '1 second', 'scheduled')`,
-		`INSERT INTO outbox.task (task_type, payload, ordering_key) VALUES ('A', '1', 'k')`,
-		`UPDATE outbox.task SET state = 'leased', relay_id = ` + dead + `, lease_token = ` + dead +
-			`, leased_until = now() + interval '1 hour' WHERE task_id = 1`,
-		`INSERT INTO outbox.cancel (task_id) VALUES (2)`,
-		`INSERT INTO outbox.unique_key (task_type, key, task_id) VALUES ('A', 'gone', 1000)`,
-		`INSERT INTO outbox.running (task_id, token, relay_id) VALUES (1000, ` + dead + `, ` + dead + `)`,
-	} {
-		db.Do(t, s)
-	}
+	db.Do(t, dead(deadRelay, "-1 day")+`
+		INSERT INTO outbox.task (task_type, payload) SELECT 'A', '1' FROM generate_series(1, 3);
+		INSERT INTO outbox.task (task_type, run_at, state) VALUES ('A', now() - interval '1 second', 'scheduled');
+		INSERT INTO outbox.task (task_type, ordering_key) VALUES ('A', 'k');
+		UPDATE outbox.task SET state = 'leased', relay_id = '`+deadRelay+`', lease_token = '`+deadRelay+`',
+			leased_until = now() + interval '1 hour' WHERE task_id = 1;
+		INSERT INTO outbox.cancel (task_id) VALUES (2);
+		INSERT INTO outbox.unique_key (task_type, key, task_id) VALUES ('A', 'gone', 1000);
+		INSERT INTO outbox.running (task_id, token, relay_id) VALUES (1000, '`+deadRelay+`', '`+deadRelay+`')`)
 	commitsWait(t, db)
 	ctx := t.Context()
 	if err := l.Beat(ctx); err != nil {

@@ -12,51 +12,6 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// F6, F7, I4: the relay that lost its leases still runs its handlers, while another one has run, or runs, the tasks.
-func testStaleHolder(t *testing.T) {
-	db := newDatabase(t)
-	const tasks = 10
-	db.Enqueue(t, "LEASED", tasks)
-	var begun, completed atomic.Int32
-	end := make(chan struct{})
-	stale := run(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
-		begun.Add(1)
-		<-end
-		err := relaytest.StaleEnd(ctx, task)
-		if errors.Is(err, outbox.ErrLeaseLost) {
-			completed.Add(1)
-		}
-		return err
-	}), relay.Config{Workers: tasks, PollInterval: 100 * time.Millisecond})
-	eventually(t, 10*time.Second, "all tasks are begun", func() bool { return begun.Load() == tasks })
-	relaytest.Taker(t, db.Database)
-	eventually(t, 30*time.Second, "the leases are taken over", func() bool {
-		db.Do(t, `UPDATE outbox.relay SET alive_until = clock_timestamp() - interval '1 second'
-			WHERE relay_id IN (SELECT relay_id FROM outbox.task WHERE state = 'leased')`)
-		return db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'leased'`) == 0
-	})
-	db.NotSuspects(t)
-	var held atomic.Int32
-	release := make(chan struct{})
-	run(t, db, relaytest.Holder(&held, release), relay.Config{Workers: tasks, PollInterval: 100 * time.Millisecond})
-	eventually(t, 10*time.Second, "another relay has run half of them and runs the others", func() bool {
-		return held.Load() == tasks/2 && db.Int(t, `SELECT count(*) FROM outbox.task`) == tasks/2
-	})
-	before := db.Tasks(t)
-	close(end)
-	stale.Stop()
-	if after := db.Tasks(t); after != before {
-		t.Errorf("the stale holder changed tasks of another:\n%s\n%s", before, after)
-	}
-	if completed.Load() != tasks/int32(len(relaytest.StaleEnds)) {
-		t.Errorf("%d stale completions got ErrLeaseLost, want %d", completed.Load(), tasks/len(relaytest.StaleEnds))
-	}
-	close(release)
-	db.Emptied(t, 10*time.Second)
-	db.OnceEach(t, tasks)
-	db.want(t, 0, "effects are not of the second attempt", `SELECT count(*) FROM effect WHERE attempt <> 2`)
-}
-
 // A relay that has just started, as after an outage of the database, leaves everybody the time to renew.
 func testNothingIsTakenOverEarly(t *testing.T) {
 	db := newDatabase(t)
@@ -112,40 +67,11 @@ func testLostHeartbeat(t *testing.T) {
 	db.want(t, 1, "done in attempt", `SELECT attempt FROM effect`)
 }
 
-// A lease that has run out is ended even where the relay lives, as it may have lost sight of the task.
-func testExpiredLease(t *testing.T) {
-	db := newDatabase(t)
-	var runs atomic.Int32
-	stale := make(chan error, 1)
-	end := make(chan struct{})
-	run(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
-		if runs.Add(1) > 1 {
-			return leasedEffect(ctx, task)
-		}
-		<-end
-		err := leasedEffect(ctx, task)
-		stale <- err
-		return err
-	}), relay.Config{PollInterval: 100 * time.Millisecond})
-	db.Enqueue(t, "LEASED", 1)
-	eventually(t, 10*time.Second, "it runs", func() bool { return runs.Load() == 1 })
-	db.Do(t, `UPDATE outbox.task SET leased_until = clock_timestamp()`)
-	db.Emptied(t, 30*time.Second)
-	close(end)
-	if err := <-stale; !errors.Is(err, outbox.ErrLeaseLost) {
-		t.Errorf("the first run's Complete returned %v, want ErrLeaseLost", err)
-	}
-	db.OnceEach(t, 1)
-	db.want(t, 2, "done in attempt", `SELECT attempt FROM effect`)
-}
-
 // What mostly waits for a heartbeat, a timeout or a poll, and measures how long: all at once, beside nothing else.
 func TestGuaranteesInTime(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(*testing.T){
-		"a stale holder changes nothing":                                              testStaleHolder,
 		"nothing is taken over before 10 s of own heartbeats":                         testNothingIsTakenOverEarly,
-		"a lease that ran out ends":                                                   testExpiredLease,
 		"without heartbeats a lease that ran out is taken over from a living process": testWithoutHeartbeatsALeaseIsTakenOver,
 		"a late heartbeat revives a lease that nobody took":                           testLateHeartbeat,
 	}

@@ -1,7 +1,6 @@
 package relay_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/url"
@@ -84,18 +83,12 @@ func TestPgBouncerInStatementModeIsRefusedWithASentence(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		calls := map[string]func(context.Context) error{
-			"Run": r.Run, "RunOnce": r.RunOnce,
-			"Migrate":    func(ctx context.Context) error { return schema.Migrate(ctx, db.DB) },
-			"GrantRoles": func(ctx context.Context) error { return schema.GrantRoles(ctx, db.DB) },
-			"Check":      func(ctx context.Context) error { return schema.Check(ctx, db.DB, "outbox") },
-			"doctor": func(ctx context.Context) error {
-				_, err := doctor.Check(ctx, db.DB)
-				return err
-			},
-		}
-		for call, f := range calls {
-			err := f(t.Context())
+		_, ofDoctor := doctor.Check(t.Context(), db.DB)
+		for call, err := range map[string]error{
+			"Run": r.Run(t.Context()), "RunOnce": r.RunOnce(t.Context()), "doctor": ofDoctor,
+			"Migrate": schema.Migrate(t.Context(), db.DB), "GrantRoles": schema.GrantRoles(t.Context(), db.DB),
+			"Check": schema.Check(t.Context(), db.DB, "outbox"),
+		} {
 			if !errors.Is(err, schema.ErrStatementPooling) ||
 				!strings.Contains(err.Error(), "set pool_mode to transaction or session") {
 				t.Errorf("%s, %s: got %v, want ErrStatementPooling", driver, call, err)

@@ -14,11 +14,12 @@ import (
 // Payload is that of most tests' tasks.
 type Payload struct{ N int }
 
-// The types of most tests' tasks, one for each kind of handler.
+// The types of most tests' tasks, one for each kind of handler, and of those that schedules enqueue.
 var (
 	TypeTx     = outbox.NewTaskType[Payload]("TX")
 	TypeBatch  = outbox.NewTaskType[Payload]("BATCH")
 	TypeLeased = outbox.NewTaskType[Payload]("LEASED")
+	TypeFired  = outbox.NewTaskType[Payload]("FIRED")
 )
 
 // Effect is what a run of a task leaves when it takes effect.

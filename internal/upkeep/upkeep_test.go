@@ -206,6 +206,38 @@ func TestTheFoldLeavesNoLogAndTheSameCounts(t *testing.T) {
 	db.Do(t, `DELETE FROM outbox.counter WHERE task_type = 'OTHER'`)
 }
 
+// Old rows go, more than one statement deletes, and others stay. Without a retention dead letters stay.
+func TestAPurgeDeletesWhatIsOldAndNothingElse(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ table, insert string }{
+		"purge history": {"done_task", `(task_id, run_at, created_at, finished_at, keep_until, priority, attempt, task_type, payload)
+			SELECT n, now(), now(), now(), now() + age, 0, 1, 'T', '{}'`},
+		"purge dead letters": {"dead_task", `(task_id, run_at, created_at, died_at, priority, attempt, max_attempts, reason, task_type, payload)
+			SELECT n, now(), now(), now() - interval '1 hour' + age, 0, 1, 1, 'attempts', 'T', '{}'`},
+		"purge inbox": {"inbox", `(source, event_id, keep_until) SELECT 's', n::text, now() + age`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := relaytest.NewDatabase(t)
+			db.Do(t, `INSERT INTO outbox.`+c.table+` `+c.insert+`
+				FROM (SELECT n, CASE WHEN n <= 2500 THEN interval '-1 second' ELSE interval '1 minute' END AS age
+				        FROM generate_series(1, 2510) n) AS rows`)
+			r := newRelay(t, db, job(name))
+			for range 5 {
+				r.do(t, "maintain")
+				db.Do(t, `UPDATE outbox.maintenance SET due_at = now()`)
+			}
+			is(t, db, "10", `SELECT count(*) FROM outbox.`+c.table)
+			db.Do(t, `DELETE FROM outbox.`+c.table+`; DELETE FROM outbox.counter_log`)
+		})
+	}
+	for _, j := range upkeep.SharedJobs(0) {
+		if j.Name == "purge dead letters" {
+			t.Error("without a retention dead letters are purged")
+		}
+	}
+}
+
 // A sample has the counts of the thousand types with most tasks, and their sum over all. Rows of
 // the day before go, a bounded number with each sample.
 func TestASampleHasTheTypesWithMostTasksAndTheSumOfAll(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -17,7 +16,6 @@ import (
 // check is a file, and an entry of checks.
 type check struct {
 	look   func(ctx context.Context, v *visit) error
-	needs  string // a right that a role may lack
 	passed []passed
 	bare   bool // it reads settings, so none is set before it; it reads catalogs only
 }
@@ -29,7 +27,8 @@ const mostFindings = 20 // of one check
 
 // run runs a check. It returns an error only if the connection is lost, which all checks need. If the
 // role lacks a right, lacking is true and the findings do not say so.
-func (s settings) run(ctx context.Context, db *sql.DB, client *admin.Client, c check) (found []Finding, lacking bool, err error) {
+func (s settings) run(ctx context.Context, db *sql.DB, client *admin.Client, c check) (found []Finding, lacking bool,
+	err error) {
 	bounded, cancel := context.WithTimeout(ctx, 3*s.timeout+10*time.Second) // the server's timeout is shorter
 	defer cancel()
 	tx, err := db.BeginTx(bounded, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
@@ -40,7 +39,8 @@ func (s settings) run(ctx context.Context, db *sql.DB, client *admin.Client, c c
 	v := &visit{schema: s.schema, settings: s, tx: tx, admin: client.In(tx)}
 	// Without statistics the planner underestimates a sequential scan of the tasks.
 	if ms := s.timeout.Milliseconds(); !c.bare {
-		set := fmt.Sprintf("SET LOCAL statement_timeout = %d; SET LOCAL lock_timeout = %d", ms, max(ms/2, 1)) // to tell a lock from a busy server
+		set := fmt.Sprintf("SET LOCAL statement_timeout = %d; SET LOCAL lock_timeout = %d", ms,
+			max(ms/2, 1)) // to tell a lock from a busy server
 		_, err = tx.ExecContext(bounded,
 			set+"; SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL enable_seqscan = off; SET LOCAL jit = off")
 	}
@@ -94,7 +94,8 @@ func (c check) unknown(err error, schema string) (out []Finding) {
 		what, do = "not checked: it took longer than its timeout", "try again with a longer one, "+
 			"and look why the server is busy"
 	case "55P03":
-		what, do = "not checked: another session holds a lock on a table of the outbox", "see lock-wait and held-transaction"
+		what, do = "not checked: another session holds a lock on a table of the outbox",
+			"see lock-wait and held-transaction"
 	case "42P01", "42703", "42883", "3F000":
 		what, do = "not checked: the schema lacks objects that it needs", "see schema-version"
 	default:
@@ -110,27 +111,17 @@ const insufficientPrivilege = "42501"
 
 // lacking is the one finding for all checks for which the role lacks a right.
 func lacking(all []check, schema string) []Finding {
-	var names, rights []string
-	viewer := false // its rights suffice
+	if len(all) == 0 {
+		return nil
+	}
+	var names []string
 	for _, c := range all {
 		for _, p := range c.passed {
 			names = append(names, p.name)
 		}
-		if c.needs != "" && !slices.Contains(rights, c.needs) {
-			rights = append(rights, c.needs)
-		}
-		viewer = viewer || strings.HasPrefix(c.needs, "USAGE")
 	}
-	if len(names) == 0 {
-		return nil
-	}
-	do := ""
-	if len(rights) > 0 {
-		do = "give it " + strings.Join(rights, "; ")
-	}
-	if viewer {
-		do = "make it a member of " + schema + "_viewer, a role of schema.GrantRoles (outbox roles apply), or " + do
-	}
-	what := "not checked, as the role lacks a right: " + strings.Join(names, ", ")
-	return []Finding{{Check: "rights", Severity: Unknown, What: what, Do: do}}
+	return []Finding{{Check: "rights", Severity: Unknown,
+		What: "not checked, as the role lacks a right: " + strings.Join(names, ", "),
+		Do: "make it a member of " + schema + "_viewer, a role of schema.GrantRoles (outbox roles apply), " +
+			"or give it USAGE on the schema and SELECT on its tables"}}
 }

@@ -46,26 +46,10 @@ func local(t testing.TB, settings map[string]string) *database {
 // again is another connection to the server.
 func again(t testing.TB, db *database) *database { return direct(t, db.URL, "postgres") }
 
-// finds changes something and returns what one does of the diagnosis.
-func finds(t testing.TB, db *database, change, check string, severity doctor.Severity, subject string, texts ...string) doctor.Finding {
-	t.Helper()
-	db.Do(t, change)
-	return one(t, diagnosis(t, db), check, severity, subject, texts...)
-}
-
-// number fails unless a check has so many findings.
-func number(t testing.TB, found []doctor.Finding, check string, want int) {
-	t.Helper()
-	if n := len(of(found, check)); n != want {
-		t.Errorf("%d findings of %s, want %d:\n%s", n, check, want, printed(found))
-	}
-}
-
-// diagnosis is what a Check of db found.
+// diagnosis is the result of a Check of db.
 func diagnosis(t testing.TB, db *database, opts ...doctor.Option) []doctor.Finding {
 	t.Helper()
-	day := time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC) // no server of the tests has ended
-	found, err := doctor.Check(t.Context(), db.DB, append(opts, doctor.At(day))...)
+	found, err := doctor.Check(t.Context(), db.DB, opts...)
 	if err != nil {
 		t.Fatalf("%v, after %s", err, printed(found))
 	}
@@ -87,51 +71,116 @@ func diagnosis(t testing.TB, db *database, opts ...doctor.Option) []doctor.Findi
 	return found
 }
 
-// of are the findings of a check.
-func of(found []doctor.Finding, check string) (out []doctor.Finding) {
-	for _, f := range found {
-		if f.Check == check {
-			out = append(out, f)
-		}
-	}
-	return out
-}
-
 func printed(found []doctor.Finding) string {
-	lines := []string{}
+	var lines strings.Builder
 	for _, f := range found {
-		lines = append(lines, fmt.Sprintf("%-8v %s [%s] %s -> %s", f.Severity, f.Check, f.Subject, f.What, f.Do))
+		fmt.Fprintf(&lines, "%v %s %s … %s -> %s\n", f.Severity, f.Check, f.Subject, f.What, f.Do)
 	}
-	return strings.Join(lines, "\n")
+	return lines.String()
 }
 
-// one is the finding of a check with a severity, about a subject; its What and Do have the given
-// texts.
-func one(t testing.TB, found []doctor.Finding, check string, severity doctor.Severity, subject string, texts ...string) doctor.Finding {
+// has returns the first of the wanted findings, written as "severity check subject … text … text".
+func has(t testing.TB, found []doctor.Finding, wants ...string) (first doctor.Finding) {
 	t.Helper()
-	for _, f := range of(found, check) {
-		if f.Severity != severity || f.Subject != subject {
-			continue
-		}
-		for _, text := range texts {
-			if !strings.Contains(f.What+" -> "+f.Do, text) {
-				t.Errorf("%s: the finding lacks %q: %s", check, text, printed([]doctor.Finding{f}))
+	for i, want := range wants {
+		texts := strings.Split(want, " … ")
+		at := slices.IndexFunc(found, func(f doctor.Finding) bool {
+			if strings.TrimSpace(fmt.Sprint(f.Severity, " ", f.Check, " ", f.Subject)) != texts[0] {
+				return false
 			}
+			return !slices.ContainsFunc(texts[1:],
+				func(text string) bool { return !strings.Contains(f.What+" -> "+f.Do, text) })
+		})
+		if at < 0 {
+			t.Fatalf("no finding is %s:\n%s", want, printed(found))
 		}
-		return f
+		if i == 0 {
+			first = found[at]
+		}
 	}
-	t.Fatalf("%s: no finding %v about %q:\n%s", check, severity, subject, printed(of(found, check)))
-	return doctor.Finding{}
+	return first
+}
+
+// only fails if there are findings besides the wanted ones and those of the tests' server.
+func only(t testing.TB, found []doctor.Finding, wants ...string) (first doctor.Finding) {
+	t.Helper()
+	first = has(t, found, wants...)
+	others := slices.DeleteFunc(slices.Clone(found), func(f doctor.Finding) bool {
+		return f.Severity == doctor.OK || slices.Contains([]string{"durability", "server-version", "environment"},
+			f.Check) ||
+			slices.ContainsFunc(wants, func(w string) bool {
+				return strings.HasPrefix(w+" ",
+					strings.TrimSpace(fmt.Sprint(f.Severity, " ", f.Check, " ", f.Subject))+" ")
+			})
+	})
+	if len(others) > 0 {
+		t.Errorf("besides %q there are\n%s", wants, printed(others))
+	}
+	return first
 }
 
 // fine fails unless the checks found nothing worse than Info.
 func fine(t testing.TB, found []doctor.Finding, checks ...string) {
 	t.Helper()
-	for _, check := range checks {
-		if bad := of(found, check); doctor.Worst(bad) > doctor.Info {
-			t.Errorf("%s is not fine:\n%s", check, printed(bad))
+	for _, f := range found {
+		if f.Severity > doctor.Info && slices.Contains(checks, f.Check) {
+			t.Errorf("%s is not fine:\n%s", f.Check, printed([]doctor.Finding{f}))
 		}
 	}
+}
+
+// fault is a change that makes something wrong, with all that the doctor finds then.
+type fault struct {
+	change string
+	wants  []string
+	until  string // the end of the statement in the first finding that mends it; "": none does
+}
+
+const alive = "0197a1f2-7c11-7a3e-9a55-1f0c2d3e4f50" // the id of a relay
+
+// findEach makes each fault in a database of its own, in which a relay is alive that handles A and B.
+func findEach(t *testing.T, faults []fault, opts ...doctor.Option) {
+	t.Helper()
+	for _, fault := range faults {
+		t.Run(fault.change, func(t *testing.T) {
+			t.Parallel()
+			db := ill(t)
+			worker(t, db, true, 10, 12, "A", "B")
+			db.Do(t, `UPDATE outbox.relay SET relay_id = $1::uuid`, alive)
+			db.Do(t, fault.change)
+			f := only(t, diagnosis(t, again(t, db), opts...), fault.wants...)
+			if fault.until != "" {
+				statement, _, _ := strings.Cut(f.Do, fault.until)
+				if strings.HasPrefix(f.Do, "apply all migrations again") {
+					statement = script(t, "outbox")
+				}
+				db.Do(t, statement)
+				fine(t, diagnosis(t, again(t, db), opts...), f.Check)
+			}
+		})
+	}
+}
+
+// worker is the id of a relay that is alive for minutes, or dead for an hour, by its row alone.
+func worker(t testing.TB, db *database, alive bool, workers, connections int, types ...string) string {
+	t.Helper()
+	until := "now() + interval '5 minutes'"
+	if !alive {
+		until = "now() - interval '1 hour'"
+	}
+	return db.Text(t, fmt.Sprintf(`INSERT INTO outbox.relay
+		(relay_id, host, pid, started_at, alive_until, task_types, workers, connections)
+		VALUES (gen_random_uuid(), 'worker-7', 4711, now() + interval '1 s', %s, string_to_array('%s', ','),
+			NULLIF(%d, 0), NULLIF(%d, 0)) RETURNING relay_id`, until, strings.Join(types, ","), workers, connections))
+}
+
+func script(t testing.TB, name string) string {
+	t.Helper()
+	text, err := schema.SQL(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
 }
 
 // roles makes the roles of a schema of a name of its own, as a server's are shared.
@@ -139,7 +188,8 @@ func roles(t testing.TB, db *database) (name string) {
 	t.Helper()
 	name = fmt.Sprint("o", time.Now().UnixNano())
 	mine := schema.Schema(name)
-	if err := errors.Join(schema.Migrate(t.Context(), db.DB, mine), schema.GrantRoles(t.Context(), db.DB, mine)); err != nil {
+	if err := errors.Join(schema.Migrate(t.Context(), db.DB, mine),
+		schema.GrantRoles(t.Context(), db.DB, mine)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -169,26 +219,19 @@ func as(t testing.TB, db *database, roles ...string) (*database, string) {
 	return app, name
 }
 
-// begin begins a transaction on a connection of its own, with the given pid.
-func begin(t testing.TB, db *database, level sql.IsolationLevel) (tx *sql.Tx, pid int, end func()) {
+// hold leaves a transaction open after the statement, whose error it ignores, on a connection with
+// the pid.
+func hold(t testing.TB, db *database, level sql.IsolationLevel, statement string) (pid int, end func()) {
 	t.Helper()
-	tx, err := direct(t, db.URL).BeginTx(context.Background(), &sql.TxOptions{Isolation: level, ReadOnly: level != sql.LevelDefault})
+	tx, err := direct(t, db.URL).BeginTx(context.Background(),
+		&sql.TxOptions{Isolation: level, ReadOnly: level != sql.LevelDefault})
+	if err == nil {
+		err = tx.QueryRow(`SELECT pg_backend_pid()`).Scan(&pid)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
+	_, _ = tx.Exec(statement)
 	t.Cleanup(func() { _ = tx.Rollback() })
-	if err := tx.QueryRow(`SELECT pg_backend_pid()`).Scan(&pid); err != nil {
-		t.Fatal(err)
-	}
-	return tx, pid, func() { _ = tx.Rollback() }
-}
-
-// hold leaves a transaction open after the statement.
-func hold(t testing.TB, db *database, level sql.IsolationLevel, statement string) (pid int, end func()) {
-	t.Helper()
-	tx, pid, end := begin(t, db, level)
-	if _, err := tx.Exec(statement); err != nil {
-		t.Fatal(err)
-	}
-	return pid, end
+	return pid, func() { _ = tx.Rollback() }
 }

@@ -5,7 +5,36 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/schema"
 )
+
+// object is an object of the schema, as the migrations make it and as the catalogs have it.
+type object struct{ kind, name string }
+
+// The statements of the migrations are ours, so they need not be parsed in full.
+var (
+	makes = regexp.MustCompile(`(?s)CREATE (?:OR REPLACE )?(?:UNIQUE )?(TABLE|VIEW|SEQUENCE|FUNCTION|INDEX|TRIGGER) ` +
+		`(?:IF NOT EXISTS )?(?:outbox\.)?(\w+)([^;]*)`)
+	comment = regexp.MustCompile(`--[^\n]*`)
+)
+
+// expected are the objects of this program's version, with the statement of each.
+func expected() map[object]string {
+	script, err := schema.SQL(outbox.DefaultSchema)
+	if err != nil {
+		panic(err) // the name is valid
+	}
+	out := map[object]string{}
+	for _, m := range makes.FindAllStringSubmatch(comment.ReplaceAllString(script, ""), -1) {
+		out[object{strings.ToLower(m[1]), m[2]}] = m[0]
+		if m[1] == "TABLE" && strings.Contains(m[3], "PRIMARY KEY") {
+			out[object{"index", m[2] + "_pkey"}] = ""
+		}
+	}
+	return out
+}
 
 // A function may have several signatures. An index that is being built is no fault.
 const objectsSQL = `/* outbox: what is in the schema */
@@ -30,26 +59,38 @@ SELECT DISTINCT 'function', proname, '', '' FROM pg_proc p JOIN ns ON p.pronames
 var leftover = regexp.MustCompile(`_cc(new|old)[0-9]*$`)
 
 func checkObjects(ctx context.Context, v *visit) error {
-	if known, err := v.knowsSchema(ctx, "schema-objects", "indexes", "triggers"); !known {
+	version, _, _, err := v.versions(ctx)
+	if err != nil {
 		return err
+	}
+	if version != schema.Version() { // the objects of another version are unknown
+		for _, name := range []string{"schema-objects", "indexes", "triggers"} {
+			v.add(name, Info, "", fmt.Sprintf("not checked: the schema is at version %d, and this program knows "+
+				"version %d",
+				version, schema.Version()), "")
+		}
+		return nil
 	}
 	want := expected()
 	var o object
 	var on, state string
-	err := v.each(ctx, objectsSQL, []any{v.schema}, []any{&o.kind, &o.name, &on, &state}, func() {
+	err = v.each(ctx, objectsSQL, []any{v.schema}, []any{&o.kind, &o.name, &on, &state}, func() {
 		_, ours := want[o]
 		delete(want, o)
 		switch {
 		case state == "unlogged" && ours:
-			v.add("schema-objects", Critical, o.name, "the table "+o.name+" is unlogged: a crash of the server empties it",
+			v.add("schema-objects", Critical, o.name,
+				"the table "+o.name+" is unlogged: a crash of the server empties it",
 				"ALTER TABLE "+v.name(o.name)+" SET LOGGED")
 		case state == "invalid" && ours:
-			v.add("indexes", Critical, o.name, "the index "+o.name+" of the table "+on+" is invalid: no statement uses it",
+			v.add("indexes", Critical, o.name,
+				"the index "+o.name+" of the table "+on+" is invalid: no statement uses it",
 				"REINDEX INDEX CONCURRENTLY "+v.name(o.name))
 		case state == "invalid" && leftover.MatchString(o.name):
 			v.add("indexes", Warning, o.name,
 				"the index "+o.name+" is the leftover of a broken REINDEX: it makes writes slower, and is not used",
-				"DROP INDEX CONCURRENTLY "+v.name(o.name)+"; or admin.Client.Reindex (outbox reindex), which drops it too")
+				"DROP INDEX CONCURRENTLY "+v.name(o.name)+"; or admin.Client.Reindex (outbox reindex), which drops "+
+					"it too")
 		case state == "invalid":
 			v.add("indexes", Warning, o.name,
 				"the index "+o.name+" of the table "+on+", which is not the outbox's, is invalid",

@@ -20,7 +20,6 @@ type settings struct {
 	bloated                 int64         // the least bytes of an index that is checked
 	dead                    int64         // the least dead rows of a table that are reported
 	waited                  time.Duration // the least wait for a lock, above deadlock_timeout
-	now                     func() time.Time
 }
 
 // Schema names the PostgreSQL schema of the outbox if it is not "outbox".
@@ -39,7 +38,7 @@ func StarvingFor(d time.Duration) Option { return func(s *settings) { s.starving
 func Timeout(d time.Duration) Option { return func(s *settings) { s.timeout = d } }
 
 func newSettings(opts []Option) (settings, error) {
-	s := settings{schema: outbox.DefaultSchema, bloated: 64 << 20, dead: 50_000, waited: 5 * time.Second, now: time.Now}
+	s := settings{schema: outbox.DefaultSchema, bloated: 64 << 20, dead: 50_000, waited: 5 * time.Second}
 	for _, o := range opts {
 		if o == nil {
 			return s, fmt.Errorf("%w: an Option is nil", ErrInvalid)
@@ -49,7 +48,8 @@ func newSettings(opts []Option) (settings, error) {
 	var errs []error
 	bound := func(name string, d *time.Duration, most, standard time.Duration) {
 		if *d < 0 || *d > most || *d > 0 && *d < time.Millisecond {
-			errs = append(errs, fmt.Errorf("%w: %s(%v): must be between 1ms and %v, or 0 for %v", ErrInvalid, name, *d, most, standard))
+			errs = append(errs, fmt.Errorf("%w: %s(%v): must be between 1ms and %v, or 0 for %v", ErrInvalid, name, *d,
+				most, standard))
 		}
 		if *d == 0 {
 			*d = standard

@@ -33,14 +33,16 @@ SELECT l.relay_id::text, l.host, l.pid, l.alive_until > clock_timestamp(),
        l.started_at < (SELECT max(applied_at) FROM outbox.migration),
        (extract(epoch FROM clock_timestamp() - l.alive_until) * 1000000)::bigint, array_to_string(l.task_types, E'\n'),
        COALESCE(l.workers, 0), COALESCE(l.connections, 0),
-       (SELECT count(*) FROM (SELECT 1 FROM outbox.task t WHERE t.state = 'leased' AND t.relay_id = l.relay_id LIMIT 10000) AS held),
+       (SELECT count(*) FROM (SELECT 1 FROM outbox.task t WHERE t.state = 'leased'
+AND t.relay_id = l.relay_id LIMIT 10000) AS held),
        COALESCE(j.runs, 0)
   FROM outbox.relay l LEFT JOIN journal j ON j.relay_id = l.relay_id
  ORDER BY l.alive_until DESC, l.relay_id LIMIT 1000`
 
 func (v *visit) relays(ctx context.Context) (out []worker, err error) {
 	var w worker
-	into := []any{&w.id, &w.host, &w.pid, &w.alive, &w.old, &w.silent, &w.types, &w.workers, &w.connections, &w.leased, &w.runs}
+	into := []any{&w.id, &w.host, &w.pid, &w.alive, &w.old, &w.silent, &w.types, &w.workers, &w.connections, &w.leased,
+		&w.runs}
 	err = v.each(ctx, relaysSQL, nil, into, func() { out = append(out, w) })
 	return out, err
 }
@@ -59,9 +61,11 @@ func (v *visit) checkRelays(relays []worker, todo, ready int64) {
 			}
 		case w.leased > 0 && w.silent.Duration > lateTakeover:
 			v.add("relays", Warning, w.id,
-				fmt.Sprintf("the relay %v has been dead for %s and still holds %s, which another should have taken over",
+				fmt.Sprintf("the relay %v has been dead for %s and still holds %s, which another should have "+
+					"taken over",
 					w, w.silent, plural(w.leased, "leased task")),
-				"look into the log of the living relays; at once: admin.Client.HandBack, or outbox relays hand-back "+w.id)
+				"look into the log of the living relays; at once: admin.Client.HandBack, or outbox relays "+
+					"hand-back "+w.id)
 		}
 	}
 	const do = "start a process that calls Relay.Run, and its log says why it ends"
@@ -85,3 +89,5 @@ func (v *visit) checkRelays(relays []worker, todo, ready int64) {
 		v.add("relays", OK, "", plural(alive, "relay")+" alive", "")
 	}
 }
+
+func isReady(n int64) string { return plural(n, "task is ready", "tasks are ready") }

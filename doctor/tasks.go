@@ -9,6 +9,9 @@ import (
 	"github.com/txoutbox/outbox/admin"
 )
 
+const nowSQL = `/* outbox: clock */
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
+
 // checkTasks looks at relays and types together, in one snapshot.
 func checkTasks(ctx context.Context, v *visit) error {
 	relays, err := v.relays(ctx)
@@ -20,7 +23,7 @@ func checkTasks(ctx context.Context, v *visit) error {
 		return err
 	}
 	var us int64
-	if err := v.row(ctx, clockSQL, nil, &us); err != nil {
+	if err := v.row(ctx, nowSQL, nil, &us); err != nil {
 		return err
 	}
 	now := time.UnixMicro(us)
@@ -119,7 +122,8 @@ func (v *visit) starves(t admin.Type, relays []worker) {
 	}
 	v.add("starving-type", severity, t.Type,
 		fmt.Sprintf("a ready task of the type %s has been due for %s, %s, and %s a handler for it%s",
-			t.Type, said(t.OldestReady), isReady(t.Ready), plural(t.Relays, "living relay has", "living relays have"), why), do)
+			t.Type, said(t.OldestReady), isReady(t.Ready), plural(t.Relays, "living relay has", "living relays have"),
+			why), do)
 }
 
 const forgottenPause = time.Hour
@@ -139,5 +143,3 @@ func (v *visit) checkPaused(t admin.Type) {
 func tasksWait(t admin.Type) string {
 	return plural(t.Ready+t.Scheduled+t.Waiting, "task waits", "tasks wait")
 }
-
-func isReady(n int64) string { return plural(n, "task is ready", "tasks are ready") }

@@ -21,8 +21,10 @@ func checkMaintenance(ctx context.Context, v *visit) error {
 	var late span
 	return v.each(ctx, maintenanceSQL, nil, []any{&job, &late}, func() {
 		if late.Duration > lateMaintenance {
-			v.add("maintenance", Warning, job, fmt.Sprintf("the job %s has been due for %s, though relays are alive", job, late),
-				"look into the relays' logs at the level Debug; mostly another transaction holds a lock on a table, see lock-wait")
+			v.add("maintenance", Warning, job,
+				fmt.Sprintf("the job %s has been due for %s, though relays are alive", job, late),
+				"look into the relays' logs at the level Debug; mostly another transaction holds a lock on a table, "+
+					"see lock-wait")
 		}
 	})
 }
@@ -50,7 +52,8 @@ func checkSchedules(ctx context.Context, v *visit) error {
 			return
 		}
 		v.add("schedules", Warning, name, "no living relay has the schedule "+name+" as it was registered last",
-			"look again in 10 s, until a relay that has it takes it back; else start one whose relay.Config.Schedules has it; "+remove)
+			"look again in 10 s, until a relay that has it takes it back; else start one whose "+
+				"relay.Config.Schedules has it; "+remove)
 	})
 	if err != nil {
 		return err
@@ -59,35 +62,11 @@ func checkSchedules(ctx context.Context, v *visit) error {
 		switch {
 		case ended:
 			v.add("schedules", Info, name,
-				"the schedule "+name+" has no next firing: it has ended, or its Next misbehaved, which a relay has logged", remove)
+				"the schedule "+name+" has no next firing: it has ended, or its Next misbehaved, which a relay has "+
+					"logged", remove)
 		case late.Duration > lateSchedule && !found[name]:
 			v.add("schedules", Warning, name, fmt.Sprintf("the schedule %s should have fired %s ago", name, late),
 				"start a relay whose relay.Config.Schedules has it as it was registered last; "+remove)
-		}
-	})
-}
-
-// Rows that were written while the server's clock was ahead. The app may choose any run_at, so a
-// task counts only after an attempt in the future.
-const futureTimesSQL = `/* outbox: times that lie too far ahead */
-SELECT 'relay', count(*) FROM outbox.relay WHERE alive_until > clock_timestamp() + interval '5 minutes'
-UNION ALL
-SELECT 'maintenance', count(*) FROM outbox.maintenance WHERE due_at > clock_timestamp() + interval '1 hour'
-UNION ALL
-SELECT 'task', count(*) FROM (SELECT attempted_at FROM outbox.task WHERE state = 'scheduled' LIMIT 10000) AS t
- WHERE attempted_at > clock_timestamp() + interval '1 minute'`
-
-func checkFutureTimes(ctx context.Context, v *visit) error {
-	var table string
-	var n int64
-	return v.each(ctx, futureTimesSQL, nil, []any{&table, &n}, func() {
-		do := "keep the server's clock by NTP; relays correct these rows within a minute"
-		if table == "task" {
-			do = "keep the server's clock by NTP; the tasks wait by that clock: let them run with outbox.RunNow, or outbox tasks run-now"
-		}
-		if n > 0 {
-			v.add("future-times", Warning, table,
-				plural(n, "row")+" of the table "+table+" have times that lie too far ahead, as if the server's clock had been", do)
 		}
 	})
 }

@@ -52,7 +52,8 @@ func checkVersion(ctx context.Context, v *visit) error {
 	}
 	switch needed := schema.Version(); {
 	case version < needed:
-		fault(Critical, fmt.Sprintf("the schema is at version %d, this program needs %d: relays of its version do not start", version, needed), migrate)
+		fault(Critical, fmt.Sprintf("the schema is at version %d, this program needs %d: relays of its version do not start",
+			version, needed), migrate)
 	case version == needed && errors.Is(wrong, schema.ErrNotMigrated):
 		fault(Critical, fmt.Sprintf("the functions of the schema are not those of this program, "+
 			"which has version %d too: relays of this program do not start", needed), migrate)

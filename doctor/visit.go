@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -41,18 +40,6 @@ func (v *visit) name(of string) string {
 		of = quote(of)
 	}
 	return in + "." + of
-}
-
-// tables are the names of the outbox's tables, separated by blanks.
-func (v *visit) tables() string {
-	var names []string
-	for o := range expected() {
-		if o.kind == "table" {
-			names = append(names, o.name)
-		}
-	}
-	slices.Sort(names)
-	return strings.Join(names, " ")
 }
 
 // row scans the only row of a query's result.

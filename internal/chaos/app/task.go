@@ -80,9 +80,12 @@ CREATE TABLE stolen (task_id bigint NOT NULL, holder text, by text);
 CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
   holder text := (SELECT pid FROM outbox.relay WHERE relay_id = OLD.relay_id);
+  caller text := current_setting('application_name');
 BEGIN
-  IF holder IS DISTINCT FROM current_setting('application_name') THEN
-    INSERT INTO public.stolen VALUES (OLD.task_id, holder, current_setting('application_name'));
+  -- A relay's first beat commits asynchronously, so a failover may lose its row until the next beat.
+  IF holder IS DISTINCT FROM caller
+     AND (holder IS NOT NULL OR EXISTS (SELECT FROM outbox.relay WHERE pid::text = caller)) THEN
+    INSERT INTO public.stolen VALUES (OLD.task_id, holder, caller);
   END IF;
   RETURN NULL;
 END $$;

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -86,10 +87,8 @@ func (a *actor) query(query string, args ...any) (out []string, err error) {
 	}
 	for rows.Next() {
 		var one sql.NullString
-		into := []any{&one}
-		for range columns[1:] {
-			into = append(into, new(any))
-		}
+		into := slices.Repeat([]any{new(any)}, len(columns))
+		into[0] = &one
 		if err := rows.Scan(into...); err != nil {
 			return nil, err
 		}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -35,24 +34,6 @@ func (db *database) doneOf(t *testing.T, taskType string) {
 	t.Helper()
 	db.becomes(t, 20*time.Second, 0, "the other type's tasks are done", `SELECT count(*) FROM outbox.task
 		WHERE task_type = $1`, taskType)
-}
-
-func TestATypeWhoseClaimsAreRefusedDoesNotStopOthers(t *testing.T) {
-	needs.CI(t)
-	t.Parallel()
-	db := newDatabase(t)
-	db.keep(t, `BEFORE DELETE ON outbox.task`, `OLD.task_type = 'TX'`)
-	db.Do(t, `INSERT INTO outbox.task (task_type, payload, priority) VALUES ('TX', '{}', -5)`)
-	r := run(t, db, all(), relay.Config{PollInterval: 50 * time.Millisecond})
-	eventually(t, 10*time.Second, "the refusal is logged", func() bool { return r.Log.Count("cannot be claimed") > 0 })
-	for range 20 {
-		db.Enqueue(t, "BATCH", 1)
-		db.doneOf(t, "BATCH")
-	}
-	r.Log.Want(t, 1, "cannot be claimed")
-	r.Log.Want(t, 0, outageBegins)
-	db.Do(t, `DROP TRIGGER keep ON outbox.task`)
-	db.Emptied(t, 10*time.Second)
 }
 
 // A poll promotes tasks of all types. What is ready runs, of this type as well.

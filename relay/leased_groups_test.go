@@ -62,24 +62,6 @@ func together(n int) func(context.Context, *outbox.Task[payload]) error {
 	}
 }
 
-// Slots that become free together are claimed for together, and what ends together is written
-// together: few statements and connections do for many workers.
-func TestManyLeasedTasksTakeFewStatementsAndConnections(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	const workers, tasks = 200, 600
-	db.Enqueue(t, "LEASED", tasks)
-	c := db.counted(t)
-	once(t, c.database, leased(together(workers)), relay.Config{Workers: workers})
-	db.want(t, 0, "tasks left", `SELECT count(*) FROM outbox.task`)
-	for call, n := range c.calls {
-		if n := n.Load(); n > tasks/8 {
-			t.Errorf("%s: %d statements for %d tasks", call, n, tasks)
-		}
-	}
-	c.few(t)
-}
-
 // few checks how many connections there were.
 func (c *counted) few(t *testing.T) {
 	t.Helper()
@@ -128,8 +110,9 @@ func TestALockedTaskHoldsUpNoResultButItsOwn(t *testing.T) {
 	}
 }
 
-// For RunOnce a conflict with another transaction is no error, and a group stays together. A claim
-// of more than one text can hold is made smaller.
+// Slots that become free together are claimed for together, and what ends together is written
+// together, in few statements. A conflict with another transaction is no error, for RunOnce either,
+// and a group stays together. A claim of more than one text can hold is made smaller.
 func TestALeasedClaimOrResultThatFailsIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	for code, call := range map[string]string{"40P01": claimLeases, "40001": endLeases, "54000": claimLeases} {

@@ -3,7 +3,6 @@ package relay_test
 import (
 	"context"
 	"fmt"
-	"math"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -147,38 +146,27 @@ func TestTheLastRelayThatStartsStoresTheLimits(t *testing.T) {
 	}
 }
 
-// While a type's slots or tokens are taken for long, relays do not ask for one all the time.
-func TestARelayDoesNotSpinWhileItsTypesAreLimited(t *testing.T) {
-	needs.Timing(t)
+// A relay that finds no work for its token must not keep it from the others.
+func TestTokensThatAreNotUsedAreGivenBack(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
-	for name, limit := range map[string]handlers.Option{"slots": handlers.MaxRunningTotal(1),
-		"rate": handlers.Rate(1, time.Hour)} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db, reg := newDatabase(t), handlers.New()
-			db.Enqueue(t, "TX", 100)
-			started, end := make(chan struct{}, 100), make(chan struct{})
-			each(reg, "TX", func(context.Context, *outbox.Task[payload]) error {
-				started <- struct{}{}
-				<-end
-				return nil
-			}, limit)
-			run(t, db, reg, relay.Config{})
-			<-started
-			run(t, db, reg, relay.Config{})
-			const transactions = `SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()`
-			per := math.MaxInt // in the quietest second: the server adds those of the start late
-			for round := 0; round < 3 || round < 15 && per > 60; round++ {
-				before := db.Int(t, transactions)
-				<-time.After(time.Second)
-				per = min(per, db.Int(t, transactions)-before)
-			}
-			close(end)
-			if per > 60 || len(started) > 0 {
-				t.Errorf("two relays that could do nothing made about %d transactions a second, and started %d tasks", per,
-					len(started))
-			}
-			db.Do(t, `DELETE FROM outbox.task WHERE task_id IN (SELECT task_id FROM outbox.task FOR UPDATE SKIP LOCKED)`)
-		})
+	db, reg := newDatabase(t), handlers.New()
+	registerTx(reg, typeTx, txEffect, handlers.Rate(20, time.Hour)) // two at once
+	for i, step := range []struct{ enqueue, done int }{{1, 1}, {3, 2}, {0, 2}} {
+		db.Enqueue(t, "TX", step.enqueue)
+		once(t, db, reg, relay.Config{})
+		if n := db.Int(t, `SELECT count(*) FROM effect`); n != step.done {
+			t.Errorf("step %d: %d tasks have run, want %d", i, n, step.done)
+		}
 	}
+	db.Do(t, `UPDATE outbox.bucket SET emptied_at = emptied_at - interval '3 min'`) // one token's time
+	for range 2 {
+		once(t, db, reg, relay.Config{})
+		db.want(t, 3, "tasks have run after one more token", `SELECT count(*) FROM effect`)
+	}
+	db.Do(t, `UPDATE outbox.bucket SET emptied_at = clock_timestamp() + interval '1 day'`) // the clock was put back
+	once(t, db, reg, relay.Config{})
+	db.Do(t, `UPDATE outbox.bucket SET emptied_at = emptied_at - interval '3 min'`)
+	once(t, db, reg, relay.Config{})
+	db.want(t, 4, "tasks have run", `SELECT count(*) FROM effect`)
 }

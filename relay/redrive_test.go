@@ -2,13 +2,11 @@ package relay_test
 
 import (
 	"database/sql"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
@@ -96,44 +94,6 @@ func TestARedrivenTaskHasItsUniqueKeyAgain(t *testing.T) {
 				db.redrive(t, old.TaskID)
 			}
 		})
-	}
-}
-
-// The Redrive waits for the key, and does not see the task that the key has by then.
-func TestAKeyThatIsTakenDuringARedriveStaysTaken(t *testing.T) {
-	needs.Long(t)
-	t.Parallel()
-	for _, swept := range []bool{false, true} {
-		db := newDatabase(t)
-		old := db.keyed(t, "X", 1, outbox.Unique("k"))
-		die(t, db)
-		if swept {
-			db.Do(t, `DELETE FROM outbox.unique_key`)
-		}
-		tx := db.begin(t)
-		defer tx.Rollback()
-		newer, err := outbox.Enqueue(t.Context(), tx, "X", payload{}, outbox.Unique("k"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		done := make(chan error, 1)
-		go func() {
-			got, _, err := relaytest.Admin(t, db.DB).Redrive(t.Context(), admin.Filter{IDs: []int64{old.TaskID}}, admin.Page{})
-			if err == nil && !slices.Equal(got.Skipped, []int64{old.TaskID}) {
-				err = fmt.Errorf("got %v, want task %d skipped", got, old.TaskID)
-			}
-			done <- err
-		}()
-		eventually(t, 10*time.Second, "the redrive waits", func() bool {
-			return db.Int(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
-				AND wait_event_type = 'Lock' AND query LIKE '%redrive%'`) > 0
-		})
-		if err := errors.Join(tx.Commit(), <-done); err != nil {
-			t.Fatal(err)
-		}
-		if e := db.keyed(t, "X", 1, outbox.Unique("k")); e.TaskID != newer.TaskID || e.Outcome != outbox.Skipped {
-			t.Errorf("swept %v: got %v, want task %d skipped", swept, e, newer.TaskID)
-		}
 	}
 }
 

@@ -23,42 +23,40 @@ import (
 func TestAPoolWithoutAValidPasswordIsAnOutage(t *testing.T) {
 	t.Parallel()
 	db := adopt(t, pgtest.Local(t, nil).URL()) // it asks for passwords
+	type ask func() (password string, err error)
 	tests := map[string]func(*testing.T){}
 	for name, c := range map[string]struct {
-		pgx   bool
 		wrong error // of the function; nil: the server refuses the password
+		open  func(ask) *sql.DB
 	}{
-		"pq_sealed":   {false, errors.New("the vault is sealed")},
-		"pgx_rotated": {true, nil},
+		"pq_sealed": {errors.New("the vault is sealed"), func(ask ask) *sql.DB {
+			return pgdb.OpenFunc(func(context.Context) (string, error) {
+				known, err := ask()
+				return as(t, db.URL, "pq_sealed", known), err
+			})
+		}},
+		"pgx_rotated": {nil, func(ask ask) *sql.DB {
+			config, err := pgx.ParseConfig(as(t, db.URL, "pgx_rotated", ""))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return stdlib.OpenDB(*config, stdlib.OptionBeforeConnect(func(_ context.Context, c *pgx.ConnConfig) (err error) {
+				c.Password, err = ask()
+				return err
+			}))
+		}},
 	} {
 		tests[name] = func(t *testing.T) {
 			db.Do(t, `CREATE ROLE `+name+` SUPERUSER LOGIN PASSWORD 'C4n4ry-1'`)
 			var sealed atomic.Bool
 			var password atomic.Value
 			password.Store("C4n4ry-1")
-			ask := func() (string, error) {
+			pool := c.open(func() (string, error) {
 				if sealed.Load() {
 					return "", c.wrong
 				}
 				return password.Load().(string), nil
-			}
-			var pool *sql.DB
-			if c.pgx {
-				config, err := pgx.ParseConfig(as(t, db.URL, name, ""))
-				if err != nil {
-					t.Fatal(err)
-				}
-				pool = stdlib.OpenDB(*config,
-					stdlib.OptionBeforeConnect(func(_ context.Context, config *pgx.ConnConfig) (err error) {
-						config.Password, err = ask()
-						return err
-					}))
-			} else {
-				pool = pgdb.OpenFunc(func(context.Context) (string, error) {
-					known, err := ask()
-					return as(t, db.URL, name, known), err
-				})
-			}
+			})
 			defer pool.Close()
 			pool.SetMaxOpenConns(12)
 			called, release := make(chan struct{}, 9), make(chan struct{})

@@ -5,8 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,12 +15,6 @@ import (
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/outboxtest"
 )
-
-// onTx registers a Tx handler.
-func onTx(reg *handlers.Registry,
-	name string, f func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error, opts ...handlers.Option) {
-	handlers.Tx(reg, outbox.NewTaskType[payload](name), f, opts...)
-}
 
 func TestTasksRunByPriorityAttemptAndIDOfAllTypes(t *testing.T) {
 	t.Parallel()
@@ -36,10 +28,9 @@ func TestTasksRunByPriorityAttemptAndIDOfAllTypes(t *testing.T) {
 		onTx(reg, "A", note)
 		onTx(reg, "B", note)
 		onTx(reg, "LESS", note, handlers.Priority(10))
-		handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED"),
-			func(ctx context.Context, task *outbox.Task[payload]) error {
-				return note(ctx, nil, task)
-			})
+		onLeased(reg, "LEASED", func(ctx context.Context, task *outbox.Task[payload]) error {
+			return note(ctx, nil, task)
+		})
 		exec(t, in, `INSERT INTO outbox.task (task_type, payload, priority, attempt) VALUES
 			('LESS', '{"N": 7}', -4, 0), ('B', '{"N": 6}', 5, 1), ('A', '{"N": 3}', 0, 0), ('B', '{"N": 4}', 0, 0), ('LEASED',
 			'{"N": 2}', -1, 0), ('A', '{"N": 5}', 5, 0), ('LESS', '{"N": 1}', -20, 0)`)
@@ -82,9 +73,7 @@ func TestRetriesGoOnUntilDeadAndAttemptsUntilThatMany(t *testing.T) {
 				}
 				return nil
 			})
-		onTx(reg, "SNOOZES", func(context.Context, *sql.Tx, *outbox.Task[payload]) error {
-			return handlers.Snooze(time.Hour)
-		})
+		onTx(reg, "SNOOZES", returns(handlers.Snooze(time.Hour)))
 		enqueue(t, in, "NEVER", 1)
 		enqueue(t, in, "THIRD", 1)
 		enqueue(t, in, "BATCH", 1, 2, 3)
@@ -112,18 +101,10 @@ func TestWhatFailsOrSnoozesDoesNotRunAgainHoweverSoonItIsDue(t *testing.T) {
 	t.Parallel()
 	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
 		reg := handlers.New()
-		onTx(reg, "A_FAILS", func(context.Context, *sql.Tx, *outbox.Task[payload]) error {
-			return errBoom
-		}, handlers.Backoff(relaytest.Constant(time.Microsecond)))
-		onTx(reg, "A_SNOOZES", func(context.Context, *sql.Tx, *outbox.Task[payload]) error {
-			return handlers.Snooze(time.Microsecond)
-		})
-		onTx(reg, "B_FAILS", func(context.Context, *sql.Tx, *outbox.Task[payload]) error {
-			return errBoom
-		}, handlers.Backoff(atOnce))
-		onTx(reg, "C_WAITS", func(context.Context, *sql.Tx, *outbox.Task[payload]) error {
-			return handlers.RetryAfter(1, errBoom)
-		})
+		onTx(reg, "A_FAILS", returns(errBoom), handlers.Backoff(relaytest.Constant(time.Microsecond)))
+		onTx(reg, "A_SNOOZES", returns(handlers.Snooze(time.Microsecond)))
+		onTx(reg, "B_FAILS", returns(errBoom), handlers.Backoff(atOnce))
+		onTx(reg, "C_WAITS", returns(handlers.RetryAfter(1, errBoom)))
 		onTx(reg, "WAITS", func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error {
 			_, err := tx.ExecContext(ctx, `SELECT pg_sleep(0.01)`) // both are due by then
 			return err
@@ -153,7 +134,7 @@ func TestADrainsClockGoesThroughDelaysSnoozesAndBackoffs(t *testing.T) {
 			note(task)
 			return handlers.Snooze(time.Hour)
 		})
-		handlers.Leased(reg, outbox.NewTaskType[payload]("FAILS"), func(_ context.Context, task *outbox.Task[payload]) error {
+		onLeased(reg, "FAILS", func(_ context.Context, task *outbox.Task[payload]) error {
 			note(task)
 			return errBoom
 		}, handlers.Backoff(relaytest.Constant(80*time.Minute)), handlers.NoJitter())
@@ -236,32 +217,56 @@ func TestADrainLogsWhatFailedDiedOrWasDiscarded(t *testing.T) {
 // Handlers get the key that a relay would give them, and the test can ask for it.
 func TestTasksHaveTheirKeys(t *testing.T) {
 	t.Parallel()
-	tx, reg, seen := begin(t, relaytest.NewDatabase(t).DB), handlers.New(), map[int64]string{}
-	onTx(reg, "TX", func(_ context.Context, _ *sql.Tx, task *outbox.Task[payload]) error {
-		seen[task.ID] = task.Key()
-		return nil
-	})
-	handlers.Batch(reg, outbox.NewTaskType[payload]("BATCH"), 10,
-		func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
-			seen[tasks[0].ID] = tasks[0].Key()
+	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
+		reg, seen := handlers.New(), ""
+		onTx(reg, "SEND", func(_ context.Context, _ *sql.Tx, task *outbox.Task[payload]) error {
+			seen = task.Key()
 			return nil
 		})
-	handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED"), func(_ context.Context, task *outbox.Task[payload]) error {
-		seen[task.ID] = task.Key()
-		return nil
-	})
-	want := map[int64]string{}
-	for _, name := range []string{"TX", "BATCH", "LEASED"} {
-		of := outbox.NewTaskType[payload](name)
-		if _, err := of.Enqueue(t.Context(), tx, payload{}); err != nil {
-			t.Fatal(err)
+		enqueue(t, in, "SEND", 1)
+		key := outboxtest.RequireEnqueued(t, in, send, nil)[0].Key()
+		outboxtest.Drain(t, in, reg)
+		if seen != key || strings.HasPrefix(key, "00000000") {
+			t.Errorf("the handler saw %s, want %s", seen, key)
 		}
-		task := outboxtest.RequireEnqueued(t, tx, of, nil)[0]
-		want[task.ID] = task.Key()
-	}
-	outboxtest.Drain(t, tx, reg)
-	if !maps.Equal(seen, want) || slices.ContainsFunc(slices.Collect(maps.Values(want)),
-		func(key string) bool { return key[:8] == "00000000" }) {
-		t.Errorf("the handlers saw %v, want %v", seen, want)
-	}
+	})
+}
+
+// A test that is pointed at a restored dump does not send the tasks that wait in it.
+func TestDrainRunsNothingInACopy(t *testing.T) {
+	t.Parallel()
+	eachDriver(t, func(t *testing.T, db *sql.DB) {
+		tx := begin(t, db)
+		enqueue(t, tx, "TX", 1)
+		exec(t, tx, `UPDATE outbox.origin SET system_id = system_id + 1, table_oid = 1`)
+		wantFatal(t, failing(t, func(t testing.TB) {
+			outboxtest.Drain(t, tx, handlers.New())
+		}), "this database is a copy", "outbox adopt")
+		wantText(t, tx, "1", `SELECT count(*) FROM outbox.task`)
+	})
+}
+
+// A Drain's clock shows an app's test that a rate limit of hours kills nothing, and that one without an
+// end does after three days.
+func TestADrainsClockGoesThroughRateLimits(t *testing.T) {
+	t.Parallel()
+	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
+		reg := handlers.New()
+		onTx(reg, "TX", returns(handlers.RetryAfter(10*time.Minute, errBoom)), handlers.MaxAttempts(3), handlers.NoJitter())
+		onLeased(reg, "LEASED", func(context.Context, *outbox.Task[payload]) error {
+			return handlers.RetryAfter(2*time.Hour, errBoom)
+		}, handlers.MaxAttempts(3))
+		enqueue(t, in, "TX", 1)
+		result := outboxtest.Drain(t, in, reg, outboxtest.Through(6*time.Hour-time.Minute))
+		if result.Count(outboxtest.Throttled) != 36 || len(result.Runs) != 36 || result.Err() != nil {
+			t.Errorf("six hours: %v", result)
+		}
+		exec(t, in, `DELETE FROM outbox.task`)
+		enqueue(t, in, "LEASED", 1)
+		result = outboxtest.Drain(t, in, reg, outboxtest.Through(100*time.Hour))
+		throttled := result.Count(outboxtest.Throttled)
+		if throttled < 30 || throttled > 36 || result.Count(outboxtest.Failed) != 2 || result.Count(outboxtest.Dead) != 1 {
+			t.Errorf("four days: %v", result)
+		}
+	})
 }

@@ -162,13 +162,10 @@ func TestTheSchemaMayHaveAnotherName(t *testing.T) {
 			t.Errorf("%s: the payload is %d, want 4", name, got)
 		}
 		reg := handlers.New()
-		onTx(reg, "TX", func(context.Context, *sql.Tx, *outbox.Task[payload]) error {
-			return errBoom
-		}, handlers.MaxAttempts(2))
-		handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED"),
-			func(ctx context.Context, task *outbox.Task[payload]) error {
-				return task.Complete(ctx, func(*sql.Tx) error { return nil })
-			})
+		onTx(reg, "TX", returns(errBoom), handlers.MaxAttempts(2))
+		onLeased(reg, "LEASED", func(ctx context.Context, task *outbox.Task[payload]) error {
+			return task.Complete(ctx, func(*sql.Tx) error { return nil })
+		})
 		exec(t, in, `INSERT INTO tasks.task (task_type, run_at) VALUES ('TX', now()), ('LEASED', now() + interval '1 hour')`)
 		r := outboxtest.Drain(t, in, reg, outboxtest.Schema("tasks"), outboxtest.Retries(), outboxtest.Through(2*time.Hour))
 		wantRuns(t, "TX 1 failed, TX 2 dead, LEASED 1 done", r)

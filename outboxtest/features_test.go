@@ -71,34 +71,21 @@ func features(reg *handlers.Registry, effect writeEffect) {
 		}
 		return nil
 	})
-	handlers.Leased(reg, outbox.NewTaskType[payload]("EXTENDS"),
-		func(ctx context.Context, task *outbox.Task[payload]) error {
-			if err := task.Extend(ctx, time.Minute); err != nil {
-				return err
-			}
-			select {
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			case <-time.After(600 * time.Millisecond):
-				return task.Complete(ctx, func(tx *sql.Tx) error { return effect(ctx, tx, task) })
-			}
-		}, handlers.Timeout(500*time.Millisecond))
-	handlers.Leased(reg, outbox.NewTaskType[payload]("OVERRUNS"),
-		func(ctx context.Context, task *outbox.Task[payload]) error {
-			<-ctx.Done()
-			return context.Cause(ctx)
-		}, handlers.Timeout(40*time.Millisecond), hour)
-	handlers.Tx(reg, outbox.NewTaskType[payload]("TX_OVERRUNS"),
-		func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
-			_, err := tx.ExecContext(ctx, `SELECT pg_sleep(10)`)
+	onLeased(reg, "EXTENDS", func(ctx context.Context, task *outbox.Task[payload]) error {
+		if err := task.Extend(ctx, time.Minute); err != nil {
 			return err
-		}, handlers.Timeout(40*time.Millisecond), hour)
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(600 * time.Millisecond):
+			return task.Complete(ctx, func(tx *sql.Tx) error { return effect(ctx, tx, task) })
+		}
+	}, handlers.Timeout(500*time.Millisecond))
 }
 
 func enqueueFeatures(t testing.TB, q outbox.Querier) {
 	t.Helper()
-	exec(t, q, `INSERT INTO outbox.task (task_type, payload, timeout_ms)
-		VALUES ('OVERRUNS', '{"N": 2}', 60), ('TX_OVERRUNS', '{"N": 2}', 60)`)
 	for _, kind := range []string{"TX", "BATCH", "LEASED", "COMPLETE"} {
 		exec(t, q, `INSERT INTO outbox.task (task_type, payload, ordering_key, skip_failed)
 			SELECT $1 || '_ORDERED', jsonb_build_object('N', n), key, key = 2
@@ -115,8 +102,8 @@ func TestADrainLeavesPausedTypesAlone(t *testing.T) {
 	t.Parallel()
 	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
 		reg := handlers.New()
-		onTx(reg, "TX", func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return nil })
-		onTx(reg, "PAUSED", func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return nil })
+		onTx(reg, "TX", returns(nil))
+		onTx(reg, "PAUSED", returns(nil))
 		exec(t, in, `INSERT INTO outbox.task_type (task_type, paused) VALUES ('PAUSED', true)`)
 		exec(t, in, `INSERT INTO outbox.task (task_type) VALUES ('PAUSED'), ('TX')`)
 		if r := outboxtest.Drain(t, in, reg); len(r.Runs) != 1 || len(r.Of("TX")) != 1 {

@@ -13,6 +13,7 @@ import (
 	"github.com/jmoiron/sqlx"
 	_ "github.com/lib/pq"
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/outboxtest"
@@ -133,6 +134,21 @@ func enqueue(t testing.TB, q outbox.Querier, taskType string, ns ...int) {
 	for _, n := range ns {
 		exec(t, q, `INSERT INTO outbox.task (task_type, payload) VALUES ($1, jsonb_build_object('N', $2::int))`, taskType, n)
 	}
+}
+
+type txHandler = func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error
+
+func onTx(reg *handlers.Registry, name string, f txHandler, opts ...handlers.Option) {
+	handlers.Tx(reg, outbox.NewTaskType[payload](name), f, opts...)
+}
+
+func onLeased(reg *handlers.Registry, name string, f func(ctx context.Context, task *outbox.Task[payload]) error,
+	opts ...handlers.Option) {
+	handlers.Leased(reg, outbox.NewTaskType[payload](name), f, opts...)
+}
+
+func returns(err error) txHandler {
+	return func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return err }
 }
 
 // recorder is a testing.TB whose failure is what is looked at.

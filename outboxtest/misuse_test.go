@@ -91,10 +91,9 @@ func TestAHandlerThatEndsOrSpoilsItsTransactionFailsTheTest(t *testing.T) {
 						onTx(reg, "TX", func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error {
 							return c.handler(ctx, tx)
 						})
-						handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED"),
-							func(ctx context.Context, task *outbox.Task[payload]) error {
-								return task.Complete(ctx, func(tx *sql.Tx) error { return c.handler(ctx, tx) })
-							})
+						onLeased(reg, "LEASED", func(ctx context.Context, task *outbox.Task[payload]) error {
+							return task.Complete(ctx, func(tx *sql.Tx) error { return c.handler(ctx, tx) })
+						})
 						enqueue(t, in, kind, 1)
 						wantFatal(t, failing(t, func(t testing.TB) { outboxtest.Drain(t, in, reg) }), "outboxtest: "+kind+" #1: ", c.want)
 					})
@@ -175,13 +174,12 @@ func TestTheTransactionKeepsItsSettingsAndItsDeferredConstraints(t *testing.T) {
 			exec(t, tx, `INSERT INTO parent VALUES (6)`)
 			return nil
 		}, handlers.Timeout(20*time.Second))
-		handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED"),
-			func(ctx context.Context, task *outbox.Task[payload]) error {
-				return task.Complete(ctx, func(tx *sql.Tx) error {
-					exec(t, tx, `SET LOCAL search_path = pg_catalog`)
-					return nil
-				})
+		onLeased(reg, "LEASED", func(ctx context.Context, task *outbox.Task[payload]) error {
+			return task.Complete(ctx, func(tx *sql.Tx) error {
+				exec(t, tx, `SET LOCAL search_path = pg_catalog`)
+				return nil
 			})
+		})
 		exec(t, tx, `INSERT INTO outbox.task (task_type, payload)
 			VALUES ('TX', '{"N": 1}'), ('TX', '{"N": 2}'), ('LEASED', '{}')`)
 		wantRuns(t, "TX 1 done, TX 1 done, LEASED 1 done", outboxtest.Drain(t, tx, reg))
@@ -211,36 +209,33 @@ func TestALeaseInTheTestsTransaction(t *testing.T) {
 				return nil
 			}
 		}
-		handlers.Leased(reg, outbox.NewTaskType[payload]("SECOND"),
-			func(ctx context.Context, task *outbox.Task[payload]) error {
-				err := task.Complete(ctx, func(tx *sql.Tx) error {
-					_ = write(task, "first")(tx)
-					_, err := tx.ExecContext(ctx, `SELECT 1/0`)
-					return errors.Join(err, errBoom)
-				})
-				if !errors.Is(err, errBoom) {
-					t.Errorf("Complete gave %v", err)
-				}
-				return task.Complete(ctx, write(task, "second"))
+		onLeased(reg, "SECOND", func(ctx context.Context, task *outbox.Task[payload]) error {
+			err := task.Complete(ctx, func(tx *sql.Tx) error {
+				_ = write(task, "first")(tx)
+				_, err := tx.ExecContext(ctx, `SELECT 1/0`)
+				return errors.Join(err, errBoom)
 			})
-		handlers.Leased(reg, outbox.NewTaskType[payload]("PANICS"),
-			func(ctx context.Context, task *outbox.Task[payload]) error {
-				return task.Complete(ctx, func(tx *sql.Tx) error {
-					_ = write(task, "panics")(tx)
-					panic("no")
-				})
+			if !errors.Is(err, errBoom) {
+				t.Errorf("Complete gave %v", err)
+			}
+			return task.Complete(ctx, write(task, "second"))
+		})
+		onLeased(reg, "PANICS", func(ctx context.Context, task *outbox.Task[payload]) error {
+			return task.Complete(ctx, func(tx *sql.Tx) error {
+				_ = write(task, "panics")(tx)
+				panic("no")
 			})
-		handlers.Leased(reg, outbox.NewTaskType[payload]("STOLEN"),
-			func(ctx context.Context, task *outbox.Task[payload]) error {
-				exec(t, in, `UPDATE outbox.task SET lease_token = gen_random_uuid() WHERE task_id = $1`, task.ID)
-				err := task.Complete(ctx, func(*sql.Tx) error { return nil })
-				if !errors.Is(err, outbox.ErrLeaseLost) {
-					t.Errorf("Complete gave %v, want ErrLeaseLost", err)
-				}
-				exec(t, in, `UPDATE outbox.task SET lease_token = NULL, relay_id = NULL, leased_until = NULL, state = 'ready'
+		})
+		onLeased(reg, "STOLEN", func(ctx context.Context, task *outbox.Task[payload]) error {
+			exec(t, in, `UPDATE outbox.task SET lease_token = gen_random_uuid() WHERE task_id = $1`, task.ID)
+			err := task.Complete(ctx, func(*sql.Tx) error { return nil })
+			if !errors.Is(err, outbox.ErrLeaseLost) {
+				t.Errorf("Complete gave %v, want ErrLeaseLost", err)
+			}
+			exec(t, in, `UPDATE outbox.task SET lease_token = NULL, relay_id = NULL, leased_until = NULL, state = 'ready'
 				WHERE task_id = $1`, task.ID)
-				return err
-			})
+			return err
+		})
 		enqueue(t, in, "SECOND", 1)
 		enqueue(t, in, "PANICS", 1)
 		wantRuns(t, "SECOND 1 done, PANICS 1 failed", outboxtest.Drain(t, in, reg))

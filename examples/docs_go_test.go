@@ -15,19 +15,17 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 // compile type-checks Go blocks, and returns what is wrong with them.
 func compile(t *testing.T, blocks []block) (problems []string) {
 	fset := token.NewFileSet()
 	text, err := os.ReadFile("testdata/context.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	context, err := parser.ParseFile(fset, "context.go", text, parser.SkipObjectResolution)
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	imports := string(text[fset.Position(context.Decls[0].Pos()).Offset:fset.Position(context.Decls[0].End()).Offset])
 	files := make([]*ast.File, len(blocks))
 	for i, b := range blocks {
@@ -97,9 +95,7 @@ func isStatements(file *ast.File) bool {
 // module's go.mod and of the standard library.
 func exports(t *testing.T) func(path string) (io.ReadCloser, error) {
 	files, err := exported()
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	return func(path string) (io.ReadCloser, error) {
 		if files[path] == "" {
 			return nil, errors.New("testdata/context.go does not import it")

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -17,26 +18,16 @@ var parameter = regexp.MustCompile(`\$[1-9]`)
 // runSQL runs SQL blocks, each in a transaction that is rolled back, and returns what is wrong.
 func runSQL(t *testing.T, blocks []block) (problems []string) {
 	context, err := os.ReadFile("testdata/context.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	roles, err := schema.RolesSQL("outbox")
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	db, err := sql.Open("postgres", pgtest.Database(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	defer db.Close()
-	if err := schema.Migrate(t.Context(), db); err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(schema.Migrate(t.Context(), db))
 	for _, b := range blocks {
 		tx, err := db.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		relaytest.Must(err)
 		if _, err := tx.Exec(roles + string(context)); err != nil {
 			t.Fatal(err)
 		}
@@ -48,9 +39,7 @@ func runSQL(t *testing.T, blocks []block) (problems []string) {
 		if err != nil {
 			problems = append(problems, fmt.Sprintf("%s:%d: %v", b.page, b.line, err))
 		}
-		if err := tx.Rollback(); err != nil {
-			t.Fatal(err)
-		}
+		relaytest.Must(tx.Rollback())
 	}
 	return problems
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
@@ -32,18 +33,12 @@ func TestTheCodeOfTheDocumentationWorks(t *testing.T) {
 	blocks := map[string][]block{}
 	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md"} {
 		pages, err := filepath.Glob(filepath.Join(root, pattern))
-		if err != nil {
-			t.Fatal(err)
-		}
+		relaytest.Must(err)
 		for _, path := range pages {
 			text, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			relaytest.Must(err)
 			page, err := filepath.Rel(root, path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			relaytest.Must(err)
 			for _, b := range parse(filepath.ToSlash(page), string(text)) {
 				blocks[b.lang] = append(blocks[b.lang], b)
 			}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/txoutbox/outbox/examples/internal/devdb"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/outboxtest"
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect/pgdialect"
@@ -19,16 +20,13 @@ func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 func TestTheOrderAndItsTasksCommitTogether(t *testing.T) {
 	url := pgtest.Database(t)
 	var out bytes.Buffer
-	if err := run(t.Context(), url, &out); err != nil {
-		t.Fatal(err)
-	}
-	if got, want := out.String(), "order 1 is placed\nmail to ada@example.com: your order 1 over 1999 cents\n"; got != want {
+	relaytest.Must(run(t.Context(), url, &out))
+	const want = "order 1 is placed\nmail to ada@example.com: your order 1 over 1999 cents\n"
+	if got := out.String(); got != want {
 		t.Errorf("it printed %q, want %q", got, want)
 	}
 	pool, err := devdb.Open(t.Context(), url, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	defer pool.Close()
 	db := bun.NewDB(pool, pgdialect.New())
 	errNo := errors.New("no")
@@ -42,22 +40,17 @@ func TestTheOrderAndItsTasksCommitTogether(t *testing.T) {
 		t.Errorf("RunInTx: %v", err)
 	}
 	tx, err := pool.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	if _, err := addTurnover.Enqueue(t.Context(), tx, receipt{OrderID: 1}); err != nil {
 		t.Fatal(err)
 	}
 	if got := outboxtest.Drain(t, tx, registry(db, &out)); len(got.Runs) != 1 || got.Runs[0].Outcome != outboxtest.Done {
 		t.Errorf("ADD_TURNOVER on the test's transaction: %v", got.Runs)
 	}
-	if err := tx.Rollback(); err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(tx.Rollback())
 	var turnover, tasks int64
-	if err := pool.QueryRow(`SELECT (SELECT sum(cents) FROM shop_turnover), (SELECT count(*) FROM outbox.task)`).Scan(&turnover, &tasks); err != nil {
-		t.Fatal(err)
-	}
+	const left = `SELECT (SELECT sum(cents) FROM shop_turnover), (SELECT count(*) FROM outbox.task)`
+	relaytest.Must(pool.QueryRow(left).Scan(&turnover, &tasks))
 	if turnover != 1999 || tasks != 0 {
 		t.Errorf("the turnover is %d and %d tasks are left, want 1999 and none", turnover, tasks)
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/pgdb"
 )
 
@@ -14,9 +15,7 @@ func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 func TestEachRunDoesWhatIsDueThen(t *testing.T) {
 	url := pgtest.Database(t)
 	db, err := pgdb.Open(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	defer db.Close()
 	for i, step := range []struct {
 		enqueue int

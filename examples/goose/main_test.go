@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/pgdb"
 	"github.com/txoutbox/outbox/schema"
 )
@@ -16,9 +17,7 @@ func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
 func TestGooseAppliesTheOutboxsMigrationsAndTheApps(t *testing.T) {
 	files, err := fs.Glob(schema.Files, "*.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	url := pgtest.Database(t)
 	for _, want := range []string{
 		fmt.Sprintf("outbox: %d migrations applied\napp: 1 migrations applied\n", len(files)),
@@ -30,9 +29,7 @@ func TestGooseAppliesTheOutboxsMigrationsAndTheApps(t *testing.T) {
 		}
 	}
 	db, err := pgdb.Open(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	defer db.Close()
 	if err := schema.Migrate(t.Context(), db); err != nil { // finds nothing to do
 		t.Error(err)
@@ -45,9 +42,7 @@ func TestGooseAppliesTheOutboxsMigrationsAndTheApps(t *testing.T) {
 	newer := schema.Version() + 1
 	_, err = db.Exec(fmt.Sprintf(`INSERT INTO outbox.migration (version, oldest_version) VALUES (%d, %d);
 		INSERT INTO goose_outbox_version (version_id, is_applied) VALUES (%[1]d, true)`, newer, newer-1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	var out bytes.Buffer
 	if err := run(t.Context(), url, &out); err != nil {
 		t.Errorf("beside a newer schema: %v", err)

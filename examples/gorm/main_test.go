@@ -9,6 +9,7 @@ import (
 
 	"github.com/txoutbox/outbox/examples/internal/devdb"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"gorm.io/driver/postgres"
 	"gorm.io/gorm"
 )
@@ -20,21 +21,16 @@ func TestTheOrderAndItsTasksCommitTogether(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			url := pgtest.Database(t)
 			var out bytes.Buffer
-			if err := run(t.Context(), url, config, &out); err != nil {
-				t.Fatal(err)
-			}
-			if got, want := out.String(), "order 1 is placed\nmail to ada@example.com: your order 1 over 1999 cents\n"; got != want {
+			relaytest.Must(run(t.Context(), url, config, &out))
+			const want = "order 1 is placed\nmail to ada@example.com: your order 1 over 1999 cents\n"
+			if got := out.String(); got != want {
 				t.Errorf("it printed %q, want %q", got, want)
 			}
 			pool, err := devdb.Open(t.Context(), url, "")
-			if err != nil {
-				t.Fatal(err)
-			}
+			relaytest.Must(err)
 			defer pool.Close()
 			db, err := gorm.Open(postgres.New(postgres.Config{Conn: pool}), config)
-			if err != nil {
-				t.Fatal(err)
-			}
+			relaytest.Must(err)
 			tasks := func(want int) {
 				t.Helper()
 				var got int
@@ -47,19 +43,16 @@ func TestTheOrderAndItsTasksCommitTogether(t *testing.T) {
 			errNo := errors.New("no")
 			err = db.Transaction(func(tx *gorm.DB) error {
 				// A transaction in a transaction is a savepoint, and on the same *sql.Tx.
-				if err := tx.Transaction(func(tx *gorm.DB) error { return tx.Create(&order{Email: "eve@example.com"}).Error }); err != nil {
-					t.Error(err)
-				}
-				return errNo
+				return errors.Join(errNo, tx.Transaction(func(tx *gorm.DB) error {
+					return tx.Create(&order{Email: "eve@example.com"}).Error
+				}))
 			})
-			if !errors.Is(err, errNo) {
+			if err == nil || err.Error() != errNo.Error() {
 				t.Errorf("Transaction: %v", err)
 			}
 			tasks(0)
 			// the transaction is gorm's own; the hook enqueues
-			if err := db.Create(&order{Email: "ada@example.com"}).Error; err != nil {
-				t.Fatal(err)
-			}
+			relaytest.Must(db.Create(&order{Email: "ada@example.com"}).Error)
 			tasks(1)
 			if _, err := sqlTx(db); err == nil {
 				t.Error("a pool was taken for a transaction")
@@ -67,18 +60,12 @@ func TestTheOrderAndItsTasksCommitTogether(t *testing.T) {
 
 			// gorm's writes on a handler's transaction are part of it.
 			tx, err := pool.BeginTx(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			relaytest.Must(err)
 			s := onTx(t.Context(), db, tx)
 			err = errors.Join(s.Create(&turnover{OrderID: 2}).Error,
 				s.Transaction(func(tx *gorm.DB) error { return tx.Create(&turnover{OrderID: 3}).Error }), tx.Rollback())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := db.Create(&turnover{OrderID: 4}).Error; err != nil { // db itself is as it was
-				t.Fatal(err)
-			}
+			relaytest.Must(err)
+			relaytest.Must(db.Create(&turnover{OrderID: 4}).Error) // db itself is as it was
 			var kept []int64
 			if err := db.Model(&turnover{}).Order("order_id").Pluck("order_id", &kept).Error; err != nil ||
 				!slices.Equal(kept, []int64{1, 4}) {

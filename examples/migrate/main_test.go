@@ -13,6 +13,7 @@ import (
 	"github.com/golang-migrate/migrate/v4/database"
 	"github.com/golang-migrate/migrate/v4/source/iofs"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/pgdb"
 	"github.com/txoutbox/outbox/schema"
 )
@@ -29,9 +30,7 @@ func TestGolangMigrateAppliesTheOutboxsMigrationsAndTheApps(t *testing.T) {
 		}
 	}
 	db, err := pgdb.Open(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	defer db.Close()
 	if err := schema.Migrate(t.Context(), db); err != nil { // finds nothing to do
 		t.Error(err)
@@ -44,9 +43,7 @@ func TestGolangMigrateAppliesTheOutboxsMigrationsAndTheApps(t *testing.T) {
 	newer := schema.Version() + 1
 	_, err = db.Exec(fmt.Sprintf(`INSERT INTO outbox.migration (version, oldest_version)
 		VALUES (%d, %d); UPDATE migrate_outbox_version SET version = %[1]d`, newer, newer-1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	var out bytes.Buffer
 	if err := run(t.Context(), url, &out); err != nil ||
 		out.String() != fmt.Sprintf("outbox: version %d\napp: version 1\n", newer) {
@@ -63,17 +60,13 @@ func TestGolangMigrateAppliesTheOutboxsMigrationsAndTheApps(t *testing.T) {
 func TestAFileThatFailsLeavesNothingAndIsTriedAgain(t *testing.T) {
 	url := pgtest.Database(t)
 	db, err := pgdb.Open(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	defer db.Close()
 	files := fstest.MapFS{"00001_a.sql": {Data: []byte("CREATE TABLE a (); SELECT 1/0;")}, "readme.md": {}}
 	renamed := func() fs.FS {
 		t.Helper()
 		out, err := upFiles(files)
-		if err != nil {
-			t.Fatal(err)
-		}
+		relaytest.Must(err)
 		return out
 	}
 	if _, err := up(t.Context(), db, renamed(), ".", "versions"); err == nil {
@@ -88,13 +81,9 @@ func TestAFileThatFailsLeavesNothingAndIsTriedAgain(t *testing.T) {
 		t.Errorf("up: %v, want that the version is dirty", err)
 	}
 	source, err := iofs.New(renamed(), ".")
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	m, err := migrate.NewWithSourceInstance("files", source, url+"&x-migrations-table=versions")
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	defer m.Close()
 	if err := errors.Join(m.Force(database.NilVersion), m.Up()); err != nil {
 		t.Error(err)

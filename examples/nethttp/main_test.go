@@ -22,9 +22,7 @@ func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 func TestOrdersAreServedAndTheShutdownLosesNone(t *testing.T) {
 	database := pgtest.Database(t)
 	db, err := pgdb.Open(database)
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	defer db.Close()
 	exec := func(query string) {
 		t.Helper()
@@ -83,9 +81,7 @@ func TestOrdersAreServedAndTheShutdownLosesNone(t *testing.T) {
 
 	// A request that runs when the server stops is answered, and its task is there.
 	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	defer func() { _ = tx.Rollback() }()
 	if _, err := tx.Exec(`LOCK TABLE shop_order`); err != nil {
 		t.Fatal(err)
@@ -96,16 +92,13 @@ func TestOrdersAreServedAndTheShutdownLosesNone(t *testing.T) {
 		order("eve@example.com", http.StatusCreated, "order")
 	}()
 	relaytest.Eventually(t, time.Minute, "the request waits", func() (waits bool) {
-		if err := db.QueryRow(`SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'shop_order'::regclass)`).Scan(&waits); err != nil {
-			t.Fatal(err)
-		}
+		relaytest.Must(db.QueryRow(`SELECT EXISTS (SELECT FROM pg_locks
+			WHERE NOT granted AND relation = 'shop_order'::regclass)`).Scan(&waits))
 		return waits
 	})
 	stop()
 	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	relaytest.Eventually(t, time.Minute, "nobody listens", func() bool {
 		conn, err := net.Dial("tcp", u.Host)
 		if err == nil {
@@ -113,9 +106,7 @@ func TestOrdersAreServedAndTheShutdownLosesNone(t *testing.T) {
 		}
 		return err != nil
 	})
-	if err := tx.Commit(); err != nil { // the lock is free
-		t.Fatal(err)
-	}
+	relaytest.Must(tx.Commit()) // the lock is free
 	<-answered
 	var sent []string
 	for lines.Scan() {
@@ -125,10 +116,8 @@ func TestOrdersAreServedAndTheShutdownLosesNone(t *testing.T) {
 		t.Errorf("run: %v", err)
 	}
 	var orders, tasks int
-	if err := db.QueryRow(`SELECT (SELECT count(*) FROM shop_order), (SELECT count(*) FROM outbox.task)`).Scan(&orders,
-		&tasks); err != nil {
-		t.Fatal(err)
-	}
+	const left = `SELECT (SELECT count(*) FROM shop_order), (SELECT count(*) FROM outbox.task)`
+	relaytest.Must(db.QueryRow(left).Scan(&orders, &tasks))
 	if orders != 2 || tasks+len(sent) != 1 { // the next relay sends it, unless this one did
 		t.Errorf("%d orders, %d tasks, mails %q; want an order more, and its mail sent or to be sent", orders, tasks, sent)
 	}

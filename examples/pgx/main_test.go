@@ -6,15 +6,14 @@ import (
 	"testing"
 
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
 func TestATransactionOfPgxpoolEnqueues(t *testing.T) {
 	var out bytes.Buffer
-	if err := run(t.Context(), pgtest.Database(t), &out); err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(run(t.Context(), pgtest.Database(t), &out))
 	if got, want := out.String(), "order 1 is placed\nmail for order 1\n"; got != want {
 		t.Errorf("it printed %q, want %q", got, want)
 	}

@@ -36,13 +36,9 @@ func startProgram(t *testing.T, args ...string) *program {
 	}
 	// not t.TempDir: as root the server runs as another user, which must be able to enter it
 	temp, err := os.MkdirTemp("", "signup-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	t.Cleanup(func() { os.RemoveAll(temp) })
-	if err := os.Chmod(temp, 0o1777); err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(os.Chmod(temp, 0o1777))
 	p := &program{Cmd: exec.Command(binary, args...), temp: temp}
 	p.Env = append(os.Environ(), "TMPDIR="+temp)
 	if _, err := pgtest.Server(t).Program("postgres"); err != nil { // it is at a URL or in Docker
@@ -51,9 +47,7 @@ func startProgram(t *testing.T, args ...string) *program {
 	p.Stdout, p.Stderr = &p.out, &p.out
 	p.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	p.WaitDelay = 10 * time.Second
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(p.Start())
 	t.Cleanup(func() {
 		syscall.Kill(-p.Process.Pid, syscall.SIGKILL)
 		_ = p.Wait() // unless the test did
@@ -93,9 +87,7 @@ func TestBinaryServesAtOnceAndLeavesNothing(t *testing.T) {
 		t.Fatalf("sign-up: %d\n%s", status, body)
 	}
 	awaitText(t, url, "to a@example.com")
-	if err := syscall.Kill(-p.Process.Pid, syscall.SIGINT); err != nil { // as Ctrl-C does
-		t.Fatal(err)
-	}
+	relaytest.Must(syscall.Kill(-p.Process.Pid, syscall.SIGINT)) // as Ctrl-C does
 	if err := p.Wait(); err != nil {
 		t.Errorf("exit: %v, want success", err)
 	}
@@ -108,9 +100,7 @@ func TestTheDemoHasADatabaseOfItsOwnWhateverTheEnvironmentNames(t *testing.T) {
 	needs.CI(t)
 	url := pgtest.Database(t)
 	given := openDatabase(t, url)
-	if err := signUp(t.Context(), given, "a@example.com"); err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(signUp(t.Context(), given, "a@example.com"))
 	t.Setenv(devdb.Variable, url)
 	t.Setenv("PGHOSTADDR", "192.0.2.1")
 	p := startProgram(t, "-demo")

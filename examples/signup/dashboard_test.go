@@ -6,13 +6,12 @@ import (
 	"testing"
 
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 func TestTheDashboardIsForThisMachineOnly(t *testing.T) {
 	dashboard, err := newDashboard(openDatabase(t, pgtest.Database(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	app := (&site{}).routes(dashboard)
 	for _, tt := range []struct {
 		client, host string

@@ -8,6 +8,7 @@ import (
 
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 // The demo, shortened; CI runs all of it on each push. Relays die by SIGKILL while they run tasks;
@@ -28,17 +29,13 @@ func TestDemoKilledRelaysLoseNothing(t *testing.T) {
 func TestDemoNamesWhatIsWrong(t *testing.T) {
 	db := openDatabase(t, pgtest.Database(t))
 	inbox, err := startSink()
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	defer inbox.close()
 	var out bytes.Buffer
 	if err := (demo{}).count(t.Context(), db, inbox, 1, &out); err != nil {
 		t.Errorf("all well: %v", err)
 	}
-	if err := signUp(t.Context(), db, "a@example.com"); err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(signUp(t.Context(), db, "a@example.com"))
 	if _, err := db.Exec(`INSERT INTO ledger SELECT usr_id, 1 FROM usr, generate_series(1, 2);
 		INSERT INTO outbox.dead_task (task_id, task_type, payload, priority, attempt, max_attempts, run_at, created_at,
 		reason) VALUES (99, 'A', '{}', 0, 1, 1, now(), now(), 'handler')`); err != nil {

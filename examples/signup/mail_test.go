@@ -11,6 +11,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 // refuser is a mail server that takes nothing.
@@ -25,14 +26,10 @@ func (r *refuser) Rcpt(to string, _ *smtp.RcptOptions) error {
 
 func TestTheWelcomeMailIsRetriedUnlessItCanNeverArrive(t *testing.T) {
 	db := openDatabase(t, pgtest.Database(t))
-	if err := signUp(t.Context(), db, "a@example.com"); err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(signUp(t.Context(), db, "a@example.com"))
 	welcomeBy := func(server string, usrID int64) error {
 		m, err := newMailer(server)
-		if err != nil {
-			t.Fatal(err)
-		}
+		relaytest.Must(err)
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		return sendWelcome(ctx, db, m, &outbox.Task[welcome]{ID: 7, Payload: welcome{usrID}})
@@ -45,9 +42,7 @@ func TestTheWelcomeMailIsRetriedUnlessItCanNeverArrive(t *testing.T) {
 		{451, "retry", "451 4.1.1"},
 	} {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		relaytest.Must(err)
 		server := smtp.NewServer(smtp.BackendFunc(func(*smtp.Conn) (smtp.Session, error) {
 			return &refuser{code: tt.code},
 				nil
@@ -67,9 +62,7 @@ func TestTheWelcomeMailIsRetriedUnlessItCanNeverArrive(t *testing.T) {
 		}
 	}
 	inbox, err := startSink()
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	defer inbox.close()
 	if err := welcomeBy(inbox.address(), 12345); err == nil || handlers.ActionOf(err) != "discard" {
 		t.Errorf("a user who is gone: %v, want Discard", err)

@@ -56,9 +56,7 @@ func start(t *testing.T) *app {
 func openDatabase(t *testing.T, dsn string) *sql.DB {
 	t.Helper()
 	db, err := devdb.Open(t.Context(), dsn, tables)
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	t.Cleanup(func() { db.Close() })
 	return db
 }
@@ -80,22 +78,16 @@ func send(t *testing.T, url, form string, header ...string) (status int, body st
 		method = http.MethodPost
 	}
 	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(form))
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	for i := 0; i < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
 	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	defer res.Body.Close()
 	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	return res.StatusCode, string(text)
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
@@ -14,16 +15,13 @@ func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 func TestTheOrderAndItsTasksCommitTogether(t *testing.T) {
 	url := pgtest.Database(t)
 	var out bytes.Buffer
-	if err := run(t.Context(), url, &out); err != nil {
-		t.Fatal(err)
-	}
-	if got, want := out.String(), "order 1 is placed\nmail to ada@example.com: your order 1 over 1999 cents\n"; got != want {
+	relaytest.Must(run(t.Context(), url, &out))
+	const want = "order 1 is placed\nmail to ada@example.com: your order 1 over 1999 cents\n"
+	if got := out.String(); got != want {
 		t.Errorf("it printed %q, want %q", got, want)
 	}
 	db, err := sqlx.Open("postgres", url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	defer db.Close()
 	if _, err := db.Exec(`ALTER TABLE shop_order ADD CHECK (cents > 0)`); err != nil {
 		t.Fatal(err)
@@ -32,9 +30,8 @@ func TestTheOrderAndItsTasksCommitTogether(t *testing.T) {
 		t.Error("an order that the database refuses was placed")
 	}
 	var turnover, tasks int64
-	if err := db.QueryRow(`SELECT (SELECT sum(cents) FROM shop_turnover), (SELECT count(*) FROM outbox.task)`).Scan(&turnover, &tasks); err != nil {
-		t.Fatal(err)
-	}
+	const left = `SELECT (SELECT sum(cents) FROM shop_turnover), (SELECT count(*) FROM outbox.task)`
+	relaytest.Must(db.QueryRow(left).Scan(&turnover, &tasks))
 	if turnover != 1999 || tasks != 0 {
 		t.Errorf("the turnover is %d and %d tasks are left, want 1999 and none", turnover, tasks)
 	}

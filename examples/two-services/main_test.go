@@ -20,16 +20,12 @@ func TestEachOrderHasOneInvoice(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- run(ctx, orders, billing, 10*time.Millisecond, io.Discard) }()
 	db, err := devdb.Open(t.Context(), billing, billingTables)
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	defer db.Close()
 	var invoices, orderIDs int
 	count := func() int {
 		const counts = `SELECT count(*), count(DISTINCT order_id) FROM invoice`
-		if err := db.QueryRow(counts).Scan(&invoices, &orderIDs); err != nil {
-			t.Fatal(err)
-		}
+		relaytest.Must(db.QueryRow(counts).Scan(&invoices, &orderIDs))
 		return invoices
 	}
 	relaytest.Eventually(t, time.Minute, "50 invoices", func() bool { return count() >= 50 })
@@ -38,9 +34,7 @@ func TestEachOrderHasOneInvoice(t *testing.T) {
 		t.Errorf("run: %v", err)
 	}
 	for range 2 { // the broker delivers an event twice
-		if err := bill(t.Context(), db, "/orders", "an event", Order{ID: -1}); err != nil {
-			t.Fatal(err)
-		}
+		relaytest.Must(bill(t.Context(), db, "/orders", "an event", Order{ID: -1}))
 	}
 	if count(); orderIDs != invoices {
 		t.Errorf("%d invoices of %d orders", invoices, orderIDs)

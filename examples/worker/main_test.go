@@ -48,28 +48,20 @@ func TestAWorkerTellsItsHealthAndEndsWithItsContext(t *testing.T) {
 		t.Helper()
 		relaytest.Eventually(t, time.Minute, fmt.Sprint(address, " is ", want), func() bool {
 			res, err := http.Get(address)
-			if err != nil {
-				t.Fatal(err)
-			}
+			relaytest.Must(err)
 			res.Body.Close()
 			return res.StatusCode == want
 		})
 	}
 	awaitStatus(http.StatusOK)
 	db, err := pgdb.Open(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	defer db.Close()
 	session, err := db.Conn(t.Context()) // which goes on writing below
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	defer session.Close()
 	var name string
-	if err := session.QueryRowContext(t.Context(), `SELECT quote_ident(current_database())`).Scan(&name); err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(session.QueryRowContext(t.Context(), `SELECT quote_ident(current_database())`).Scan(&name))
 	exec := func(query string) {
 		t.Helper()
 		if _, err := session.ExecContext(t.Context(), query); err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/txoutbox/outbox/forward"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/faultmap"
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 // kindOf is the mark of an error, as docs/faults.md names it.
@@ -130,9 +131,7 @@ func TestAFunctionOfTheAppThatHangsHoldsUpNothing(t *testing.T) {
 			<-hang
 			return nil, nil
 		}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		relaytest.Must(err)
 		e, attempts := event("1", "https://93.184.216.34"), 0
 		for range 1000 {
 			if err := p.Publish(t.Context(), []*forward.Event{e})[0]; handlers.ActionOf(err) == "retry" {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/forward"
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 type netipPrefix = netip.Prefix
@@ -68,9 +69,7 @@ func TestRefusedURLs(t *testing.T) {
 func nameServer(t *testing.T, answers ...string) (r *net.Resolver, asked *atomic.Int64) {
 	t.Helper()
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	t.Cleanup(func() { _ = conn.Close() })
 	asked = &atomic.Int64{}
 	go func() {
@@ -117,9 +116,7 @@ func TestANameThatResolvesToARefusedAddressLaterIsRefusedThen(t *testing.T) {
 	resolver, asked := nameServer(t, "127.0.0.1", "127.0.0.2", "10.0.0.1", "169.254.169.254")
 	p.client = p.config.client(resolver)
 	url := "https://hook.example.org:" + port
-	if err := one(t, p, event("1", url)); err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(one(t, p, event("1", url)))
 	for i := range 3 {
 		if err := one(t, p, event("2", url)); err == nil || forward.IsPermanent(err) ||
 			!strings.Contains(err.Error(), "not a public address") {

@@ -39,9 +39,7 @@ func newPublisher(t testing.TB, s *httptest.Server, change func(*Config)) *Publi
 		change(&c)
 	}
 	p, err := New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	p.wait = 20 * time.Second // a busy machine answers late
 	t.Cleanup(p.Close)
 	return p

@@ -15,6 +15,7 @@ import (
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 	"github.com/txoutbox/outbox/forward"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 func TestARequestIsSignedWithEachSecret(t *testing.T) {
@@ -35,9 +36,7 @@ func TestARequestIsSignedWithEachSecret(t *testing.T) {
 		}
 		c.Headers = []string{"traceparent", "tracestate"}
 	})
-	if err := one(t, p, event("7", s.URL+"/hook")); err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(one(t, p, event("7", s.URL+"/hook")))
 	r, text := <-got, <-body
 	for name, want := range map[string]string{"webhook-id": "7", "Content-Type": "application/json", "ce-id": "7",
 		"ce-source": "/shop.example",
@@ -52,9 +51,7 @@ func TestARequestIsSignedWithEachSecret(t *testing.T) {
 	}
 	for _, secret := range []string{secretOne, secretTwo} {
 		w, err := standardwebhooks.NewWebhook(secret)
-		if err != nil {
-			t.Fatal(err)
-		}
+		relaytest.Must(err)
 		if err := w.Verify(text, r.Header); err != nil {
 			t.Errorf("the library does not verify it: %v", err)
 		}
@@ -133,9 +130,7 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 		}
 	}
 	p, err := New(Config{Unsigned: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	p.Close()
 	p.Close()
 	if _, yes := forward.IsUnavailable(one(t, p, event("1", "https://example.com"))); !yes ||

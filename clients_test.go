@@ -100,9 +100,7 @@ func onEveryClient(t *testing.T, tests []contract) {
 func (e *env) tx(t *testing.T) *recorder {
 	t.Helper()
 	tx, err := e.begin(context.WithoutCancel(t.Context()), e.pool) // lib/pq closes a connection whose context ends
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	t.Cleanup(func() { _ = tx.rollback() })
 	return &recorder{transaction: tx}
 }

@@ -13,14 +13,10 @@ import (
 // The first block of docs/guide/testing.md, and what it needs.
 func TestSignUp(t *testing.T) {
 	tx, err := testDB(t).BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	defer tx.Rollback()
 
-	if err := signUp(t.Context(), tx, "ada@example.com"); err != nil {
-		t.Fatal(err)
-	}
+	must(signUp(t.Context(), tx, "ada@example.com"))
 	outboxtest.RequireEnqueuedN(t, tx, 1, SendWelcome, nil)
 
 	mails := 0

@@ -58,10 +58,8 @@ func FuzzText(f *testing.F) {
 			}
 			for i, id := range []int64{got.TaskID, many[0].TaskID} {
 				var as, unique, ordering, text, payload string
-				if err := tx.QueryRow(`SELECT task_type, COALESCE(unique_key, ''), COALESCE(ordering_key, ''), headers::text, payload::text
-					FROM outbox.task WHERE task_id = $1`, id).Scan(&as, &unique, &ordering, &text, &payload); err != nil {
-					t.Fatal(err)
-				}
+				must(tx.QueryRow(`SELECT task_type, COALESCE(unique_key, ''), COALESCE(ordering_key, ''), headers::text, payload::text
+					FROM outbox.task WHERE task_id = $1`, id).Scan(&as, &unique, &ordering, &text, &payload))
 				var back map[string]string
 				if err := json.Unmarshal([]byte(text), &back); err != nil || back[header] != value || len(back) != 1 ||
 					text != payload || as != taskType || i == 0 && (unique != uniqueKey || ordering != orderingKey) {

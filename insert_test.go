@@ -32,9 +32,7 @@ func TestEnqueueUsesTheNamedSchemaAndNoOther(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	for _, name := range []string{"app_outbox", "user", strings.Repeat("s", 63)} { // user is a reserved word
-		if err := schema.Migrate(t.Context(), d.db, schema.Schema(name)); err != nil {
-			t.Fatal(err)
-		}
+		must(schema.Migrate(t.Context(), d.db, schema.Schema(name)))
 		tx := begin(t, d.db)
 		exec(t, tx, "SET LOCAL search_path = pg_catalog")
 		typed := outbox.NewTaskType[int]("T", outbox.Schema(name))

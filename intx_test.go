@@ -207,10 +207,8 @@ func TestInTxDoesNotCutACommitShortWhenItsContextEnds(t *testing.T) {
 			})
 		}()
 		for waits := false; !waits; { // in its COMMIT
-			if err := d.db.QueryRow(`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
-				AND wait_event_type = 'Lock')`).Scan(&waits); err != nil {
-				t.Fatal(err)
-			}
+			must(d.db.QueryRow(`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
+				AND wait_event_type = 'Lock')`).Scan(&waits))
 		}
 		cancel()
 		for range 20 { // round trips, in which a driver would act on the end of its context

@@ -21,9 +21,7 @@ func (d database) listen(t *testing.T, channels ...string) notified {
 	l := pq.NewListener(d.url, 10*time.Millisecond, time.Second, nil)
 	t.Cleanup(func() { l.Close() })
 	for _, channel := range append(channels, "marker") {
-		if err := l.Listen(channel); err != nil {
-			t.Fatal(err)
-		}
+		must(l.Listen(channel))
 	}
 	return func() (got []string) {
 		t.Helper()
@@ -49,9 +47,7 @@ func TestAnEnqueueNotifiesOnlyWhileARelayAsks(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	const other = "select" // a reserved word
-	if err := schema.Migrate(t.Context(), d.db, schema.Schema(other)); err != nil {
-		t.Fatal(err)
-	}
+	must(schema.Migrate(t.Context(), d.db, schema.Schema(other)))
 	received := d.listen(t, "outbox", other)
 	for _, c := range []struct {
 		when, until string

@@ -49,9 +49,7 @@ func direct(t testing.TB, driver, url string) *sql.DB {
 func withParameter(t testing.TB, raw, key, value string) string {
 	t.Helper()
 	u, err := url.Parse(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	q := u.Query()
 	q.Set(key, value)
 	u.RawQuery = q.Encode()
@@ -80,22 +78,16 @@ func rows(t testing.TB, q outbox.Querier, taskType string) []stored {
 	t.Helper()
 	rows, err := q.QueryContext(t.Context(), `SELECT task_id, task_type, payload::text, headers::text, priority, max_attempts, state, attempt, run_at, created_at
 		  FROM outbox.task WHERE task_type = $1 ORDER BY task_id`, taskType)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	defer rows.Close()
 	var all []stored
 	for rows.Next() {
 		var s stored
-		if err := rows.Scan(&s.ID, &s.Type, &s.Payload, &s.Headers, &s.Priority, &s.MaxAttempts, &s.State, &s.Attempt,
-			&s.RunAt, &s.CreatedAt); err != nil {
-			t.Fatal(err)
-		}
+		must(rows.Scan(&s.ID, &s.Type, &s.Payload, &s.Headers, &s.Priority, &s.MaxAttempts, &s.State, &s.Attempt,
+			&s.RunAt, &s.CreatedAt))
 		all = append(all, s)
 	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(rows.Err())
 	return all
 }
 
@@ -129,9 +121,7 @@ func exec(t testing.TB, q outbox.Querier, query string, args ...any) {
 func begin(t testing.TB, db *sql.DB) *sql.Tx {
 	t.Helper()
 	tx, err := db.BeginTx(context.WithoutCancel(t.Context()), nil) // lib/pq closes a connection whose context ends
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	t.Cleanup(func() { _ = tx.Rollback() })
 	return tx
 }
@@ -139,18 +129,14 @@ func begin(t testing.TB, db *sql.DB) *sql.Tx {
 // end is Commit or Rollback.
 func end(t testing.TB, how func() error) {
 	t.Helper()
-	if err := how(); err != nil {
-		t.Fatal(err)
-	}
+	must(how())
 }
 
 // put is an Enqueue that does not fail.
 func put(t testing.TB, tx outbox.Querier, taskType string, payload any, opts ...outbox.Option) outbox.Enqueued {
 	t.Helper()
 	got, err := outbox.Enqueue(t.Context(), tx, taskType, payload, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	return got
 }
 
@@ -158,9 +144,7 @@ func put(t testing.TB, tx outbox.Querier, taskType string, payload any, opts ...
 func putMany(t testing.TB, tx outbox.Querier, tasks ...outbox.NewTask) []outbox.Enqueued {
 	t.Helper()
 	got, err := outbox.EnqueueMany(t.Context(), tx, tasks)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	return got
 }
 

@@ -180,9 +180,7 @@ func TestAConnectionIsRefusedWithoutATransaction(t *testing.T) {
 	for _, driver := range []string{"postgres", "pgx"} {
 		dbx := sqlx.NewDb(open(t, driver, d.url), driver)
 		conn, err := dbx.Connx(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(err)
 		defer conn.Close()
 		for about, q := range map[string]outbox.Querier{"a *sql.Conn": conn.Conn, "a *sqlx.Conn": conn} {
 			name := newType()

@@ -153,9 +153,7 @@ func TestADrainsClockGoesThroughDelaysSnoozesAndBackoffs(t *testing.T) {
 			"no clock": {func() []outboxtest.DrainOption { return nil }, "HOURLY at 0s, FAILS at 0s",
 				"ONCE 30 0, HOURLY 60 0, FAILS 80 1, ONCE 90 0, ONCE 200 0"},
 		} {
-			if err := in.QueryRowContext(t.Context(), `SELECT clock_timestamp()`).Scan(&start); err != nil {
-				t.Fatal(err)
-			}
+			relaytest.Must(in.QueryRowContext(t.Context(), `SELECT clock_timestamp()`).Scan(&start))
 			log = nil
 			exec(t, in, `DELETE FROM outbox.task`)
 			enqueue(t, in, "HOURLY", 1)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/outboxtest"
 	"github.com/txoutbox/outbox/schema"
 )
@@ -34,9 +35,7 @@ func TestWhatIsEnqueuedIsFoundByPayloadAndOptions(t *testing.T) {
 		put := func(n int, opts ...outbox.Option) int64 {
 			t.Helper()
 			e, err := send.Enqueue(t.Context(), tx, payload{n}, opts...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			relaytest.Must(err)
 			return e.TaskID
 		}
 		one := put(1, outbox.Priority(3), outbox.MaxAttempts(4), outbox.Headers(map[string]string{"trace": "abc"}))

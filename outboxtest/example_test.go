@@ -12,6 +12,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/outboxtest"
 )
 
@@ -55,9 +56,7 @@ func registry(send func(userID int64) error) *handlers.Registry {
 // In an app's test t is the test's, and its database has been migrated.
 func ExampleRequireEnqueued() {
 	example(func(t testing.TB, tx *sql.Tx) {
-		if err := signUp(t.Context(), tx, "ada@example.com"); err != nil {
-			t.Fatal(err)
-		}
+		relaytest.Must(signUp(t.Context(), tx, "ada@example.com"))
 		outboxtest.RequireEnqueued(t, tx, GrantCredit, nil)
 		tasks := outboxtest.RequireEnqueuedN(t, tx, 1, SendWelcome,
 			func(w Welcome) bool { return w.UserID == 1 }, outboxtest.After(time.Hour))
@@ -73,18 +72,14 @@ func ExampleRequireEnqueued() {
 
 func ExampleDrain() {
 	example(func(t testing.TB, tx *sql.Tx) {
-		if err := signUp(t.Context(), tx, "ada@example.com"); err != nil {
-			t.Fatal(err)
-		}
+		relaytest.Must(signUp(t.Context(), tx, "ada@example.com"))
 		reg := registry(func(userID int64) error {
 			fmt.Println("mail to user", userID)
 			return nil
 		})
 		fmt.Println(outboxtest.Drain(t, tx, reg)) // what is due: the mail is not
 		var credit int
-		if err := tx.QueryRowContext(t.Context(), `SELECT credit FROM usr WHERE usr_id = 1`).Scan(&credit); err != nil {
-			t.Fatal(err)
-		}
+		relaytest.Must(tx.QueryRowContext(t.Context(), `SELECT credit FROM usr WHERE usr_id = 1`).Scan(&credit))
 		fmt.Println("credit:", credit)
 		fmt.Println(outboxtest.Drain(t, tx, reg, outboxtest.Through(2*time.Hour)))
 	})

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/outboxtest"
 )
 
@@ -29,9 +30,7 @@ func TestGoldenFailsWhereADeployBreaksStoredTasks(t *testing.T) {
 	read := func() string {
 		t.Helper()
 		b, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		relaytest.Must(err)
 		return string(b)
 	}
 	outboxtest.Golden(t, outbox.NewTaskType[welcomeV1](name), outbox.NewTaskType[int]("OTHER"))
@@ -83,9 +82,7 @@ func TestGoldenFailsWhereADeployBreaksStoredTasks(t *testing.T) {
 	wantFatal(t, failing(t, func(t testing.TB) {
 		outboxtest.Golden(t, outbox.NewTaskType[typo]("TYPO"))
 	}), `has the tag outbox:"requierd"`)
-	if err := os.WriteFile(file, []byte("<<<<<<< HEAD\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(os.WriteFile(file, []byte("<<<<<<< HEAD\n"), 0o600))
 	wantFatal(t, failing(t, func(t testing.TB) { outboxtest.Golden(t, broken) }), "line 1 is not a path")
 }
 
@@ -96,13 +93,9 @@ func TestGoldenWorksWithCheckoutsOfWindows(t *testing.T) {
 	outboxtest.Golden(t, one)
 	file := filepath.Join("testdata", "outbox", "email%3Awelcome.golden")
 	written, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	crlf := strings.ReplaceAll(string(written), "\n", "\r\n")
-	if err := os.WriteFile(file, []byte(crlf), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(os.WriteFile(file, []byte(crlf), 0o600))
 	outboxtest.Golden(t, one)
 	if now, _ := os.ReadFile(file); string(now) != crlf {
 		t.Errorf("it wrote a file that had changed in nothing but ends of lines: %q", now)

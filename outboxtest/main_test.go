@@ -28,9 +28,7 @@ type payload struct{ N int }
 func newDB(t testing.TB, driver string, opts ...schema.Option) *sql.DB {
 	t.Helper()
 	db, err := pgtest.Open(driver, relaytest.Migrated(t, opts...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	t.Cleanup(func() { db.Close() })
 	exec(t, db, `CREATE TABLE effect (note text NOT NULL)`)
 	exec(t, db, `CREATE TABLE parent (id int PRIMARY KEY)`)
@@ -85,9 +83,7 @@ func empty(t testing.TB, db *sql.DB) {
 func begin(t testing.TB, db *sql.DB) *sql.Tx {
 	t.Helper()
 	tx, err := db.BeginTx(context.Background(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	t.Cleanup(func() { tx.Rollback() })
 	return tx
 }

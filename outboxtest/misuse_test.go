@@ -11,6 +11,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/outboxtest"
 )
 
@@ -20,9 +21,7 @@ func TestBadArgumentsFailTheTest(t *testing.T) {
 	tx, aborted := begin(t, db), begin(t, db)
 	_, _ = aborted.Exec(`SELECT 1/0`)
 	conn, err := db.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	defer conn.Close()
 	var noTx *sql.Tx
 	var noContext context.Context

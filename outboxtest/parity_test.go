@@ -224,12 +224,8 @@ func ranByARelay(t *testing.T, db *sql.DB) map[string]string {
 	reg, fill := scenario()
 	fill(t, db)
 	r, err := relay.New(db, reg, relay.Config{Logger: slog.New(slog.DiscardHandler), PollInterval: 10 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.RunOnce(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
+	relaytest.Must(r.RunOnce(t.Context()))
 	rows := tables(t, db)
 	if len(rows["task"]) < 1000 || len(rows["dead_task"]) < 1000 || len(rows["effect"]) < 200 ||
 		len(rows["done_task"]) < 1000 || rows["headless_key"] != "" {

@@ -23,9 +23,7 @@ func TestMain(m *testing.M) { relaytest.Main(m) }
 func openPool(t testing.TB, url string) *sql.DB {
 	t.Helper()
 	db, err := pgdb.Open(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	t.Cleanup(func() { db.Close() })
 	return db
 }
@@ -56,9 +54,7 @@ func TestACallOnASilentConnectionEndsSoonAfterItsContext(t *testing.T) {
 		for _, how := range []breaker.How{breaker.SilenceRequest, breaker.SilenceReply} {
 			tests[fmt.Sprint(name, how)] = func(t *testing.T) {
 				tx, err := db.BeginTx(t.Context(), nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				relaytest.Must(err)
 				token := fmt.Sprint("silence of ", name, how)
 				p.Set(&breaker.Trap{Catches: breaker.Statement(token), How: how})
 				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -97,13 +93,9 @@ func TestASilentHostMakesWayForTheNext(t *testing.T) {
 	t.Parallel()
 	to := pgtest.Database(t)
 	u, err := url.Parse(to)
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	silent, err := net.Listen("tcp4", "127.0.0.1:0") // accepts, by the system, and never answers
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	defer silent.Close()
 	password, _ := u.User.Password()
 	db := openPool(t, fmt.Sprintf("host=127.0.0.1,%s port=%d,%s user=%s password=%s dbname=%s sslmode=disable",
@@ -120,9 +112,7 @@ func TestAConnectionWhosePreparedStatementWasCancelledDoesNotGoBackToThePool(t *
 	sessions := &relaytest.Database{DB: db}
 	before := sessions.Int(t, `SELECT pg_backend_pid()`)
 	stmt, err := db.PrepareContext(t.Context(), `SELECT pg_sleep($1)`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	defer stmt.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
@@ -154,13 +144,9 @@ func TestABoundedCommitEndsItsWaitForAStandby(t *testing.T) {
 		if err == nil && d > 0 { // as relays do
 			err = conn.Raw(func(c any) error { c.(interface{ BoundReplies(time.Duration) }).BoundReplies(d); return nil })
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		relaytest.Must(err)
 		tx, err := conn.BeginTx(context.WithoutCancel(t.Context()), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		relaytest.Must(err)
 		if _, err := tx.Exec(`INSERT INTO t VALUES (1)`); err != nil {
 			t.Fatal(err)
 		}
@@ -209,9 +195,7 @@ func TestOpenIsLibPQsPool(t *testing.T) {
 		t.Fatal(err)
 	}
 	tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelSerializable, ReadOnly: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	var level, readOnly, b string
 	if err := errors.Join(tx.QueryRow(`SHOW transaction_isolation`).Scan(&level),
 		tx.QueryRow(`SHOW transaction_read_only`).Scan(&readOnly),
@@ -220,9 +204,7 @@ func TestOpenIsLibPQsPool(t *testing.T) {
 		t.Errorf("got %q %q %q %v", level, readOnly, b, err)
 	}
 	stmt, err := db.Prepare(`SELECT count(*) FROM t WHERE a > $1`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	defer stmt.Close()
 	n := 0
 	if err := stmt.QueryRow(1).Scan(&n); err != nil || n != 1 {

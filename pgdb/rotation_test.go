@@ -24,17 +24,13 @@ func TestAPasswordMayChange(t *testing.T) {
 	server := pgtest.Local(t, nil)
 	admin := relaytest.Direct(t, server.URL(), "postgres")
 	u, err := url.Parse(server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	file := filepath.Join(t.TempDir(), "pgpass")
 	var password atomic.Value
 	rotate := func(to string) {
 		t.Helper()
 		password.Store(to)
-		if err := os.WriteFile(file, []byte("*:*:*:rotated:"+to+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		relaytest.Must(os.WriteFile(file, []byte("*:*:*:rotated:"+to+"\n"), 0o600))
 		admin.Do(t, `ALTER ROLE rotated PASSWORD '`+to+`'`)
 	}
 	admin.Do(t, `CREATE ROLE rotated LOGIN`)

@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/pgdb"
 )
 
@@ -16,22 +17,16 @@ const tcpUserTimeout = 0x12
 func TestConnectionsOfOpenHaveKeepaliveAndAUserTimeout(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	db, err := pgdb.Open(fmt.Sprintf("postgres://%s/?sslmode=disable", l.Addr()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	dialled := make(chan struct{})
 	go func() {
 		_ = db.PingContext(t.Context()) // fails when the test closes what it accepts
 		close(dialled)
 	}()
 	accepted, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	defer func() {
 		accepted.Close()
 		l.Close()

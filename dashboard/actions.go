@@ -21,19 +21,20 @@ import (
 // returns the number of its tasks. The end of the request does not end it.
 func (v *view) act(action, target string, f func(ctx context.Context, c *admin.Client) (int64, error)) (int64, error) {
 	v.limit = 2 * v.site.config.StatementTimeout
-	return v.acted(action, target, 4*v.site.config.StatementTimeout, func(ctx context.Context, c *admin.Client) (n int64, err error) {
-		err = outbox.InTx(ctx, v.site.db, func(tx *sql.Tx) error {
-			// At a stricter level it fails when another transaction changes the same rows.
-			begin := fmt.Sprintf("SET TRANSACTION ISOLATION LEVEL READ COMMITTED; "+
-				"SET LOCAL statement_timeout = %d; SET LOCAL lock_timeout = %[1]d", v.limit.Milliseconds())
-			if _, err := tx.ExecContext(ctx, begin); err != nil {
-				return fmt.Errorf("dashboard: begin: %w", pgerr.WithoutDSN(err))
-			}
-			n, err = f(ctx, c.In(tx))
-			return err
+	return v.acted(action, target, 4*v.site.config.StatementTimeout,
+		func(ctx context.Context, c *admin.Client) (n int64, err error) {
+			err = outbox.InTx(ctx, v.site.db, func(tx *sql.Tx) error {
+				// At a stricter level it fails when another transaction changes the same rows.
+				begin := fmt.Sprintf("SET TRANSACTION ISOLATION LEVEL READ COMMITTED; "+
+					"SET LOCAL statement_timeout = %d; SET LOCAL lock_timeout = %[1]d", v.limit.Milliseconds())
+				if _, err := tx.ExecContext(ctx, begin); err != nil {
+					return fmt.Errorf("dashboard: begin: %w", pgerr.WithoutDSN(err))
+				}
+				n, err = f(ctx, c.In(tx))
+				return err
+			})
+			return n, err
 		})
-		return n, err
-	})
 }
 
 // acted calls f with a client on the pool whose actor is the viewer, and logs the action.
@@ -64,10 +65,14 @@ func (v *view) acted(action, target string, timeout time.Duration,
 }
 
 // change is an action on the type or schedule of a name. It leads to a page with a notice.
-func change(action string, do func(*admin.Client, context.Context, string) error, page, notice string) func(*view) error {
+func change(action string, do func(*admin.Client, context.Context, string) error, page,
+	notice string) func(*view) error {
 	return func(v *view) error {
 		name := v.r.PostForm.Get("name")
-		_, err := v.act(action, name, func(ctx context.Context, c *admin.Client) (int64, error) { return 1, do(c, ctx, name) })
+		_, err := v.act(action, name, func(ctx context.Context, c *admin.Client) (int64, error) {
+			return 1,
+				do(c, ctx, name)
+		})
 		if errors.Is(err, admin.ErrNotFound) {
 			return problem{http.StatusNotFound, "There is no such schedule."}
 		}

@@ -56,7 +56,8 @@ func bulkOf(q url.Values) (d bulkData, err error) {
 	if d.Do != "redrive" && d.Do != "purge" {
 		return d, badRequest("Dead letters can be redriven or purged.")
 	}
-	for key, to := range map[string]*int64{"until": &d.Until, "total": &d.Total, "done": &d.Done, "skipped": &d.Skipped} {
+	for key, to := range map[string]*int64{"until": &d.Until, "total": &d.Total, "done": &d.Done,
+		"skipped": &d.Skipped} {
 		if s := q.Get(key); s != "" {
 			if *to, err = strconv.ParseInt(s, 10, 64); err != nil {
 				return d, badRequest("The form has an invalid number.")

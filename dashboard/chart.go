@@ -172,8 +172,10 @@ func charts(history []admin.Sample, r rate, span time.Duration, over string) []c
 			perMinute(history, finishedOf), now, span),
 		draw(chart{Title: "Failed runs", Current: failed, Unit: "/min", Over: over, Tone: "bad"},
 			perMinute(history, failedOf), now, span),
-		draw(chart{Title: "Ready", Current: number(last.Ready), Over: over, Tone: "plain"}, counts(history, readyOf), now, span),
-		draw(chart{Title: "Dead letters", Current: number(last.Dead), Over: over, Tone: "bad"}, counts(history, deadOf), now, span),
+		draw(chart{Title: "Ready", Current: number(last.Ready), Over: over, Tone: "plain"}, counts(history, readyOf),
+			now, span),
+		draw(chart{Title: "Dead letters", Current: number(last.Dead), Over: over, Tone: "bad"}, counts(history, deadOf),
+			now, span),
 	}
 }
 

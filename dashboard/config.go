@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/url"
 	"path"
 	"strings"
 	"time"
@@ -77,25 +76,5 @@ func (c *Config) check() error {
 		errs = append(errs, fmt.Errorf("dashboard: Config.StatementTimeout: %v: must be 1ms at least, or 0 for 5s",
 			c.StatementTimeout))
 	}
-	for _, origin := range c.TrustedOrigins {
-		errs = append(errs, checkOrigin(origin))
-	}
 	return errors.Join(errs...)
-}
-
-// checkOrigin refuses a text that no browser sends as an Origin, and so would match none.
-func checkOrigin(origin string) error {
-	invalid := func(remedy string) error {
-		return fmt.Errorf("dashboard: Config.TrustedOrigins: %q: %s", origin, remedy)
-	}
-	u, err := url.Parse(origin)
-	switch {
-	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || origin != u.Scheme+"://"+u.Host:
-		return invalid("write it like https://admin.example.com, with nothing behind the host and port")
-	case u.Port() == map[string]string{"http": "80", "https": "443"}[u.Scheme]:
-		return invalid("leave the port out, as browsers do if it is the default")
-	case origin != strings.ToLower(origin) || strings.ContainsFunc(origin, func(r rune) bool { return r == '*' || r > 0x7f }):
-		return invalid("write it as browsers send it: in lower case, in ASCII (xn--…), without *")
-	}
-	return nil
 }

@@ -39,16 +39,16 @@ type Handler struct {
 // (docs/security.md). The pool needs one connection for each concurrent request. The error names all
 // faults of c.
 func New(db *sql.DB, c Config) (*Handler, error) {
-	err := c.check()
-	client, err2 := admin.New(db, admin.Options{Schema: c.Schema})
-	if err := errors.Join(err, err2); err != nil {
-		return nil, err
-	}
+	client, err := admin.New(db, admin.Options{Schema: c.Schema})
+	errs := []error{c.check(), err}
 	cross := http.NewCrossOriginProtection()
 	for _, origin := range c.TrustedOrigins {
 		if err := cross.AddTrustedOrigin(origin); err != nil {
-			return nil, fmt.Errorf("dashboard: Config.TrustedOrigins: %w", err)
+			errs = append(errs, fmt.Errorf("dashboard: Config.TrustedOrigins: %w", err))
 		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
 	}
 	s := &site{db: db, client: client, config: c, log: c.Logger, searchTime: 75 * time.Millisecond, routes: routes}
 	return &Handler{site: s, cross: cross}, nil
@@ -56,24 +56,25 @@ func New(db *sql.DB, c Config) (*Handler, error) {
 
 // routes are the pages and the actions.
 var routes = map[string]route{
-	"":                {page: (*view).overview},
-	"type":            {page: (*view).taskType},
-	"task":            {page: (*view).task},
-	"payload":         {page: (*view).payload},
-	"dead":            {page: (*view).dead},
-	"schedules":       {page: (*view).schedules},
-	"relays":          {page: (*view).relays},
-	"audit":           {page: (*view).audit},
-	"bulk":            {page: (*view).askBulk, act: (*view).bulk, operate: true},
-	"pause":           {act: change("pause", (*admin.Client).PauseType, "type", "paused"), operate: true},
-	"resume":          {act: change("resume", (*admin.Client).ResumeType, "type", "resumed"), operate: true},
-	"pause-schedule":  {act: change("pause_schedule", (*admin.Client).PauseSchedule, "schedules", "schedule-paused"), operate: true},
-	"resume-schedule": {act: change("resume_schedule", (*admin.Client).ResumeSchedule, "schedules", "schedule-resumed"), operate: true},
-	"cancel":          {page: (*view).askCancel, act: (*view).cancel, operate: true},
-	"run-now":         {act: (*view).runNow, operate: true},
-	"redrive":         {act: (*view).redrive, operate: true},
-	"hand-back":       {act: (*view).handBack, operate: true},
-	"settings":        {act: (*view).settings},
+	"":          {page: (*view).overview},
+	"type":      {page: (*view).taskType},
+	"task":      {page: (*view).task},
+	"dead":      {page: (*view).dead},
+	"schedules": {page: (*view).schedules},
+	"relays":    {page: (*view).relays},
+	"audit":     {page: (*view).audit},
+	"bulk":      {page: (*view).askBulk, act: (*view).bulk, operate: true},
+	"pause":     {act: change("pause", (*admin.Client).PauseType, "type", "paused"), operate: true},
+	"resume":    {act: change("resume", (*admin.Client).ResumeType, "type", "resumed"), operate: true},
+	"pause-schedule": {act: change("pause_schedule", (*admin.Client).PauseSchedule, "schedules", "schedule-paused"),
+		operate: true},
+	"resume-schedule": {act: change("resume_schedule", (*admin.Client).ResumeSchedule, "schedules", "schedule-resumed"),
+		operate: true},
+	"cancel":    {page: (*view).askCancel, act: (*view).cancel, operate: true},
+	"run-now":   {act: (*view).runNow, operate: true},
+	"redrive":   {act: (*view).redrive, operate: true},
+	"hand-back": {act: (*view).handBack, operate: true},
+	"settings":  {act: (*view).settings},
 }
 
 // Pages load only the dashboard's own files. They have no inline script or style, no frame around
@@ -111,7 +112,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, crossOrigin, http.StatusForbidden)
 		return
 	}
-	v := &view{site: h.site, w: w, r: r, Theme: "auto", Updates: true}
+	v := &view{site: h.site, w: w, r: r, Updates: true}
 	if !v.authorize() {
 		head.Set("HX-Refresh", "true") // an open page loads itself again and shows this
 		http.Error(w, "You may not see this dashboard.", http.StatusForbidden)
@@ -131,7 +132,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.serve(w, r)
 		return
 	}
-	v.readSettings()
+	if c, err := r.Cookie(updatesCookie); err == nil && c.Value == "off" {
+		v.Updates = false
+	}
 	v.serve(name[1:])
 }
 

@@ -1,10 +1,15 @@
 package dashboard_test
 
 import (
+	"html"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -71,3 +76,87 @@ func serve(t testing.TB, db *relaytest.Database, c dashboard.Config) *site {
 	})
 	return s
 }
+
+// answer is what a request got.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// text is the body without tags.
+func (a answer) text() string {
+	s := regexp.MustCompile(`(?s)<[^>]*>`).ReplaceAllString(a.body, " ")
+	return regexp.MustCompile(`\s+`).ReplaceAllString(html.UnescapeString(s), " ")
+}
+
+var noRedirects = &http.Client{CheckRedirect: func(*http.Request,
+	[]*http.Request) error {
+	return http.ErrUseLastResponse
+}}
+
+// send sends a request to a server, with the values as a form unless they are nil.
+func send(t testing.TB, s *httptest.Server, method, path string, form url.Values, header ...string) answer {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, s.URL+path, strings.NewReader(form.Encode()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if form != nil {
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	res, err := noRedirects.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer{res.StatusCode, res.Header, string(text)}
+}
+
+func (s *site) get(t testing.TB, path string, header ...string) answer {
+	t.Helper()
+	return send(t, s.Server, "GET", "/outbox/"+path, nil, header...)
+}
+
+// post sends a form, written as a query.
+func (s *site) post(t testing.TB, path, form string, header ...string) answer {
+	t.Helper()
+	q, err := url.ParseQuery(form)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return send(t, s.Server, "POST", "/outbox/"+path, q, header...)
+}
+
+func (a answer) has(t testing.TB, status int, wants ...string) {
+	t.Helper()
+	if a.status != status {
+		t.Errorf("the status is %d, want %d; %s", a.status, status, a.text())
+		return
+	}
+	for _, want := range wants {
+		if !strings.Contains(a.text(), want) {
+			t.Errorf("%q is not on the page:\n%s", want, a.text())
+		}
+	}
+}
+
+// leads fails unless the answer is a redirect to the address.
+func (a answer) leads(t testing.TB, to string) {
+	t.Helper()
+	if got := a.header.Get("Location"); a.status != 303 || got != to {
+		t.Errorf("got %d to %q, want 303 to %q; %s", a.status, got, to, a.text())
+	}
+}
+
+var allPages = []string{"", "?range=24h", "type?name=SEND_WELCOME", "type?name=SEND_WELCOME&state=scheduled",
+	"type?name=NEVER",
+	"task?id=900001", "dead", "dead?type=SEND_WELCOME&reason=attempts&error=user&older=1h", "schedules", "relays",
+	"audit"}

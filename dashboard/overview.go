@@ -47,7 +47,8 @@ func (v *view) overview() error {
 	d.Charts = charts(all, d.Rate, span, over)
 	for _, t := range s.types {
 		h := history(samples[t.Type], t, s.at)
-		r := typeRow{Type: t, Rate: rateOf(h, s.relays), Stuck: t.Relays == 0 && t.Ready+t.Scheduled+t.Leased+t.Waiting > 0}
+		r := typeRow{Type: t, Rate: rateOf(h, s.relays), Stuck: t.Relays == 0 &&
+			t.Ready+t.Scheduled+t.Leased+t.Waiting > 0}
 		r.Spark = draw(chart{Title: "Ready", Over: over, Tone: "plain"}, counts(h, readyOf), s.at, span)
 		d.Types = append(d.Types, r)
 	}

@@ -67,12 +67,14 @@ func (v *view) explain(err error) (status int, text string) {
 	case errors.As(err, &p):
 		return p.status, p.text
 	case errors.Is(err, admin.ErrNotFound):
-		return http.StatusNotFound, "There is no such task: it is finished and its type keeps none, was canceled, or never was."
+		return http.StatusNotFound, "There is no such task: it is finished and its type keeps none, was canceled, or " +
+			"never was."
 	case errors.Is(err, outbox.ErrInvalidType), errors.Is(err, outbox.ErrInvalidOption):
 		return http.StatusBadRequest, "The address or the form has an invalid value."
 	case errors.Is(err, outbox.ErrCommitUnknown):
-		return http.StatusServiceUnavailable, "The connection broke at the commit. The action was done as a whole or not " +
-			"at all: look before you repeat it."
+		return http.StatusServiceUnavailable,
+			"The connection broke at the commit. The action was done as a whole or not " +
+				"at all: look before you repeat it."
 	case tooLong(err):
 		return http.StatusServiceUnavailable, fmt.Sprintf("This took longer than %v and was stopped. "+
 			"If you search, search for less: a type, or an age.", cmp.Or(v.limit, v.site.config.StatementTimeout))
@@ -82,7 +84,8 @@ func (v *view) explain(err error) (status int, text string) {
 		return http.StatusInternalServerError, "The database role of this dashboard may not do this. " +
 			"It needs to be a member of outbox_operator, or of outbox_worker to see payloads."
 	case code == "42P01" || code == "42703" || code == "42883" || code == "3F000":
-		return http.StatusInternalServerError, "There is no outbox, or its schema is older than this dashboard: run schema.Migrate."
+		return http.StatusInternalServerError,
+			"There is no outbox, or its schema is older than this dashboard: run schema.Migrate."
 	}
 	return http.StatusInternalServerError, "PostgreSQL refused this. The log of this server has the reason."
 }

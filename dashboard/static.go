@@ -54,7 +54,8 @@ func init() {
 }
 
 func parsePages() map[string]*template.Template {
-	base := template.Must(template.New("").Funcs(functions).ParseFS(files, "templates/base.html", "templates/parts.html"))
+	base := template.Must(template.New("").Funcs(functions).ParseFS(files, "templates/base.html",
+		"templates/parts.html"))
 	found, err := files.ReadDir("templates")
 	if err != nil {
 		panic(err)

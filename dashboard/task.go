@@ -142,71 +142,18 @@ func (v *view) askCancel() error {
 	return v.show(http.StatusOK, "cancel.html", "Cancel "+taskName(id), d)
 }
 
-// A payload is shown up to this size, and indented up to this depth: deeper, most of the text would
-// be blanks.
-const (
-	shownPayload = 64 << 10
-	shownDepth   = 50
-)
+// A payload is shown up to this size, and indented unless that makes it four times as long: where
+// arrays nest deep, most of the text would be blanks.
+const shownPayload = 64 << 10
 
 // pretty is JSON for the page, and whether it was cut.
 func pretty(text json.RawMessage) (string, bool) {
-	if len(text) == 0 {
-		return "", false
-	}
-	if len(text) <= shownPayload && depth(text) <= shownDepth {
-		var out bytes.Buffer
-		if json.Indent(&out, text, "", "  ") == nil {
-			return visible(out.String()), false
-		}
-	}
 	if len(text) > shownPayload {
 		return visible(string(bytes.ToValidUTF8(text[:shownPayload], nil))), true
 	}
+	var out bytes.Buffer
+	if json.Indent(&out, text, "", "  ") == nil && out.Len() <= 4*shownPayload {
+		return visible(out.String()), false
+	}
 	return visible(string(text)), false
-}
-
-// depth is how deep arrays and objects nest.
-func depth(text []byte) (deepest int) {
-	now := 0
-	for d := json.NewDecoder(bytes.NewReader(text)); ; {
-		token, err := d.Token()
-		if err != nil {
-			return deepest
-		}
-		switch token {
-		case json.Delim('{'), json.Delim('['):
-			now++
-			deepest = max(deepest, now)
-		case json.Delim('}'), json.Delim(']'):
-			now--
-		}
-	}
-}
-
-// payload is the whole payload as a file.
-func (v *view) payload() error {
-	id, err := taskID(v.r.URL.Query().Get("id"))
-	if err != nil {
-		return err
-	}
-	if !v.MayPayload() {
-		return errRole
-	}
-	var s admin.Secrets
-	err = v.read(func(ctx context.Context, c *admin.Client) (err error) {
-		s, err = c.Secrets(ctx, id)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	v.site.log.Info("outbox: dashboard: payload shown", "actor", v.Actor, "task", id)
-	v.w.Header().Set("Content-Type", "application/octet-stream")
-	v.w.Header().Set("Content-Disposition", `attachment; filename="task-`+strconv.FormatInt(id, 10)+`.json"`)
-	v.w.WriteHeader(http.StatusOK)
-	if v.r.Method != http.MethodHead {
-		_, _ = v.w.Write(s.Payload) // the viewer has gone
-	}
-	return nil
 }

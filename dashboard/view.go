@@ -49,7 +49,6 @@ type view struct {
 	logged bool          // the log has its error
 
 	Actor   string
-	Theme   string // auto, light, dark
 	Updates bool
 	Title   string
 	Section string // in the navigation
@@ -79,7 +78,8 @@ func (v *view) authorize() bool {
 	if v.access &= ViewPayloads | Operate; !v.access.has(View) {
 		return false
 	}
-	if v.access != View && (v.Actor == "" || len(v.Actor) > 256 || !utf8.ValidString(v.Actor) || strings.ContainsRune(v.Actor, 0)) {
+	if v.access != View && (v.Actor == "" || len(v.Actor) > 256 || !utf8.ValidString(v.Actor) ||
+		strings.ContainsRune(v.Actor, 0)) {
 		v.site.nameless.Do(func() {
 			v.site.log.Warn("outbox: dashboard: Authorize gives Operate or ViewPayloads without a name " +
 				"for the audit log and the log (1 to 256 bytes of UTF-8); they are denied")

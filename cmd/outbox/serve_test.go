@@ -78,7 +78,7 @@ func TestServeShowsTheDashboardAndMetricsToThoseWhoHaveThePassword(t *testing.T)
 	if code, body := s.ask(t, "GET", "/metrics", "prometheus", s.password, nil); code != http.StatusOK || !strings.Contains(body, `outbox_tasks{state="ready",type="MAIL"} 1`) {
 		t.Errorf("metrics: %d %s", code, body)
 	}
-	if code, body := s.ask(t, "GET", "/payload?id=1", "ada", s.password, nil); code != http.StatusForbidden || strings.Contains(body, "C4n4ry") {
+	if code, body := s.ask(t, "GET", "/task?id=1&payload=show", "ada", s.password, nil); code != http.StatusOK || strings.Contains(body, "C4n4ry") {
 		t.Errorf("a payload: %d %s", code, body)
 	}
 	if code, body := s.ask(t, "POST", "/pause", "ada", s.password, url.Values{"name": {"MAIL"}, "type": {"MAIL"}}); code != http.StatusSeeOther {
@@ -109,7 +109,7 @@ func TestServeChangesNothingWhenItIsReadOnlyAndShowsPayloadsOnRequest(t *testing
 	if code, body := s.ask(t, "POST", "/pause", "ada", s.password, url.Values{"name": {"MAIL"}, "type": {"MAIL"}}); code != http.StatusForbidden {
 		t.Errorf("pause: %d %s", code, body)
 	}
-	if code, body := s.ask(t, "GET", "/payload?id=1", "ada", s.password, nil); code != http.StatusOK || !strings.Contains(body, "C4n4ry") {
+	if code, body := s.ask(t, "GET", "/task?id=1&payload=show", "ada", s.password, nil); code != http.StatusOK || !strings.Contains(body, "C4n4ry") {
 		t.Errorf("a payload: %d %s", code, body)
 	}
 	if got := db.Text(t, `SELECT count(*) FROM outbox.task_type WHERE paused`); got != "0" {

@@ -1,0 +1,107 @@
+package browsertest_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+
+	"github.com/txoutbox/outbox/internal/dashboardtest"
+	"github.com/txoutbox/outbox/internal/needs"
+)
+
+// problems is an expression for the faults of a page: it is wider than its window, a control has no
+// name, a row has not as many cells as headers, there is not one heading of the first level, or an id
+// is there twice.
+const problems = `(() => {
+	const named = e => (e.getAttribute("aria-label") || e.textContent.trim() ||
+		[...(e.labels || [])].map(l => l.textContent).join("")).trim() !== "";
+	const bad = [...document.querySelectorAll("button, a, select, input:not([type=hidden])")].filter(e => !named(e));
+	for (const tr of document.querySelectorAll("tbody tr"))
+		if (tr.children.length !== tr.closest("table").querySelectorAll("thead th[scope=col]").length) bad.push(tr);
+	if (document.querySelectorAll("h1").length !== 1 || !document.documentElement.lang) bad.push(document.body);
+	const ids = [...document.querySelectorAll("[id]")].map(e => e.id);
+	const wide = document.documentElement.scrollWidth > window.innerWidth ? ["it is wider than its window"] : [];
+	return wide.concat(bad.map(e => e.outerHTML.slice(0, 200)), ids.filter((id, i) => ids.indexOf(id) !== i)).join("; ");
+})()`
+
+// Each page fits a wide window and a narrow one in both themes. OUTBOX_SCREENSHOTS names a directory
+// for pictures of the pages, like docs/screenshots.
+func TestPagesFitTheirWindowInBothThemes(t *testing.T) {
+	needs.Long(t)
+	t.Parallel()
+	b, _ := openDashboard(t, "ada@example.com", dashboardtest.Fill)
+	for name, path := range map[string]string{"overview": "", "type": "type?name=SEND_WELCOME&state=scheduled",
+		"type-paused": "type?name=SYNC_CRM", "task": "task?id=900001&payload=show", "task-live": "task?id=1",
+		"cancel": "cancel?id=130", "dead-letters": "dead?type=SEND_WELCOME&error=user+unknown", "dead": "dead",
+		"purge": "bulk?do=purge&type=SEND_WELCOME", "redrive": "bulk?do=redrive", "schedules": "schedules",
+		"relays": "relays", "audit": "audit"} {
+		for _, theme := range []string{"light", "dark"} {
+			_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+				Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.open(path)
+			b.await(`document.readyState === "complete"`, "the page")
+			if dark := b.evaluate(`getComputedStyle(document.body).backgroundColor.match(/\d+/g)[0] < 70`); (dark == "true") != (theme == "dark") {
+				t.Errorf("the system is %s, the page %s is not", theme, name)
+			}
+			for window, size := range map[string][2]int64{"": {1280, 1000}, "phone-": {390, 844}} {
+				b.do(chromedp.EmulateViewport(size[0], size[1]))
+				if got := b.evaluate(problems); got != "" {
+					t.Errorf("%s%s: %s", window, name, got)
+				}
+				if dir := os.Getenv("OUTBOX_SCREENSHOTS"); dir != "" {
+					png, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
+					if err == nil {
+						err = os.WriteFile(filepath.Join(dir, window+name+"-"+theme+".png"), png, 0o644)
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+		}
+	}
+}
+
+// Nothing of a hostile text runs, is loaded, or leads away, also when pages keep themselves up to date.
+func TestHostileTextsDoNothingInABrowser(t *testing.T) {
+	needs.Long(t)
+	t.Parallel()
+	b, db := openDashboard(t, `<script>window.pwned=1</script>`, dashboardtest.Haunt)
+	b.do(chromedp.EmulateViewport(390, 844))
+	for i, path := range dashboardtest.HauntedPages(t, db.DB) {
+		if i > 40 && !strings.HasPrefix(path, "task") && !strings.HasPrefix(path, "type?name") {
+			continue // it shows nothing that others do not
+		}
+		b.open(path)
+		// What a pointer or a key would set off is set off.
+		got := b.evaluate(`(() => {
+			for (const e of document.querySelectorAll("main *"))
+				for (const what of ["mouseover", "focus", "load", "error", "toggle"]) e.dispatchEvent(new Event(what));
+			const odd = [...document.querySelectorAll("script, img, iframe, style, link, base, object, meta[http-equiv]")]
+				.filter(e => !(e.getAttribute("src") || e.getAttribute("href") || "").startsWith("./static-"));
+			const away = [...document.querySelectorAll("a[href], form")].filter(e =>
+				new URL(e.href || e.action).origin !== location.origin || (e.href || e.action).startsWith("javascript"));
+			const wide = document.documentElement.scrollWidth > window.innerWidth;
+			return JSON.stringify({pwned: window.pwned, odd: odd.map(e => e.outerHTML), away: away.map(e => e.outerHTML), wide: wide});
+		})()`)
+		if got != `{"odd":[],"away":[],"wide":false}` {
+			t.Errorf("%s: %s", path, got)
+		}
+	}
+	// A live page takes the texts in while it is open.
+	b.open("audit")
+	for _, h := range dashboardtest.Hostile {
+		db.Do(t, `INSERT INTO outbox.audit (actor, tool, action, target) VALUES ($1, 'live', 'came later', $1)`, h)
+	}
+	b.awaitText("came later")
+	if got := b.evaluate(`window.pwned`); got != "undefined" {
+		t.Errorf("a script ran: %s", got)
+	}
+}

@@ -1,40 +1,14 @@
 package relay_test
 
 import (
-	"context"
-	"database/sql"
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/internal/upkeep"
 	"github.com/txoutbox/outbox/relay"
 )
-
-// Whatever of its upkeep hangs, a relay beats in time, and so it takes over from relays that do
-// not.
-func TestUpkeepThatHangsDelaysNoBeat(t *testing.T) {
-	needs.Long(t)
-	t.Parallel()
-	db := newDatabase(t)
-	reg := handlers.New()
-	handlers.Leased(reg, typeLeased, leasedEffect)
-	registerTx(reg, outbox.NewTaskType[payload]("RATED"), func(context.Context, *sql.Tx, *outbox.Task[payload]) error {
-		return nil
-	}, handlers.Rate(1, time.Hour))
-	run(t, db, reg, relay.Config{})
-	db.becomes(t, 10*time.Second, 1, "it beats", `SELECT count(*) FROM outbox.relay`)
-	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES ('`+deadRelay+`', 'h', 1, now() - interval '1 minute', '{}');
-		INSERT INTO outbox.task (task_type, state, attempt, relay_id, lease_token)
-		VALUES ('LEASED', 'leased', 1, '`+deadRelay+`', '`+someToken+`')`)
-	hold(t, db, `LOCK TABLE outbox.cancel, outbox.unique_key, outbox.running, outbox.maintenance, outbox.bucket IN ACCESS EXCLUSIVE MODE`)
-	db.becomes(t, 40*time.Second, 0, "the dead relay's task is taken over", `SELECT count(*) FROM outbox.task
-		WHERE relay_id = '`+deadRelay+`' AND state = 'leased'`)
-}
 
 func TestHeadsArePromotedAfterAllTablesWereEmptied(t *testing.T) {
 	t.Parallel()

@@ -1,4 +1,4 @@
 package schedule
 
 // EndRests lets the schedules be tried again that rest.
-func (s *Scheduler) EndRests() { s.rests = rests{} }
+func (s *Scheduler) EndRests() { clear(s.rests) }

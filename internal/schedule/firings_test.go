@@ -2,9 +2,6 @@ package schedule
 
 import (
 	"errors"
-	"os"
-	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -114,25 +111,5 @@ func TestTheDefinitionIsOfSpecCatchUpTypeAndPayload(t *testing.T) {
 	same.Timing = nextFunc(func(t time.Time) time.Time { return t.Add(time.Minute) })
 	if wrong := same.Prepare(); wrong != nil || seen[same.definition] != "plain" {
 		t.Errorf("another timing of the same spec: %v, definition %q", wrong, same.definition)
-	}
-}
-
-func TestTheCodeOfSchedulesReadsNoClock(t *testing.T) {
-	t.Parallel()
-	names, err := filepath.Glob("*.go")
-	if err != nil || len(names) < 6 {
-		t.Fatal(names, err)
-	}
-	for _, name := range names {
-		if name == "rests.go" || strings.HasSuffix(name, "_test.go") {
-			continue
-		}
-		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if found := regexp.MustCompile(`time\.(Now|Until|Since)\b`).FindString(string(text)); found != "" {
-			t.Errorf("%s has %s: whose clock is it?", name, found)
-		}
 	}
 }

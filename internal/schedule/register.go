@@ -45,7 +45,7 @@ ON CONFLICT (name) DO UPDATE
 func (s *Scheduler) register(ctx context.Context) error {
 	for i := range s.Schedules {
 		one := &s.Schedules[i]
-		if s.registered[one.Name] || s.rests.resting(one.Name) {
+		if s.registered[one.Name] || s.resting(one.Name) {
 			continue
 		}
 		switch err := s.add(ctx, one); {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"time"
 
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
@@ -22,18 +23,24 @@ type Params struct {
 // goroutine.
 type Scheduler struct {
 	Params
-	registered map[string]bool  // as far as is known
-	known      map[string]bool  // names that this run has registered before
-	changed    map[string]bool  // names that another process has changed, as was logged
-	overdue    map[string]int64 // the firing by name for which it was registered again
-	rests      rests
+	registered map[string]bool      // as far as is known
+	known      map[string]bool      // names that this run has registered before
+	changed    map[string]bool      // names that another process has changed, as was logged
+	overdue    map[string]int64     // the firing by name for which it was registered again
+	rests      map[string]time.Time // until when a name is left alone, by this process's clock
 }
+
+// restFor is how long a schedule is left alone that cannot be registered or fired.
+const restFor = time.Minute
 
 // New returns the scheduler of one run of a relay.
 func New(p Params) *Scheduler {
 	return &Scheduler{Params: p, registered: map[string]bool{}, known: map[string]bool{}, changed: map[string]bool{},
-		overdue: map[string]int64{}, rests: rests{}}
+		overdue: map[string]int64{}, rests: map[string]time.Time{}}
 }
+
+// resting reports whether a schedule is left alone.
+func (s *Scheduler) resting(name string) bool { return time.Now().Before(s.rests[name]) }
 
 // of is the schedule of that name.
 func (s *Scheduler) of(name string) *Schedule {
@@ -43,7 +50,7 @@ func (s *Scheduler) of(name string) *Schedule {
 // keys are the names and definitions of the schedules that do not rest, without those to skip.
 func (s *Scheduler) keys(skip map[string]bool) (names, definitions []string) {
 	for _, one := range s.Schedules {
-		if !skip[one.Name] && !s.rests.resting(one.Name) {
+		if !skip[one.Name] && !s.resting(one.Name) {
 			names, definitions = append(names, one.Name), append(definitions, one.definition)
 		}
 	}
@@ -52,7 +59,7 @@ func (s *Scheduler) keys(skip map[string]bool) (names, definitions []string) {
 
 // rest leaves a schedule alone for a while, as it cannot be fired or registered.
 func (s *Scheduler) rest(name string, err error) {
-	s.rests.add(name)
+	s.rests[name] = time.Now().Add(restFor)
 	if errors.Is(err, errNextPanicked) {
 		s.Log.Error("outbox: a schedule waits, as its Next panicked; it is tried again", "schedule", name, pgerr.LogAttr(err))
 		return

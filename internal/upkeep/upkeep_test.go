@@ -190,6 +190,20 @@ func TestOneRelayOfManyDoesASharedJobWhenItIsDue(t *testing.T) {
 	is(t, db, "locked works works", `SELECT string_agg(job, ' ' ORDER BY job) FROM done`)
 }
 
+// Whatever of its upkeep hangs, a relay beats in time.
+func TestAJobThatHangsDelaysNoBeat(t *testing.T) {
+	t.Parallel()
+	db := relaytest.NewDatabase(t)
+	r := newRelay(t, db)
+	db.Hold(t, `LOCK TABLE outbox.unique_key, outbox.running, outbox.maintenance IN ACCESS EXCLUSIVE MODE`)
+	for _, job := range []string{"reap", "sweep keys", "maintain"} {
+		began := time.Now()
+		if _, _ = r.Do(t.Context(), job); time.Since(began) > 2*upkeep.Interval {
+			t.Errorf("%s goes on for %v", job, time.Since(began))
+		}
+	}
+}
+
 // The fold takes more rows than one of its statements does, and the counts stay.
 func TestTheFoldLeavesNoLogAndTheSameCounts(t *testing.T) {
 	t.Parallel()

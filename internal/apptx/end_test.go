@@ -58,8 +58,10 @@ func TestEachEndOfATransactionHasItsName(t *testing.T) {
 		"refused by constraint": {[]string{`INSERT INTO work VALUES (1, 2)`}, nil, Undo, Committed, false, true},
 		"failed unseen":         {[]string{write, `SELECT 1 / 0`}, nil, Undo, Committed, false, true},
 		"committed by the code": {[]string{write, `COMMIT`}, nil, Undo, EndedByCode, true, false},
-		"ended by the code":     {[]string{write, `ROLLBACK`}, nil, Undo, EndedByCode, false, true},
-		"connection lost":       {[]string{write, `SELECT pg_terminate_backend(pg_backend_pid())`}, nil, Undo, Lost, false, true},
+		"committed, and the savepoint set again": {
+			[]string{write, `COMMIT; BEGIN; SAVEPOINT ` + Savepoint + `; INSERT INTO work VALUES (2)`}, nil, Undo, EndedByCode, true, false},
+		"ended by the code": {[]string{write, `ROLLBACK`}, nil, Undo, EndedByCode, false, true},
+		"connection lost":   {[]string{write, `SELECT pg_terminate_backend(pg_backend_pid())`}, nil, Undo, Lost, false, true},
 	} {
 		tx, err := Begin(t.Context(), s)
 		if err != nil {

@@ -95,20 +95,15 @@ func (l *lease) complete(ctx context.Context, left context.Context, fn func(*sql
 		return l.completeFailed(ctx, err)
 	}
 	stay := context.AfterFunc(left, tx.Abandon) // the task's row must not stay locked
-	returned := false
-	defer func() { // of a panic and a Goexit
-		if returned || !stay() {
-			return
+	var panicked error                          // or its goroutine ended
+	guard.Do(func() { err = d.Call(fn) }, func(p error) {
+		if panicked = p; p != nil && stay() {
+			_ = l.completed(ctx, d, p, d.End(p))
 		}
-		p := recover()
-		if p != nil {
-			defer panic(p)
-		}
-		err := guard.Panic(p)
-		_ = l.completed(ctx, d, err, d.End(err))
-	}()
-	err = d.Call(fn)
-	returned = true
+	})
+	if panicked != nil {
+		panic(panicked)
+	}
 	if !stay() {
 		return l.leftError()
 	}

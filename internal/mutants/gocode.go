@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"go/ast"
 	"go/token"
 	"go/types"
@@ -9,41 +8,26 @@ import (
 	"strings"
 )
 
-// edit is the text before and after a node that has a mutant compiled in beside it.
-type edit struct {
-	from, to      int // offsets of the node
-	before, after string
-	mutant        *mutant
-}
-
-// goFile collects the mutants of one file.
+// goFile finds the mutants of one file.
 type goFile struct {
 	*source
 	code     *code
 	path     string // from the root
-	text     []byte
-	nameEnd  int // of the package's name
+	text     string
 	function string
-	mutants  []*mutant
-	edits    []edit
 }
 
-func (f *goFile) raw(n ast.Node) string { return string(f.text[f.at(n.Pos()):f.at(n.End())]) }
+func (f *goFile) raw(n ast.Node) string { return f.text[f.at(n.Pos()):f.at(n.End())] }
 func (f *goFile) at(p token.Pos) int    { return f.fset.Position(p).Offset }
 
-// add adds a mutant of a node. before and after are formats with the call of live.On in them, after
-// which the node goes on.
-func (f *goFile) add(kind, text string, n ast.Node, end token.Pos, before, after string) {
-	m := f.code.newMutant(f.path, f.function, kind, text)
-	on := fmt.Sprintf("mutantlive.On(%d, %q)", m.number, m.id())
-	before = strings.ReplaceAll(before, "¤", on)
-	f.mutants = append(f.mutants, m)
-	f.edits = append(f.edits, edit{f.at(n.Pos()), f.at(end), before, after, m})
+// add adds a mutant, which has another text in place of the nodes from one to another.
+func (f *goFile) add(kind, text string, from, to ast.Node, mutated string) {
+	f.code.add(&mutant{file: f.path, function: f.function, kind: kind, text: text,
+		path: f.path, changed: f.text[:f.at(from.Pos())] + mutated + f.text[f.at(to.End()):]})
 }
 
 // find adds the mutants of all functions of the file.
 func (f *goFile) find(file *ast.File) {
-	f.nameEnd = f.at(file.Name.End())
 	for _, d := range file.Decls {
 		fn, ok := d.(*ast.FuncDecl)
 		if !ok || fn.Body == nil {
@@ -93,7 +77,7 @@ func (f *goFile) find(file *ast.File) {
 // condition negates a condition, except that an error has occurred: what follows is dropped then.
 func (f *goFile) condition(e ast.Expr) {
 	if text := f.raw(e); text != "err != nil" && text != "err == nil" {
-		f.add("negate", text, e, e.End(), "(¤ != (", "))")
+		f.add("negate", text, e, e, "!("+text+")")
 	}
 }
 
@@ -107,20 +91,18 @@ func (f *goFile) binary(b *ast.BinaryExpr) {
 		return // a constant
 	}
 	x, y := f.raw(b.X), f.raw(b.Y)
-	either := func(kind, text, mutated string) {
-		f.add(kind, text, b, b.End(), "(¤ && ("+mutated+") || !¤ && (", "))")
-	}
+	used := " || false && (" + f.raw(b) + "))" // so that all variables are used
 	switch b.Op {
 	case token.LAND, token.LOR:
 		op := " " + b.Op.String() + " "
-		either("drop operand", "["+x+op+"] "+y, y)
-		either("drop operand", x+" ["+op+y+"]", x)
+		f.add("drop operand", "["+x+op+"] "+y, b, b, "("+y+used)
+		f.add("drop operand", x+" ["+op+y+"]", b, b, "("+x+used)
 	case token.LSS, token.LEQ, token.GTR, token.GEQ:
 		to := bounds[b.Op].String()
-		either("bound", x+" "+b.Op.String()+" "+y+" => "+to, x+" "+to+" "+y)
+		f.add("bound", x+" "+b.Op.String()+" "+y+" => "+to, b, b, x+" "+to+" "+y)
 	case token.ADD, token.SUB:
 		if lit, ok := b.Y.(*ast.BasicLit); ok && lit.Kind == token.INT && !calls(b.X) {
-			f.pick(b, x+" ["+b.Op.String()+" "+y+"]", x)
+			f.add("bound", x+" ["+b.Op.String()+" "+y+"]", b, b, "("+x+")")
 		}
 	}
 }
@@ -132,18 +114,7 @@ func (f *goFile) extreme(c *ast.CallExpr) {
 		return
 	}
 	other := map[string]string{"min": "max", "max": "min"}[id.Name]
-	f.pick(c, f.raw(c)+" => "+other, other+strings.TrimPrefix(f.raw(c), id.Name))
-}
-
-// pick chooses between two values of a type, without a call of a function of the app's.
-func (f *goFile) pick(e ast.Expr, text, mutated string) {
-	t := types.TypeString(f.info.Types[e].Type, func(p *types.Package) string {
-		if p == f.types {
-			return ""
-		}
-		return p.Name()
-	})
-	f.add("bound", text, e, e.End(), "func() "+t+" { if ¤ { return "+mutated+"\n}; return ", "}()")
+	f.add("bound", f.raw(c)+" => "+other, c, c, other+strings.TrimPrefix(f.raw(c), id.Name))
 }
 
 // calls reports whether an expression calls a function that may do anything.
@@ -158,6 +129,9 @@ func calls(e ast.Expr) (any bool) {
 	return any
 }
 
+// drop drops a statement. Its text stays, so that all variables are used.
+func (f *goFile) drop(s ast.Stmt) { f.add("drop", f.raw(s), s, s, "if false {\n"+f.raw(s)+"\n}") }
+
 // last drops the return, break or continue that ends the body of an if without else.
 func (f *goFile) last(list []ast.Stmt) {
 	if len(list) == 0 {
@@ -166,7 +140,7 @@ func (f *goFile) last(list []ast.Stmt) {
 	end := list[len(list)-1]
 	switch end.(type) {
 	case *ast.ReturnStmt, *ast.BranchStmt:
-		f.add("drop", f.raw(end), end, end.End(), "if !¤ { ", "\n}")
+		f.drop(end)
 	}
 }
 
@@ -178,10 +152,10 @@ func (f *goFile) statements(list []ast.Stmt) {
 			swapped = false
 			continue
 		}
-		f.add("drop", f.raw(s), s, s.End(), "if !¤ { ", "\n}")
+		f.drop(s)
 		if swapped = !swapped && i+1 < len(list) && f.simple(list[i+1]) && f.depends(s, list[i+1]); swapped {
 			a, b := f.raw(s), f.raw(list[i+1])
-			f.add("swap", a+" <> "+b, s, list[i+1].End(), "if ¤ { "+b+"\n"+a+"\n} else { ", "\n}")
+			f.add("swap", a+" <> "+b, s, list[i+1], b+"\n"+a)
 		}
 	}
 }
@@ -254,37 +228,4 @@ func (f *goFile) depends(a, b ast.Stmt) bool {
 	}
 	return slices.ContainsFunc(written(a), func(o types.Object) bool { return inB[o] }) ||
 		slices.ContainsFunc(written(b), func(o types.Object) bool { return inA[o] })
-}
-
-// apply is the text with all edits, and the line of the result at which each mutant stands.
-func apply(text []byte, edits []edit) (out string, lines map[int][]*mutant) {
-	type insertion struct {
-		at, order int
-		text      string
-		mutant    *mutant
-	}
-	var all []insertion
-	byExtent := slices.Clone(edits)
-	slices.SortStableFunc(byExtent, func(a, b edit) int { return (b.to - b.from) - (a.to - a.from) })
-	for i, e := range byExtent { // the larger one is outside
-		all = append(all, insertion{e.from, len(edits) + i, e.before, e.mutant}, insertion{e.to, -i, e.after, e.mutant})
-	}
-	slices.SortStableFunc(all, func(a, b insertion) int {
-		if a.at != b.at {
-			return a.at - b.at
-		}
-		return a.order - b.order
-	})
-	var b strings.Builder
-	lines, line, done := map[int][]*mutant{}, 1, 0
-	write := func(s string) { b.WriteString(s); line += strings.Count(s, "\n") }
-	for _, i := range all {
-		write(string(text[done:i.at]))
-		done = i.at
-		lines[line] = append(lines[line], i.mutant)
-		write(i.text)
-		lines[line] = append(lines[line], i.mutant)
-	}
-	write(string(text[done:]))
-	return b.String(), lines
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"go/ast"
 	"go/importer"
 	"go/parser"
@@ -27,7 +28,7 @@ func parse(t *testing.T, text string) *goFile {
 	if err != nil {
 		t.Fatalf("%v in\n%s", err, text)
 	}
-	f := &goFile{source: p, code: &code{seen: map[string]int{}}, path: "a.go", text: []byte(text)}
+	f := &goFile{source: p, code: &code{seen: map[string]int{}}, path: "a.go", text: text}
 	f.find(file)
 	return f
 }
@@ -54,11 +55,13 @@ func f(a, b int, on func() bool) (n int) {
 func g() {}
 `
 
+// Each mutant compiles.
 func TestGoCodeHasMutantsOfEachKind(t *testing.T) {
 	t.Parallel()
 	var got []string
 	f := parse(t, goText)
-	for _, m := range f.mutants {
+	for _, m := range f.code.mutants {
+		parse(t, m.changed)
 		got = append(got, m.kind+": "+m.text)
 	}
 	for _, want := range []string{
@@ -75,27 +78,6 @@ func TestGoCodeHasMutantsOfEachKind(t *testing.T) {
 	}
 	if len(got) > 0 {
 		t.Errorf("there are other mutants: %q", got)
-	}
-}
-
-// All mutants of a file are compiled in at once, one inside another.
-func TestAFileWithAllItsMutantsCompiles(t *testing.T) {
-	t.Parallel()
-	f := parse(t, goText)
-	changed, lines := apply(f.text, f.edits)
-	text := strings.ReplaceAll(changed, "mutantlive.On(", "mutantOn(")
-	parse(t, text+"\nfunc mutantOn(int, string) bool { return false }\n")
-	if n := strings.Count(changed, "mutantlive.On("); n < len(f.mutants) {
-		t.Errorf("%d mutants are asked for, want at least %d", n, len(f.mutants))
-	}
-	for _, m := range f.mutants {
-		found := false
-		for _, at := range lines {
-			found = found || slices.Contains(at, m)
-		}
-		if !found {
-			t.Errorf("%s has no line", m.id())
-		}
 	}
 }
 
@@ -163,7 +145,9 @@ func TestResultsAreReadAsTheyAreWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "results.txt")
 	r := &results{path, map[string]string{}}
 	c := &code{seen: map[string]int{}}
-	m, twin := c.newMutant("a.go", "f", "drop", "x()\n\ty()"), c.newMutant("a.go", "f", "drop", "x() y()")
+	c.add(&mutant{file: "a.go", function: "f", kind: "drop", text: "x()\n\ty()"})
+	c.add(&mutant{file: "a.go", function: "f", kind: "drop", text: "x() y()"})
+	m, twin := c.mutants[0], c.mutants[1]
 	if m.id() == twin.id() {
 		t.Errorf("two mutants are %s", m.id())
 	}
@@ -172,7 +156,8 @@ func TestResultsAreReadAsTheyAreWritten(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := r.set("gone.go | f | drop: z()", "killed by relay.TestZ"); err != nil {
+	const gone, untested = "gone.go | f | drop: z()", "a.go | f | drop: x() y() #2"
+	if err := errors.Join(r.set(gone, "killed by relay.TestZ"), r.set(untested, "killed by relay.TestY")); err != nil {
 		t.Fatal(err)
 	}
 	again, err := readResults(path)
@@ -182,13 +167,8 @@ func TestResultsAreReadAsTheyAreWritten(t *testing.T) {
 	if got := again.of[m.id()]; got != equivalent+"y calls x" {
 		t.Errorf("the reason is lost: %q", got)
 	}
-	if got := again.stale(c); !slices.Equal(got, []string{"gone.go | f | drop: z()"}) {
+	if got := again.stale(c, map[string]bool{"relay.TestZ": true}); !slices.Equal(got, []string{untested, gone}) {
 		t.Errorf("%q are stale", got)
-	}
-	again.of["m"] = killedBy + "relay.TestA, relay.TestB, relay.TestC"
-	tests := map[string][]string{"TestA": {"relay"}, "TestB": {"internal/plan"}}
-	if got := again.moved(tests); again.of["m"] != killedBy+"relay.TestA, internal/plan.TestB" || len(got) != 2 {
-		t.Errorf("moved: %q, now %q", got, again.of["m"])
 	}
 	if err := os.WriteFile(path, []byte("\tkilled by nobody\n"), 0o600); err != nil {
 		t.Fatal(err)

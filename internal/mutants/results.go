@@ -15,7 +15,6 @@ import (
 const (
 	killedBy   = "killed by "
 	survives   = "survives"
-	unreached  = "survives: no test reaches it"
 	equivalent = "equivalent: "
 )
 
@@ -47,11 +46,15 @@ func readResults(path string) (*results, error) {
 	return r, nil
 }
 
-// killers are the tests that kill other mutants of a function.
+// killers are the packages whose tests kill other mutants of a function.
 func (r *results) killers(function string) (out []string) {
 	for id, verdict := range r.of {
-		if names, killed := strings.CutPrefix(verdict, killedBy); killed && functionOf(id) == function {
-			out = append(out, strings.Split(names, ", ")...)
+		names, killed := strings.CutPrefix(verdict, killedBy)
+		if killed && functionOf(id) == function {
+			first, _, _ := strings.Cut(names, ", ")
+			place, _, _ := strings.Cut(first, ".Test")
+			place, _, _ = strings.Cut(place, ": ")
+			out = append(out, place)
 		}
 	}
 	return out
@@ -82,53 +85,26 @@ func (r *results) write() error {
 	return os.WriteFile(r.path, []byte(b.String()), 0o644)
 }
 
-// stale removes the entries whose mutants are not there any more, and returns them.
-func (r *results) stale(c *code) (out []string) {
-	for id := range r.of {
-		if c.seen[id] == 0 && !slices.ContainsFunc(c.mutants, func(m *mutant) bool { return m.id() == id }) {
+// stale are the entries whose mutants are not there any more, and those whose tests are all gone.
+func (r *results) stale(c *code, tests map[string]bool) (out []string) {
+	for id, verdict := range r.of {
+		names, killed := strings.CutPrefix(verdict, killedBy)
+		none := killed && !slices.ContainsFunc(strings.Split(names, ", "), func(name string) bool {
+			return tests[name] || strings.Contains(name, ": ")
+		})
+		if c.seen[id] == 0 || none {
 			out = append(out, id)
-			delete(r.of, id)
 		}
 	}
 	slices.Sort(out)
 	return out
 }
 
-// moved names tests by the packages that they are in now, and returns those that are not where they
-// were. A mutant whose tests are all gone is removed: it is to be run again.
-func (r *results) moved(tests map[string][]string) (out []string) {
-	for id, verdict := range r.of {
-		names, killed := strings.CutPrefix(verdict, killedBy)
-		if !killed || strings.Contains(names, ": ") {
-			continue
-		}
-		var now []string
-		for _, was := range strings.Split(names, ", ") {
-			dot := strings.LastIndex(was, ".")
-			place, name := was[:dot], was[dot+1:]
-			switch places := tests[name]; {
-			case slices.Contains(places, place):
-			case len(places) == 1:
-				out, place = append(out, was), places[0]
-			default:
-				out = append(out, was)
-				continue
-			}
-			now = append(now, place+"."+name)
-		}
-		if r.of[id] = killedBy + strings.Join(now, ", "); now == nil {
-			delete(r.of, id)
-		}
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
-}
-
 var testFunction = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Example)\w*)\(`)
 
-// testNames are the packages of each test, by its name.
-func testNames(root string) (map[string][]string, error) {
-	out := map[string][]string{}
+// testNames are all tests, with their packages.
+func testNames(root string) (map[string]bool, error) {
+	out := map[string]bool{}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, "_test.go") {
 			return err
@@ -139,7 +115,7 @@ func testNames(root string) (map[string][]string, error) {
 		}
 		place, err := filepath.Rel(root, filepath.Dir(path))
 		for _, f := range testFunction.FindAllSubmatch(text, -1) {
-			out[string(f[1])] = append(out[string(f[1])], place)
+			out[place+"."+string(f[1])] = true
 		}
 		return err
 	})

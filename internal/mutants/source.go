@@ -16,6 +16,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -23,9 +24,9 @@ const module = "github.com/txoutbox/outbox"
 
 // source is a package of the module.
 type source struct {
-	ImportPath, Dir, Export                  string
-	GoFiles, TestGoFiles, XTestGoFiles, Deps []string
-	EmbedFiles                               []string
+	ImportPath, Dir, Export   string
+	GoFiles, EmbedFiles, Deps []string
+	TestImports, XTestImports []string
 
 	fset  *token.FileSet
 	files []*ast.File
@@ -36,10 +37,7 @@ type source struct {
 // mutant is one change of the code.
 type mutant struct {
 	file, function, kind, text string
-	number                     int       // of Go code
-	statement                  [2]string // of a statement: the text and its mutant
-	name                       string    // of that statement
-	sqlFile, sql               string    // of the schema: a file and its text
+	path, changed              string // a file from the root, and its text with the mutant
 }
 
 // id identifies a mutant for as long as its function and its text stay.
@@ -53,38 +51,30 @@ func functionOf(id string) string {
 
 const longestText = 160
 
-// code is all mutants and the sources that have those of Go code.
+// code is the module's packages and all mutants.
 type code struct {
-	root    string
-	mutants []*mutant
-	goFiles []*goFile
-	schema  map[string]string // the embedded files
-	bodies  []sqlBody
-	seen    map[string]int
+	root     string
+	packages []*source
+	mutants  []*mutant
+	seen     map[string]int // mutants by id
 }
 
-func (c *code) newMutant(file, function, kind, text string) *mutant {
-	text = strings.Join(strings.Fields(strings.ReplaceAll(text, "|", "¦")), " ")
-	if r := []rune(text); len(r) > longestText {
-		text = string(r[:longestText-60]) + " … " + string(r[len(r)-57:])
+func (c *code) add(m *mutant) {
+	m.text = strings.Join(strings.Fields(strings.ReplaceAll(m.text, "|", "¦")), " ")
+	if r := []rune(m.text); len(r) > longestText {
+		m.text = string(r[:longestText-60]) + " … " + string(r[len(r)-57:])
 	}
-	m := &mutant{file: file, function: function, kind: kind, text: text, number: len(c.mutants) + 1}
 	c.seen[m.id()]++
 	if n := c.seen[m.id()]; n > 1 {
 		m.text += fmt.Sprintf(" #%d", n)
+		c.seen[m.id()]++
 	}
 	c.mutants = append(c.mutants, m)
-	return m
 }
-
-// test is a test of a package.
-type test struct{ Package, Name string }
-
-func (t test) String() string { return t.Package + "." + t.Name }
 
 // list is go list of packages.
 func list(args ...string) (out []*source, err error) {
-	const fields = "-json=ImportPath,Dir,Export,GoFiles,TestGoFiles,XTestGoFiles,Deps,EmbedFiles"
+	const fields = "-json=ImportPath,Dir,Export,GoFiles,EmbedFiles,Deps,TestImports,XTestImports"
 	cmd := exec.Command("go", append([]string{"list", fields}, args...)...)
 	cmd.Stderr = os.Stderr
 	text, err := cmd.Output()
@@ -108,16 +98,18 @@ func load(root string, patterns []string) (*code, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &code{root: root, schema: map[string]string{}, seen: map[string]int{}}
+	c := &code{root: root, seen: map[string]int{}}
 	exports := map[string]string{}
 	for _, p := range all {
 		exports[p.ImportPath] = p.Export
 	}
 	for _, p := range all {
-		place, own := strings.CutPrefix(p.ImportPath, module+"/")
+		place, own := strings.CutPrefix(p.ImportPath+"/", module+"/")
 		if !own {
 			continue
 		}
+		place = strings.TrimSuffix(place, "/")
+		c.packages = append(c.packages, p)
 		if place == "schema" {
 			if err := c.loadSchema(p); err != nil {
 				return nil, err
@@ -134,7 +126,7 @@ func load(root string, patterns []string) (*code, error) {
 
 func (c *code) loadPackage(p *source, exports map[string]string) error {
 	p.fset = token.NewFileSet()
-	texts := map[string][]byte{}
+	texts := map[string]string{}
 	for _, name := range p.GoFiles {
 		path := filepath.Join(p.Dir, name)
 		text, err := os.ReadFile(path)
@@ -145,7 +137,7 @@ func (c *code) loadPackage(p *source, exports map[string]string) error {
 		if err != nil {
 			return err
 		}
-		texts[path] = text
+		texts[path] = string(text)
 		p.files = append(p.files, file)
 	}
 	imports := importer.ForCompiler(p.fset, "gc", func(path string) (io.ReadCloser, error) {
@@ -167,52 +159,58 @@ func (c *code) loadPackage(p *source, exports map[string]string) error {
 		}
 		f := &goFile{source: p, code: c, path: place, text: texts[path]}
 		f.find(file)
-		c.goFiles = append(c.goFiles, f)
-		c.loadStatements(p, file, place)
+		f.findStatements(file)
 	}
 	return nil
 }
 
-// loadStatements adds the mutants of the constants that are statements: they begin with a name.
-func (c *code) loadStatements(p *source, file *ast.File, place string) {
+// findStatements adds the mutants of the constants that are statements: they begin with a name.
+func (f *goFile) findStatements(file *ast.File) {
 	for _, d := range file.Decls {
 		g, ok := d.(*ast.GenDecl)
 		if !ok || g.Tok != token.CONST {
 			continue
 		}
 		for _, spec := range g.Specs {
-			for _, id := range spec.(*ast.ValueSpec).Names {
-				value := p.info.Defs[id].(*types.Const).Val()
-				if value.Kind() != constant.String || !strings.HasPrefix(constant.StringVal(value), "/* outbox: ") {
+			spec := spec.(*ast.ValueSpec)
+			for i, value := range spec.Values {
+				known := f.info.Types[value].Value
+				if known == nil || known.Kind() != constant.String {
 					continue
 				}
-				text := constant.StringVal(value)
-				name, _, _ := strings.Cut(strings.TrimPrefix(text, "/* "), " */")
-				for _, s := range mutateSQL(text) {
-					m := c.newMutant(place, id.Name, s.kind, s.text)
-					m.name, m.statement = name, [2]string{text, text[:s.from] + s.mutated + text[s.to:]}
+				if text := constant.StringVal(known); strings.HasPrefix(text, "/* outbox: ") {
+					f.function = spec.Names[i].Name
+					f.statement(value, text)
 				}
 			}
 		}
 	}
 }
 
+// statement adds the mutants of a constant, whose expression becomes one literal.
+func (f *goFile) statement(value ast.Expr, text string) {
+	for _, s := range mutateSQL(text) {
+		f.add(s.kind, s.text, value, value, strconv.Quote(text[:s.from]+s.mutated+text[s.to:]))
+	}
+}
+
 // loadSchema adds the mutants of the functions and views.
 func (c *code) loadSchema(p *source) error {
 	slices.Sort(p.EmbedFiles)
+	texts := map[string]string{}
 	for _, name := range p.EmbedFiles {
 		text, err := os.ReadFile(filepath.Join(p.Dir, name))
 		if err != nil {
 			return err
 		}
-		c.schema[name] = string(text)
+		texts[name] = string(text)
 	}
-	c.bodies = bodies(p.EmbedFiles, c.schema)
-	for _, b := range c.bodies {
-		text := c.schema[b.file]
+	for _, b := range bodies(p.EmbedFiles, texts) {
+		text := texts[b.file]
 		for _, s := range mutateSQL(text[b.from:b.to]) {
-			m := c.newMutant("schema", b.name, s.kind, s.text)
-			m.sqlFile, m.sql = b.file, text[:b.from+s.from]+s.mutated+text[b.from+s.to:]
+			c.add(&mutant{file: "schema", function: b.name, kind: s.kind, text: s.text,
+				path:    filepath.Join("schema", b.file),
+				changed: text[:b.from+s.from] + s.mutated + text[b.from+s.to:]})
 		}
 	}
 	return nil

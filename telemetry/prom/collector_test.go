@@ -90,10 +90,6 @@ func TestTheMetricsSayWhatReallyRan(t *testing.T) {
 	if err := relaytest.Admin(t, db.DB).PauseType(t.Context(), "LATER"); err != nil {
 		t.Fatal(err)
 	}
-	if got := values(t, registry); got["outbox_tasks TX ready"] != 5 || got["outbox_relays_alive"] != 0 ||
-		got["outbox_scrape_success"] != 1 {
-		t.Errorf("before: %v", got)
-	}
 	r := relaytest.Run(t, db.DB, app(), relay.Config{PollInterval: 20 * time.Millisecond,
 		Observers: []relay.Observer{c.Observer()}})
 	relaytest.Eventually(t, 20*time.Second, "all but two are done",
@@ -161,17 +157,12 @@ func TestScrapesAtTheSameTimeShareARead(t *testing.T) {
 	_, registry := newCollector(t, outboxprom.Config{DB: db.DB, Timeout: 30 * time.Second, MaxAge: time.Minute})
 	unlock := db.Hold(t, `LOCK TABLE outbox.counter`)
 	var scrapes sync.WaitGroup
-	began := make(chan struct{}, 20)
 	for range 20 {
 		scrapes.Go(func() {
-			began <- struct{}{}
 			if got := values(t, registry); got["outbox_tasks TX ready"] != 3 {
 				t.Errorf("got %v", got)
 			}
 		})
-	}
-	for range 20 {
-		<-began
 	}
 	const waiting = `SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database WHERE NOT granted
 		AND datname = current_database()`

@@ -3,39 +3,27 @@ package outboxprom_test
 import (
 	"encoding/json"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
-	"net/http/httptest"
-	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/txoutbox/outbox/forward"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 	outboxprom "github.com/txoutbox/outbox/telemetry/prom"
 )
-
-func forwarders() []*forward.Forwarder {
-	return []*forward.Forwarder{forward.Register(handlers.New(), relaytest.TypeTx, broker{})}
-}
 
 // exported are the names that can be asked for, those of histograms with their suffixes, and the
 // labels of each.
 func exported(t *testing.T) map[string][]string {
 	t.Helper()
 	db := relaytest.NewDatabase(t)
-	c, registry := newCollector(t, outboxprom.Config{DB: db.DB, Forwarders: forwarders()})
+	c, registry := newCollector(t, outboxprom.Config{DB: db.DB,
+		Forwarders: []*forward.Forwarder{forward.Register(handlers.New(), relaytest.TypeTx, broker{})}})
 	db.Enqueue(t, "TX", 1)
 	relaytest.Once(t, db.DB, app(), relay.Config{Observers: []relay.Observer{c.Observer()}})
 	families, err := registry.Gather()
@@ -124,13 +112,22 @@ func dashboard(t *testing.T) map[string][]string {
 
 func TestTheDashboardAsksOnlyForWhatIsExportedAndForAllOfIt(t *testing.T) {
 	have := exported(t)
-	asked := ""
+	asked, rules := "", "groups: [{name: dashboard, rules: [\n"
+	variables := strings.NewReplacer("$__rate_interval", "10s", "$type", ".*", "$job", ".*")
 	for title, exprs := range dashboard(t) {
 		for _, e := range exprs {
 			check(t, title, e, have)
 			asked += " " + e
+			if !strings.HasPrefix(title, "variable") {
+				rules += fmt.Sprintf("{record: panel, expr: %q},\n", variables.Replace(e))
+			}
 		}
 	}
+	file := filepath.Join(t.TempDir(), "rules.yml")
+	if err := os.WriteFile(file, []byte(rules+"]}]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	promtool(t, "", "check", "rules", "--lint=none", file)
 	for name := range have {
 		if base := strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(name, "_bucket"), "_sum"),
 			"_count"); !strings.Contains(asked, base) {
@@ -162,90 +159,4 @@ func TestAlertsAskOnlyForWhatIsExported(t *testing.T) {
 	}
 	promtool(t, "", "check", "rules", "alerts.yml")
 	promtool(t, "", "test", "rules", "alerts_test.yml")
-}
-
-// forPrometheus puts values in for Grafana's variables.
-func forPrometheus(expr string) string {
-	return strings.NewReplacer("$__rate_interval", "10s", "$type", ".*", "$job", ".*").Replace(expr)
-}
-
-// A Prometheus server, where one is installed, scrapes an app at work, and answers each expression
-// of the dashboard.
-func TestAPrometheusServerAnswersTheDashboard(t *testing.T) {
-	path := needs.Program(t, "prometheus", "prometheus")
-	db := relaytest.NewDatabase(t)
-	c, registry := newCollector(t, outboxprom.Config{Forwarders: forwarders(), DB: db.DB})
-	for _, kind := range []string{"TX", "BATCH", "LEASED", "NOBODY"} {
-		db.Enqueue(t, kind, 5)
-	}
-	relaytest.Run(t, db.DB, app(), relay.Config{PollInterval: 20 * time.Millisecond,
-		Observers: []relay.Observer{c.Observer()}})
-	target := httptest.NewServer(promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	defer target.Close()
-
-	dir := t.TempDir()
-	rules, err := filepath.Abs("alerts.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	config := fmt.Sprintf("global: {scrape_interval: 1s, scrape_timeout: 1s}\nrule_files: [%s]\nscrape_configs: "+
-		"[{job_name: app, static_configs: [{targets: [%q]}]}]\n",
-		rules, target.Listener.Addr())
-	if err := os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	l.Close()
-	var log strings.Builder
-	cmd := exec.CommandContext(t.Context(), path, "--config.file="+filepath.Join(dir, "prometheus.yml"),
-		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address)
-	cmd.Stdout, cmd.Stderr = &log, &log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		if t.Failed() {
-			t.Log(log.String())
-		}
-	}()
-	query := func(expr string) (status, problem string, results int) {
-		res, err := http.Get("http://" + address + "/api/v1/query?query=" + url.QueryEscape(expr))
-		if err != nil {
-			return "", err.Error(), 0
-		}
-		defer res.Body.Close()
-		body, _ := io.ReadAll(res.Body)
-		var answer struct {
-			Status, Error string
-			Data          struct{ Result []any }
-		}
-		_ = json.Unmarshal(body, &answer)
-		return answer.Status, answer.Error, len(answer.Data.Result)
-	}
-	relaytest.Eventually(t, 60*time.Second, "it has scraped a few times", func() bool {
-		_, _, n := query(`rate(outbox_finished_total{type="TX"}[10s])`)
-		return n == 1
-	})
-	quiet := map[string]bool{"Leases lost and dead letters, in 5 minutes": true,
-		"Types without a relay, or paused": true, "Tasks for each claim": true} // may have nothing to show
-	for title, exprs := range dashboard(t) {
-		if strings.HasPrefix(title, "variable") {
-			continue
-		}
-		for _, e := range exprs {
-			status, problem, n := query(forPrometheus(e))
-			if status != "success" || n == 0 && !quiet[title] && !strings.HasSuffix(e, "> 0") {
-				t.Errorf("%s: %s: %s %s, %d series", title, e, status, problem, n)
-			}
-		}
-	}
-	if _, _, n := query(`max by (type) (outbox_type_relays) == 0`); n != 1 {
-		t.Errorf("%d types without a relay, want NOBODY", n)
-	}
 }

@@ -12,10 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/relay"
@@ -53,47 +51,6 @@ func planners() []string {
 	return out
 }
 
-// F1, I2: the sizes of the statistics and of the backlog are those of a drained, a small and a
-// large queue.
-func TestAClaimTakesExactlyItsLimitWithAnyStatisticsAndPlan(t *testing.T) {
-	needs.CI(t)
-	t.Parallel()
-	db := newDatabase(t)
-	const large = 1000
-	for _, stats := range relaytest.Part([]int{0, 1, 10, large}, 2) {
-		for _, ready := range relaytest.Part([]int{large, 50, 1}, 2) {
-			stale(t, db, stats, ready, "ready")
-			first := db.Int(t, `SELECT min(task_id) FROM outbox.task`)
-			for _, planner := range planners() {
-				for _, limit := range []int{1, 10, 100} {
-					pivot := first + ready/2
-					for _, c := range []struct {
-						name string
-						want int
-						args []any
-					}{
-						{"claim", min(limit, ready), []any{"TX", -1, 0, 0, 0, limit, nil, "1000", "1000", "1000"}},
-						{"claim", min(limit, ready-ready/2), []any{"TX", 0, 0, pivot, 0, limit, nil, "1000", "1000", "1000"}},
-						{"claim", min(limit, ready), []any{"TX", -1, 0, 0, 0, limit, 0, "1000", "1000", "1000"}},
-						{"claim one", 1, []any{"TX", pivot}},
-					} {
-						if got := changed(t, db, planner, statements[c.name], c.args...); got != c.want {
-							t.Errorf("%s: limit %d, %d ready, statistics of %d, %stook %d, want %d", c.name, limit, ready, stats, planner,
-								got, c.want)
-						}
-					}
-					for _, pivots := range [][]int{nil, {pivot}, {pivot, first, pivot}} {
-						if got, want := leasedBy(t, db, planner, limit, 3, pivots), min(limit, ready); got != want {
-							t.Errorf("lease: limit %d, pivots %v, %d ready, statistics of %d, %stook %d, want %d", limit, pivots, ready,
-								stats, planner, got, want)
-						}
-					}
-				}
-			}
-		}
-	}
-}
-
 func TestPromoteTakesExactlyItsLimitWithAnyStatisticsAndPlan(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
@@ -107,29 +64,6 @@ func TestPromoteTakesExactlyItsLimitWithAnyStatisticsAndPlan(t *testing.T) {
 			}
 		}
 	}
-}
-
-// leasedBy is how many tasks a lease takes, which are as many as it returns; it is rolled back.
-func leasedBy(t testing.TB, db *database, settings string, limit, lead int, pivots []int) int {
-	t.Helper()
-	tx := db.begin(t)
-	defer tx.Rollback()
-	if _, err := tx.Exec(settings); err != nil {
-		t.Fatal(err)
-	}
-	var tasks, xid string
-	if err := tx.QueryRow(store.LeaseSQL, "TX", limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, 0, pq.Array(pivots), 0, 0,
-		lead, 64, nil).Scan(&tasks, &xid); err != nil {
-		t.Fatalf("%s%s: %v", settings, store.LeaseSQL, err)
-	}
-	var n int
-	if err := tx.QueryRow(`SELECT count(*) FROM outbox.task WHERE state = 'leased'`).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
-	if lines := strings.Split(tasks, "\n"); len(lines) != n {
-		t.Errorf("a lease of %d tasks returned %d", n, len(lines))
-	}
-	return n
 }
 
 // changed is how many rows a statement changes; it is rolled back.

@@ -29,7 +29,7 @@ func (h *holder) claims() step {
 	return step{name: "claims", do: func() (int, error) {
 		if h.leased {
 			tasks, err := h.query(`SELECT tasks FROM (`+store.LeaseSQL+`) AS l`, "TX", 1, relayA, tokenA, nil, 1000, 0, 0, 0, 0,
-				pq.Array([]int{}), 0, 0, 1, 64, nil)
+				nil, nil, nil, nil)
 			if h.held = len(tasks) == 1; h.held {
 				h.place = strings.Split(tasks[0], "\t")[1]
 			}

@@ -47,7 +47,7 @@ func (l *lifecycle) check(step string, changed int, should bool) {
 func (l *lifecycle) lease(a *actor, who, relayID, token string, lease time.Duration) step {
 	return step{name: who + " leases", do: func() (int, error) {
 		tasks, err := a.query(`SELECT tasks FROM (`+store.LeaseSQL+`) AS l`, "LEASED", 1, relayID, token,
-			sql.NullInt64{Int64: lease.Microseconds(), Valid: lease > 0}, 1000, 0, 0, 0, 0, pq.Array([]int{}), 0, 0, 1, 64, nil)
+			sql.NullInt64{Int64: lease.Microseconds(), Valid: lease > 0}, 1000, 0, 0, 0, 0, nil, nil, nil, nil)
 		if len(tasks) > 0 {
 			a.place = strings.Split(tasks[0], "\t")[1]
 		}

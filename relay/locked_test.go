@@ -66,27 +66,3 @@ func TestPromotingWaitsForNoRow(t *testing.T) {
 	const ready = `SELECT string_agg(payload ->> 'n', ' ' ORDER BY task_id) FROM outbox.task WHERE state = 'ready'`
 	db.want(t, "2 3", "promoted", ready)
 }
-
-// I2: a claim takes what nobody else has. Claims of single tasks have a test of their own.
-func TestClaimsPassOverWhatIsLocked(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	db.Enqueue(t, "TX", 10)
-	first := db.Int(t, `SELECT min(task_id) FROM outbox.task`)
-	hold(t, db, `SELECT FROM outbox.task ORDER BY task_id LIMIT 3 FOR UPDATE`)
-	const patience = `SET LOCAL lock_timeout = '2s'; `
-	if got := changed(t, db, patience, statements["claim"], "TX", -1, 0, 0, 0, 10, nil, "9000", "2000", "9000"); got != 7 {
-		t.Errorf("a claim of a batch took %d tasks, want 7", got)
-	}
-	if got := changed(t, db, patience, statements["claim"], "TX", -1, 0, 0, 0, 10, 0, "9000", "2000", "9000"); got != 7 {
-		t.Errorf("a claim by due time took %d tasks, want 7", got)
-	}
-	if got := changed(t, db, patience, statements["claim one"], "TX", first); got != 0 {
-		t.Errorf("a claim of a locked task took %d, want 0", got)
-	}
-	for _, pivots := range [][]int{nil, {first}, {first + 2, first + 9}} {
-		if got := leasedBy(t, db, patience, 10, 2, pivots); got != 7 {
-			t.Errorf("a lease with the pivots %v took %d tasks, want 7", pivots, got)
-		}
-	}
-}

@@ -8,11 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/relaytest"
-	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -122,59 +120,6 @@ func TestAWakeUpDoesNotStartATaskOfAPausedType(t *testing.T) {
 	}
 	db.want(t, tasks, "the tasks of the paused type", `SELECT count(*) FROM outbox.task WHERE task_type = 'TX'
 		AND attempt = 0`)
-}
-
-// Each statement that claims asks by itself, whatever it was that a poll saw.
-func TestNoClaimTakesATaskOfAPausedType(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	db.Enqueue(t, "TX", 1)
-	id := db.Int(t, `SELECT task_id FROM outbox.task`)
-	byDue := []any{"TX", 1, someUUID, someUUID, 1000, 1000, 0, 0, 0, 0, pq.Array([]int{}), 0, 0, 1, 64, 0}
-	lease := func(pivots ...int) []any {
-		return []any{"TX", 1, someUUID, someUUID, 1000, 1000, 0, 0, 0, 0, pq.Array(pivots), 0, 0, 1, 64, nil}
-	}
-	claims := map[string]struct {
-		query string
-		args  []any
-	}{
-		"several":                 {store.ClaimSQL, []any{"TX", -1, 0, 0, 0, 10, nil, "1000", "1000", "1000"}},
-		"several, by due time":    {store.ClaimSQL, []any{"TX", -1, 0, 0, 0, 10, 0, "1000", "1000", "1000"}},
-		"a group":                 {store.ClaimGroupSQL, []any{"TX", -1, 0, 0, 0, 10, nil, "1000", "1000", "1000", true}},
-		"a group, by due time":    {store.ClaimGroupSQL, []any{"TX", -1, 0, 0, 0, 10, 0, "1000", "1000", "1000", true}},
-		"one of a batch":          {store.ClaimOneSQL, []any{"TX", id}},
-		"leased":                  {store.LeaseSQL, lease()},
-		"leased, by due time":     {store.LeaseSQL, byDue},
-		"leased, near a pivot":    {store.LeaseSQL, lease(id)},
-		"leased, far after pivot": {store.LeaseSQL, lease(id - 1000)},
-	}
-	left := func(name string) int {
-		t.Helper()
-		tx := db.begin(t)
-		defer tx.Rollback()
-		if _, err := tx.Exec(claims[name].query, claims[name].args...); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		var n int
-		if err := tx.QueryRow(`SELECT count(*) FROM outbox.task WHERE state = 'ready'`).Scan(&n); err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
-	for _, pauses := range []bool{true, false} {
-		want := 0
-		if pauses {
-			pause(t, db, "TX")
-			want = 1
-		} else {
-			resume(t, db, "TX")
-		}
-		for name := range claims {
-			if got := left(name); got != want {
-				t.Errorf("%s: a claim left %d tasks ready, want %d; paused: %v", name, got, want, pauses)
-			}
-		}
-	}
 }
 
 // A wake-up that was sent before the pause, or by hand, names a task of a type that is paused by

@@ -8,11 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/needs"
-	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -95,42 +93,6 @@ func (db *database) sparse(t testing.TB, kind string, apart, n int) {
 	db.Do(t, `INSERT INTO outbox.task (task_id, task_type) OVERRIDING SYSTEM VALUE SELECT $1 * n, $2
 		FROM generate_series(1, $3::int) n`, apart, kind, n)
 	db.Do(t, `VACUUM ANALYZE outbox.task`)
-}
-
-func TestALeaseTakesWhatFollowsItsPivotsUpToItsLimit(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	db.sparse(t, "LEASED", 1000, 100)
-	far, near := []int{50_500, 20_500, 80_500}, []int{49_950, 20_500, 80_500}
-	for _, c := range []struct {
-		limit  int
-		pivots []int
-		want   string
-	}{
-		{6, far, "21 22 51 52 81 82"},
-		{5, far, "21 22 51 52 81"},
-		{8, far, "1 2 21 22 51 52 81 82"},
-		{6, near, "21 22 50 51 52 81"}, // 50 was near, so the second read at the pivots ends with the third
-		{3, []int{100_000, 99_500, 98_000}, "98 99 100"},
-		{4, []int{100_001, 100_500}, "1 2 3 4"},
-		{200, far, db.Text(t, `SELECT string_agg(n::text, ' ' ORDER BY n) FROM generate_series(1, 100) n`)},
-	} {
-		tx := db.begin(t)
-		var got string
-		_, err := tx.Exec(store.LeaseSQL, "LEASED", c.limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, 0, pq.Array(c.pivots),
-			0, 0, 2, 64, nil)
-		if err == nil {
-			err = tx.QueryRow(`SELECT string_agg((task_id / 1000)::text, ' ' ORDER BY task_id) FROM outbox.task
-				WHERE state = 'leased'`).Scan(&got)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got != c.want {
-			t.Errorf("a lease of %d tasks with pivots %v took %s, want %s", c.limit, c.pivots, got, c.want)
-		}
-		tx.Rollback()
-	}
 }
 
 // Urgent tasks come first, but for every tenth claim, whatever lies below the pivot, and in the end

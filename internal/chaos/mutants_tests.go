@@ -15,18 +15,16 @@ var lockMutants = []mutant{
 				"BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE"},
 		}},
 	{name: "waiting-batch-claim", help: "a claim of a batch waits for a locked row",
-		tests: testRun{"relay", "TestClaimsPassOverWhatIsLocked$"}, edits: []edit{
+		tests: testRun{"internal/store", "TestAClaimBeginsAtItsPlaceAndGoesOnInItsOrder$"}, edits: []edit{
 			{"outbox.claim_tasks", "BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED",
 				"BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE"},
 			{"outbox.claim_group", "BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED",
 				"BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE"},
 		}},
 	{name: "waiting-lease", help: "a claim of leased tasks waits for a locked row",
-		tests: testRun{"relay", "TestClaimsPassOverWhatIsLocked$"}, edits: []edit{
-			{"outbox.lease_tasks", "BY t.task_id LIMIT lead FOR UPDATE SKIP LOCKED", "BY t.task_id LIMIT lead FOR UPDATE"},
-			{"outbox.lease_tasks", ", t.task_id LIMIT lead FOR UPDATE SKIP LOCKED", ", t.task_id LIMIT lead FOR UPDATE"},
-			{"outbox.lease_tasks", "t.attempt, t.task_id LIMIT most FOR UPDATE SKIP LOCKED",
-				"t.attempt, t.task_id LIMIT most FOR UPDATE"},
+		tests: testRun{"internal/store", "TestAClaimBeginsAtItsPlaceAndGoesOnInItsOrder$"}, edits: []edit{
+			{"outbox.lease_tasks", "BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED",
+				"BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE"},
 		}},
 	{name: "waiting-takeover", help: "a takeover from dead relays waits for a locked row",
 		tests: testRun{"relay", "TestATakeoverWaitsForNoRow$"}, edits: []edit{
@@ -60,7 +58,7 @@ var claimMutants = []mutant{
 			{"", "	if s.turns < dueTurn-1 {\n", "	if true {\n"},
 		}},
 	{name: "paused-claim", help: "a claim by name does not ask whether its type is paused",
-		tests: testRun{"relay", "TestNoClaimTakesATaskOfAPausedType$"}, edits: []edit{
+		tests: testRun{"internal/store", "TestAClaimTakesOnlyReadyTasksOfItsTypeThatNobodyHolds$"}, edits: []edit{
 			{"", "task_type = $1 AND paused)", "task_type = $1 AND paused AND false)"},
 		}},
 	{name: "no-release", help: "a claim ends without RELEASE of its savepoint, so its end goes on in no transaction",

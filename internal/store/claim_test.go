@@ -3,10 +3,12 @@ package store
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/plan"
 )
@@ -56,15 +58,23 @@ func insertTasks(t *testing.T, db *sql.DB, values string) {
 	}
 }
 
+// lockTask locks a task until the end of the test.
+func lockTask(t *testing.T, db *sql.DB, id int64) {
+	t.Helper()
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err == nil {
+		_, err = tx.Exec(`SELECT FROM outbox.task WHERE task_id = $1 FOR UPDATE`, id)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback() })
+}
+
 func TestAClaimTakesOnlyReadyTasksOfItsTypeThatNobodyHolds(t *testing.T) {
 	t.Parallel()
 	s, db := newStore(t)
 	insertTasks(t, db, `('T', 0, 0, now())`)
-	held, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = held.Rollback() }()
 	first := &plan.Position{TaskID: 1}
 	far := &plan.Position{TaskID: -1000} // the probe of a range of ids finds nothing
 	starts := map[string]plan.Start{
@@ -103,9 +113,7 @@ func TestAClaimTakesOnlyReadyTasksOfItsTypeThatNobodyHolds(t *testing.T) {
 	check("paused", `INSERT INTO outbox.task_type (task_type, paused) VALUES ('T', true)`, nil)
 	const otherPaused = `INSERT INTO outbox.task_type (task_type, paused) VALUES ('OTHER', true), ('T', false)`
 	check("another type is paused", otherPaused, []int64{1})
-	if _, err := held.Exec(`SELECT FROM outbox.task FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
+	lockTask(t, db, 1)
 	check("locked", `SET LOCAL lock_timeout = '5s'`, nil)
 }
 
@@ -113,7 +121,8 @@ func TestAClaimBeginsAtItsPlaceAndGoesOnInItsOrder(t *testing.T) {
 	t.Parallel()
 	s, db := newStore(t)
 	insertTasks(t, db, `('T', 1, 0, '2020-01-01'), ('T', 0, 1, '2020-01-02'), ('T', 0, 0, '2020-01-03'),
-		('T', 0, 0, '2020-01-04'), ('OTHER', 0, 0, '2020-01-01')`)
+		('T', 0, 0, '2020-01-04'), ('T', 0, 0, '2020-01-03'), ('OTHER', 0, 0, '2020-01-01')`)
+	lockTask(t, db, 5)
 	at := func(priority, attempt int, id int64) *plan.Position {
 		return &plan.Position{Priority: priority, Attempt: attempt, TaskID: id}
 	}
@@ -122,7 +131,7 @@ func TestAClaimBeginsAtItsPlaceAndGoesOnInItsOrder(t *testing.T) {
 	}
 	for _, c := range []struct {
 		from plan.Start
-		want []int64 // the first n are claimed
+		want []int64 // the first n are claimed; task 5 is locked
 	}{
 		{plan.Start{}, []int64{3, 4, 2, 1}},
 		{plan.Start{From: at(0, 0, 3)}, []int64{3, 4, 2, 1}},
@@ -144,7 +153,7 @@ func TestAClaimBeginsAtItsPlaceAndGoesOnInItsOrder(t *testing.T) {
 			for n := 1; n <= 5; n++ {
 				want := slices.Clone(c.want[:min(n, len(c.want))])
 				slices.Sort(want)
-				got := claimedIDs(t, db, `SELECT 1`, func(ctx context.Context, tx *sql.Tx) (Claimed, error) {
+				got := claimedIDs(t, db, `SET LOCAL lock_timeout = '5s'`, func(ctx context.Context, tx *sql.Tx) (Claimed, error) {
 					return claim(ctx, s, tx, c.from, n)
 				})
 				slices.Sort(got)
@@ -154,6 +163,44 @@ func TestAClaimBeginsAtItsPlaceAndGoesOnInItsOrder(t *testing.T) {
 				if !slices.Equal(got, want) {
 					t.Errorf("%s, a claim of %d from pivot %+v, watermark %+v, due %+v: took %v, want %v",
 						kind, n, c.from.Pivot, c.from.From, c.from.Due, got, want)
+				}
+			}
+		}
+	}
+}
+
+// The sizes of the statistics and of the backlog are those of a drained, a small and a large queue.
+// The settings are all combinations of those that choose between plans of a join.
+func TestAClaimTakesItsLimitWithAnyStatisticsAndPlan(t *testing.T) {
+	needs.CI(t)
+	t.Parallel()
+	s, db := newStore(t)
+	const large = 1000
+	fill := func(n int) string {
+		return fmt.Sprintf(`INSERT INTO outbox.task (task_type) SELECT 'T' FROM generate_series(1, %d)`, n)
+	}
+	for _, stats := range []int{0, 10, large} {
+		for _, ready := range []int{large, 1} {
+			for _, q := range []string{`ALTER TABLE outbox.task SET (autovacuum_enabled = off)`, `TRUNCATE outbox.task`, fill(stats),
+				`VACUUM ANALYZE outbox.task`, `DELETE FROM outbox.task`, `ALTER SEQUENCE outbox.task_task_id_seq RESTART`, fill(ready)} {
+				if _, err := db.Exec(q); err != nil {
+					t.Fatalf("%s: %v", q, err)
+				}
+			}
+			for i := range 8 {
+				planner := fmt.Sprintf("SET LOCAL enable_nestloop = %t; SET LOCAL enable_hashjoin = %t; SET LOCAL enable_mergejoin = %t",
+					i&1 == 0, i&2 == 0, i&4 == 0)
+				for _, limit := range []int{1, 10, 100} {
+					for _, from := range []plan.Start{{}, {Pivot: &plan.Position{TaskID: int64(ready/2 + 1)}}, {Due: &plan.DueStart}} {
+						for kind, claim := range claimKinds {
+							got := claimedIDs(t, db, planner, func(ctx context.Context, tx *sql.Tx) (Claimed, error) {
+								return claim(ctx, s, tx, from, limit)
+							})
+							if len(got) != min(limit, ready) {
+								t.Errorf("%s: limit %d, %d ready, statistics of %d, %s: took %d", kind, limit, ready, stats, planner, len(got))
+							}
+						}
+					}
 				}
 			}
 		}

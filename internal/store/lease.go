@@ -16,9 +16,6 @@ import (
 	"github.com/txoutbox/outbox/internal/plan"
 )
 
-// idSpan is among how many ids from a pivot on a task is likely.
-const idSpan = 100
-
 // LeaseTerms are those of the leases of one claim.
 type LeaseTerms struct {
 	TaskType    string
@@ -30,14 +27,14 @@ type LeaseTerms struct {
 }
 
 const LeaseSQL = `/* outbox: lease */
-SELECT tasks, xid FROM outbox.lease_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)`
+SELECT tasks, xid FROM outbox.lease_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`
 
 func (s *Store) leaseArgs(t LeaseTerms, from plan.Start, limit int) []any {
 	places := from.Places()
-	at, pivot, pivots := places[len(places)-1], plan.Position{}, []int64{}
+	at, pivot := places[len(places)-1], [3]any{}
 	if len(places) > 1 {
-		pivot = places[0].From
-		pivots = append(pivots, pivot.TaskID)
+		p := places[0].From
+		pivot = [3]any{p.Priority, p.Attempt, p.TaskID}
 	}
 	var due, length any
 	if at.Due != nil {
@@ -47,8 +44,7 @@ func (s *Store) leaseArgs(t LeaseTerms, from plan.Start, limit int) []any {
 		length = t.Length.Microseconds()
 	}
 	return []any{t.TaskType, limit, s.RelayID, t.Token, length, t.Share, t.Margin.Microseconds(),
-		at.From.Priority, at.From.Attempt, at.From.TaskID, pq.Array(pivots), pivot.Priority, pivot.Attempt,
-		limit, idSpan, due}
+		at.From.Priority, at.From.Attempt, at.From.TaskID, pivot[0], pivot[1], pivot[2], due}
 }
 
 // As the journal, a lease must survive the death of a relay, and not that of the server, which may

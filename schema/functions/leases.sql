@@ -1,12 +1,10 @@
 -- Functions that relays call to lease tasks, and to finish leased ones. The settings are as in
 -- claims.sql.
 
--- Leases up to most tasks of a type: if there are pivots, up to lead from each on, whose priority is at
--- most theirs, and then from a place in the lane on; or by due time, as claim_tasks. A pivot's scan is
--- bounded first, by so many ids: an index scan reads a leaf from the place on to its end. For tasks
--- that are missing then it is not bounded. Each lease counts an attempt, except that of a task that a
--- process died of: it may have to wait for another suspect. leased_until is now and the task's own
--- timeout, with timeout_us for each millisecond and margin_us, or registered_us.
+-- Leases up to so many tasks of a type: if there is a pivot, from it on, whose priority is at most its,
+-- and then from a place in the lane on; or by due time, as claim_tasks. Each lease counts an attempt,
+-- except that of a task that a process died of: it may have to wait for another suspect. leased_until is
+-- now and the task's own timeout, with timeout_us for each millisecond and margin_us, or registered_us.
 --
 -- The locks come first, in a statement of their own: the next one sees each row as it is under its
 -- lock, and reaches it by its place, which saves 0.8 us a task. A place is that of one version of a
@@ -17,75 +15,49 @@
 -- microseconds since 1970, the relay that died while it ran the task, the payload, rest. No
 -- column has a tab or the end of a line in its text: JSON writes them as \t and \n in strings.
 CREATE OR REPLACE FUNCTION outbox.lease_tasks(
-  of_type text, most integer, of_relay uuid, of_token uuid, registered_us bigint,
+  of_type text, up_to integer, of_relay uuid, of_token uuid, registered_us bigint,
     timeout_us bigint, margin_us bigint,
   from_priority smallint, from_attempt smallint, from_id bigint,
-  pivots bigint[], pivot_priority smallint, pivot_attempt smallint, lead integer, id_span bigint,
-  due_from bigint DEFAULT NULL,
+  pivot_priority smallint, pivot_attempt smallint, pivot_id bigint, due_from bigint,
   OUT tasks text, OUT xid text)
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
   SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
+  near_pivot  boolean := pivot_id IS NOT NULL;
+  at_priority smallint := COALESCE(pivot_priority, from_priority);
+  at_attempt  smallint := COALESCE(pivot_attempt, from_attempt);
+  at_id       bigint := COALESCE(pivot_id, from_id);
+  most        smallint := COALESCE(pivot_priority, 32767);
   places      tid[];
   lost_ids    bigint[];
   lost_relays uuid[];
   lines       text;
   n           integer;
-  pass        integer := CASE WHEN due_from IS NOT NULL THEN 4
-    WHEN cardinality(pivots) > 0 THEN 1 ELSE 3 END;
 BEGIN
   LOOP
-    IF pass = 1 THEN
-      SELECT array_agg(f.place), array_agg(f.task_id) FILTER (WHERE f.relay_id IS NOT NULL),
-             array_agg(f.relay_id) FILTER (WHERE f.relay_id IS NOT NULL)
-        INTO places, lost_ids, lost_relays
-        FROM (SELECT l.place, l.task_id, l.relay_id FROM unnest(pivots) AS p (task_id)
-               CROSS JOIN LATERAL (
-                 SELECT t.ctid AS place, t.task_id, t.relay_id FROM outbox.task t
-                  WHERE t.state = 'ready' AND t.task_type = of_type
-                    AND t.priority = pivot_priority AND t.attempt = pivot_attempt
-                    AND t.task_id >= p.task_id AND t.task_id <= p.task_id + id_span
-                    AND NOT EXISTS (SELECT FROM outbox.task_type p
-                                     WHERE p.task_type = of_type AND p.paused)
-                  ORDER BY t.task_id LIMIT lead FOR UPDATE SKIP LOCKED) l
-               LIMIT most) f;
-    ELSIF pass = 2 THEN
-      SELECT array_agg(f.place), array_agg(f.task_id) FILTER (WHERE f.relay_id IS NOT NULL),
-             array_agg(f.relay_id) FILTER (WHERE f.relay_id IS NOT NULL)
-        INTO places, lost_ids, lost_relays
-        FROM (SELECT l.place, l.task_id, l.relay_id FROM unnest(pivots) AS p (task_id)
-               CROSS JOIN LATERAL (
-                 SELECT t.ctid AS place, t.task_id, t.relay_id FROM outbox.task t
-                  WHERE t.state = 'ready' AND t.task_type = of_type
-                    AND (t.priority, t.attempt, t.task_id)
-                     >= (pivot_priority, pivot_attempt, p.task_id)
-                    AND t.priority <= pivot_priority
-                    AND NOT EXISTS (SELECT FROM outbox.task_type p
-                                     WHERE p.task_type = of_type AND p.paused)
-                  ORDER BY t.priority, t.attempt, t.task_id LIMIT lead FOR UPDATE SKIP LOCKED) l
-               LIMIT most) f;
-    ELSIF pass = 3 THEN
+    IF due_from IS NULL THEN
       SELECT array_agg(f.place), array_agg(f.task_id) FILTER (WHERE f.relay_id IS NOT NULL),
              array_agg(f.relay_id) FILTER (WHERE f.relay_id IS NOT NULL)
         INTO places, lost_ids, lost_relays
         FROM (SELECT t.ctid AS place, t.task_id, t.relay_id FROM outbox.task t
-          WHERE t.state = 'ready' AND t.task_type = of_type
-                 AND (t.priority, t.attempt, t.task_id) >= (from_priority, from_attempt, from_id)
+               WHERE t.state = 'ready' AND t.task_type = of_type
+                 AND (t.priority, t.attempt, t.task_id) >= (at_priority, at_attempt, at_id)
+                 AND t.priority <= most
                  AND NOT EXISTS (SELECT FROM outbox.task_type p
                                   WHERE p.task_type = of_type AND p.paused)
-               ORDER BY t.priority, t.attempt, t.task_id LIMIT most FOR UPDATE SKIP LOCKED) f;
+               ORDER BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED) f;
     ELSE
       SELECT array_agg(f.place), array_agg(f.task_id) FILTER (WHERE f.relay_id IS NOT NULL),
              array_agg(f.relay_id) FILTER (WHERE f.relay_id IS NOT NULL)
         INTO places, lost_ids, lost_relays
         FROM (SELECT t.ctid AS place, t.task_id, t.relay_id FROM outbox.task t
-          WHERE t.state = 'ready' AND t.task_type = of_type
+               WHERE t.state = 'ready' AND t.task_type = of_type
                  AND (t.run_at, t.task_id)
                   >= (timestamptz 'epoch' + due_from * interval '1 microsecond', from_id)
                  AND NOT EXISTS (SELECT FROM outbox.task_type p
                                   WHERE p.task_type = of_type AND p.paused)
-               ORDER BY t.run_at, t.task_id LIMIT most FOR UPDATE SKIP LOCKED) f;
+               ORDER BY t.run_at, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED) f;
     END IF;
     IF places IS NOT NULL THEN
       WITH leased AS (
@@ -105,11 +77,15 @@ BEGIN
                     t.payload, COALESCE(outbox.rest(t)::text, '')) AS line)
       SELECT string_agg(line, E'\n'), count(*) INTO lines, n FROM leased;
       tasks := concat_ws(E'\n', tasks, lines);
-      most := most - n;
+      up_to := up_to - n;
       xid := pg_current_xact_id()::text;
     END IF;
-    EXIT WHEN most <= 0 OR pass >= 3;
-    pass := pass + 1;
+    EXIT WHEN up_to <= 0 OR NOT near_pivot;
+    near_pivot := false;
+    at_priority := from_priority;
+    at_attempt := from_attempt;
+    at_id := from_id;
+    most := 32767;
   END LOOP;
 END
 $$;

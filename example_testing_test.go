@@ -13,10 +13,14 @@ import (
 // The first block of docs/guide/testing.md, and what it needs.
 func TestSignUp(t *testing.T) {
 	tx, err := testDB(t).BeginTx(t.Context(), nil)
-	must(err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer tx.Rollback()
 
-	must(signUp(t.Context(), tx, "ada@example.com"))
+	if err := signUp(t.Context(), tx, "ada@example.com"); err != nil {
+		t.Fatal(err)
+	}
 	outboxtest.RequireEnqueuedN(t, tx, 1, SendWelcome, nil)
 
 	mails := 0

@@ -169,7 +169,7 @@ func TestAClaimBeginsAtItsPlaceAndGoesOnInItsOrder(t *testing.T) {
 	}
 }
 
-// The sizes of the statistics and of the backlog are those of a drained, a small and a large queue.
+// I2: the sizes of the statistics and of the backlog are those of a drained, a small and a large queue.
 // The settings are all combinations of those that choose between plans of a join.
 func TestAClaimTakesItsLimitWithAnyStatisticsAndPlan(t *testing.T) {
 	needs.CI(t)

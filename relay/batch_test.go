@@ -13,6 +13,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -24,22 +25,16 @@ func TestADeferredConstraintViolatorAmongGoodTasksDiesAlone(t *testing.T) {
 		db.Do(t, `CREATE TABLE parent (id int PRIMARY KEY)`)
 		db.Do(t, `INSERT INTO parent SELECT generate_series(1, 100)`)
 		db.Do(t, `CREATE TABLE child (parent int REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`)
-		insert := func(ctx context.Context, tx outbox.Tx, tasks ...*outbox.Task[payload]) error {
-			for _, task := range tasks {
-				if _, err := tx.ExecContext(ctx, `INSERT INTO child VALUES ($1)`, task.Payload.N); err != nil {
-					return err
-				}
-			}
-			return nil
-		}
 		reg := handlers.New()
-		registerTx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
-			return insert(ctx, tx, task)
-		}, handlers.MaxAttempts(3), retrySoon())
-		handlers.Batch(reg, typeBatch, 16, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-			return insert(ctx, tx, tasks...)
-		}, handlers.MaxAttempts(3), retrySoon())
-		for _, name := range []string{"TX", "BATCH"} {
+		for name, kind := range map[string]string{"TX": "tx", "BATCH": "batch"} {
+			relaytest.Register(reg, kind, name, 16, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+				for _, task := range tasks {
+					if _, err := tx.ExecContext(ctx, `INSERT INTO child VALUES ($1)`, task.Payload.N); err != nil {
+						return err
+					}
+				}
+				return nil
+			}, handlers.MaxAttempts(3), retrySoon())
 			db.Enqueue(t, name, 100)
 			db.Do(t, `INSERT INTO outbox.task (task_type, payload) VALUES ($1, '{"n": 1000}')`, name)
 		}
@@ -149,34 +144,22 @@ func TestABatchErrorFailsOnlyTheTasksItNames(t *testing.T) {
 // others.
 func TestABadPayloadInABatchFailsOnlyItsOwnTask(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
-		result error // of the handler
-		calls  []string
-	}{
-		"nil": {nil, []string{"1.1 2.1 4.1 5.1 "}},
-		// not for all
-		"Discard": {handlers.Discard(errors.New("enough")), []string{"1.1 2.1 4.1 5.1 ", "1.1 ", "2.1 ", "4.1 ", "5.1 "}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			db := newDatabase(t)
-			reg, calls := handlers.New(), &batchCalls{}
-			handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-				calls.record(tasks)
-				return errors.Join(batchEffect(ctx, tx, tasks), c.result)
-			}, handlers.MaxAttempts(2), retrySoon())
-			db.Do(t, `INSERT INTO outbox.task (task_type, payload)
-				SELECT 'BATCH', CASE WHEN n = 3 THEN '{"n": "SECRET"}' ELSE jsonb_build_object('n', n) END
-				FROM generate_series(1, 5) n`)
-			r := run(t, db, reg, relay.Config{Workers: 1, PollInterval: 50 * time.Millisecond})
-			db.Emptied(t, 30*time.Second)
-			calls.want(t, c.calls...)
-			db.wantText(t, "4 4", `SELECT concat_ws(' ', count(*), count(DISTINCT task_id)) FROM effect`)
-			db.wantText(t, "2 attempts SECRET",
-				`SELECT attempt || ' ' || reason || ' ' || (payload->>'n') FROM outbox.dead_task`)
-			db.wantRows(t, 0, `outbox.dead_task WHERE last_error LIKE '%SECRET%'`)
-			r.Log.Want(t, 0, "SECRET")
-		})
-	}
+	db := newDatabase(t)
+	reg, calls := handlers.New(), &batchCalls{}
+	handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+		calls.record(tasks)
+		return errors.Join(batchEffect(ctx, tx, tasks), handlers.Discard(errors.New("enough"))) // not for all
+	}, handlers.MaxAttempts(2), retrySoon())
+	db.Do(t, `INSERT INTO outbox.task (task_type, payload)
+		SELECT 'BATCH', CASE WHEN n = 3 THEN '{"n": "SECRET"}' ELSE jsonb_build_object('n', n) END
+		FROM generate_series(1, 5) n`)
+	r := run(t, db, reg, relay.Config{Workers: 1, PollInterval: 50 * time.Millisecond})
+	db.Emptied(t, 30*time.Second)
+	calls.want(t, "1.1 2.1 4.1 5.1 ", "1.1 ", "2.1 ", "4.1 ", "5.1 ")
+	db.wantText(t, "4 4", `SELECT concat_ws(' ', count(*), count(DISTINCT task_id)) FROM effect`)
+	db.wantText(t, "2 attempts SECRET f", `SELECT concat_ws(' ', attempt, reason, payload->>'n', last_error LIKE '%SECRET%')
+		FROM outbox.dead_task`)
+	r.Log.Want(t, 0, "SECRET")
 }
 
 // A trigger of the app's on the outbox's table may drop what the relay writes back, without an
@@ -185,12 +168,12 @@ func TestATaskWhoseWriteBackIsDroppedIsNotLost(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()
 	db := newDatabase(t)
-	db.Do(t, `CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$`)
-	db.Do(t, `CREATE TRIGGER nothing BEFORE INSERT ON outbox.task FOR EACH ROW
+	db.Do(t, `CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
+		CREATE TRIGGER nothing BEFORE INSERT ON outbox.task FOR EACH ROW
 		WHEN (NEW.state = 'scheduled' AND NEW.attempt > 0) EXECUTE FUNCTION nothing()`)
 	reg := handlers.New()
 	registerTx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
-		return errors.Join(txEffect(ctx, tx, task), errors.New("boom"))
+		return errors.Join(txEffect(ctx, tx, task), errAlways)
 	}, handlers.MaxAttempts(2), retrySoon())
 	db.Enqueue(t, "TX", 1)
 	run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})

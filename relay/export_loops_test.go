@@ -18,7 +18,6 @@ type Parts struct {
 	Poll     func(context.Context) error
 	Schedule func(context.Context) error
 	Take     func(ctx context.Context, n int) (int, error) // tokens of the rate of the first type
-	Unused   func(n int)                                   // makes the relay's as many that are too old to be used
 }
 
 // Parts returns those with the clock now, and with the one job of maintenance, if any.
@@ -35,10 +34,6 @@ func (r *Relay) Parts(now func() time.Time, only string) Parts {
 		Take: func(ctx context.Context, n int) (int, error) {
 			got, _, err := x.rates.take(ctx, first, n)
 			return got, err
-		},
-		Unused: func(n int) {
-			x.rates.unused(first, n)
-			x.rates[first.Type].taken = time.Time{}
 		},
 	}
 }

@@ -77,13 +77,6 @@ var faultyLoops = []faultyLoop{
 		SELECT 'LEASED', to_jsonb(n), 'leased', 1, CASE n WHEN 1 THEN '` + deadRelay + `'
 		WHEN 2 THEN '` + newRelay + `' ELSE '` + liveRelay + `' END::uuid, '` + someToken + `',
 		       CASE n WHEN 3 THEN now() - interval '1 second' END FROM generate_series(1, 4) n`},
-	{name: "hear", pass: upkeepJob("hear"), setup: `WITH t AS (INSERT INTO outbox.task (task_type, payload) SELECT 'TX',
-		to_jsonb(n) FROM generate_series(1, 3) n RETURNING task_id, payload)
-		INSERT INTO outbox.cancel (task_id) SELECT task_id FROM t WHERE payload <> '3' UNION ALL SELECT -1`,
-		state: `SELECT concat((` + tasksNow + `), (SELECT count(*) FROM outbox.cancel), (SELECT sum(tasks)
-			FROM outbox.counter_log WHERE kind = 'canceled'))`},
-	{name: "give tokens back", pass: upkeepJob("give tokens back"), setup: fmt.Sprintf(aBucket, "0"),
-		begin: func(l *loops) { l.Unused(10) }, state: fmt.Sprintf(tokensNow, 11)},
 	{name: "take tokens", setup: fmt.Sprintf(aBucket, "100"), state: fmt.Sprintf(tokensNow, 91),
 		pass: func(ctx context.Context, l *loops) (time.Duration, error) {
 			got, err := l.Take(ctx, 10)
@@ -101,8 +94,6 @@ var faultyLoops = []faultyLoop{
 		state: `SELECT concat((SELECT string_agg(task_id::text, ' ')
 			FROM outbox.running), ' ', (SELECT string_agg(relay_id::text, ' ') FROM outbox.relay WHERE host = 'host'))`,
 		want: `-3 ` + liveRelay},
-	{name: "store limits", pass: upkeepJob("store limits"), state: `SELECT concat((SELECT count(*) FROM outbox.task_type
-		WHERE rate = 1000), (SELECT count(*) FROM outbox.bucket))`},
 	{name: "sweep keys", pass: upkeepJob("sweep keys"), setup: `INSERT INTO outbox.task (task_type,
 		unique_key) SELECT 'TX', n::text FROM generate_series(1, 6) n; DELETE FROM outbox.task WHERE unique_key::int > 2`,
 		state: `SELECT string_agg(key, ' ' ORDER BY key) FROM outbox.unique_key`},
@@ -111,22 +102,6 @@ var faultyLoops = []faultyLoop{
 		WHERE task_type = 'OTHER'`,
 		state: `SELECT concat((SELECT count(*) FROM outbox.counter_log), (SELECT string_agg(format(' %s %s %s %s', task_type,
 			kind, tasks, arrived), ',' ORDER BY task_type, kind) FROM outbox.counter))`},
-	{name: "purge the history", job: "purge history", pass: upkeepJob("maintain"),
-		setup: `INSERT INTO outbox.done_task (task_id, run_at, created_at, finished_at, keep_until, priority, attempt,
-			task_type, payload)
-		SELECT n, now(), now(), now(), now() + (n - 3) * interval '1 hour', 0, 1, 'TX', '{}' FROM generate_series(1, 5) n`,
-		state: `SELECT string_agg(task_id::text, ' ' ORDER BY task_id) FROM outbox.done_task`},
-	{name: "purge the inbox", job: "purge inbox", pass: upkeepJob("maintain"),
-		setup: `INSERT INTO outbox.inbox (source, event_id, keep_until)
-		SELECT '/s', n::text, now() + (n - 3) * interval '1 hour' FROM generate_series(1, 5) n`,
-		state: `SELECT string_agg(event_id, ' ' ORDER BY event_id) FROM outbox.inbox`},
-	{name: "purge dead letters", job: "purge dead letters", pass: upkeepJob("maintain"),
-		setup: `INSERT INTO outbox.dead_task (task_id, run_at, created_at, died_at, priority, attempt, max_attempts, reason,
-			task_type, payload)
-		SELECT n, now(), now(), now() - n * interval '20 minutes', 0, 1, 1, 'handler', 'TX', '{}'
-		FROM generate_series(1, 5) n`,
-		state: `SELECT concat((SELECT string_agg(task_id::text, ' ' ORDER BY task_id)
-			FROM outbox.dead_task), ' ', (SELECT sum(tasks) FROM outbox.counter_log))`},
 	{name: "sample", job: "sample", pass: upkeepJob("maintain"), setup: `INSERT INTO outbox.task (task_type) SELECT 'TX'
 		FROM generate_series(1, 3);
 		INSERT INTO outbox.sample SELECT now() - n * interval '20 hours', 1, 1, 1, 1, 1, 1, 1, 1, 'TX'
@@ -142,8 +117,6 @@ var faultyLoops = []faultyLoop{
 	{name: "register schedules", pass: pass((*loops).Fire), state: `SELECT string_agg(format('%s %s', name, next_at), ' ')
 		FROM outbox.schedule`},
 	{name: "fire", first: register, setup: past, pass: pass((*loops).Fire), state: firedNow},
-	{name: "pass firings over", first: register, setup: past + `, paused = true`, pass: pass((*loops).Fire),
-		state: firedNow},
 	{name: "journal notes", pass: pass((*loops).WriteNotes), begin: func(l *loops) { l.Note(1, 2, someToken) },
 		setup: `INSERT INTO outbox.running (task_id, token, relay_id) SELECT n, '` + someToken + `', '` + liveRelay +
 			`' FROM generate_series(1, 3) n;` + dead(liveRelay, "1 hour"),

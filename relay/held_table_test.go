@@ -3,10 +3,8 @@ package relay_test
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,99 +27,45 @@ func TestALockOnATableOfTheOutboxIsNoAttempt(t *testing.T) {
 	})
 }
 
-// inFlight are tasks of a kind, with one attempt, that run when the lock comes.
-type inFlight struct {
-	name, kind string
-	opts       []handlers.Option
-}
-
-var kindsInFlight = []inFlight{
-	{name: "TX", kind: "tx"},
-	{name: "KEPT", kind: "tx", opts: []handlers.Option{handlers.Keep(time.Hour)}},
-	{name: "BATCH", kind: "batch"},
-	{name: "GROUP", kind: "tx", opts: []handlers.Option{handlers.GroupCommit(2, 0)}},
-	{name: "LEASED", kind: "leased"},
-	{name: "COMPLETE", kind: "complete"},
-	{name: "EXTENDED", kind: "leased"},
-}
-
-// seenRuns are the runs of tasks, as their handlers saw them.
-type seenRuns struct {
-	mu    sync.Mutex
-	begun map[int64]int
-	done  int
-	wrong []string
-}
-
-func (r *seenRuns) begin(task *outbox.Task[payload]) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.begun[task.ID]++
-	if task.Attempt != 1 {
-		r.wrong = append(r.wrong, fmt.Sprintf("%s ran in attempt %d", task.Type, task.Attempt))
-	}
-	if task.Type == "LEASED" && r.begun[task.ID] > 1 {
-		r.wrong = append(r.wrong, "a Leased task ran twice: its result was to be written again")
-	}
-}
-
-func (r *seenRuns) end(e relay.RunEnd) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, task := range e.Tasks {
-		switch task.Outcome {
-		case relay.Infrastructure, relay.PutOff:
-			continue
-		case relay.Done:
-		default:
-			r.wrong = append(r.wrong, fmt.Sprintf("%s ended as %v", e.Type, task.Outcome))
-		}
-		r.done++
-	}
-}
-
-func (r *seenRuns) ended() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.done
-}
-
-func (r *seenRuns) count() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.begun)
-}
-
 const blockedBySQL = `SELECT pid FROM pg_stat_activity WHERE datname = current_database()
 	AND $1 = ANY (pg_blocking_pids(pid))`
 
+// runUnderLock runs tasks of each kind, with one attempt, that run when the lock comes.
 func runUnderLock(t *testing.T, db *database, table string) {
 	const each = 2
-	seen, open := &seenRuns{begun: map[int64]int{}}, make(chan struct{})
-	reg := handlers.New()
-	for _, k := range kindsInFlight {
-		opts := append([]handlers.Option{handlers.MaxAttempts(1), retrySoon()}, k.opts...)
-		relaytest.Register(reg,
-			k.kind, k.name, each, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-				for _, task := range tasks {
-					seen.begin(task)
-					if tx != nil {
-						if err := effect(ctx, tx, task.ID, task.Attempt); err != nil {
-							return err
-						}
+	var begun, leased atomic.Int64
+	reg, open, told := handlers.New(), make(chan struct{}), &heard{}
+	kinds := map[string]string{"TX": "tx", "KEPT": "tx", "BATCH": "batch", "GROUP": "tx", "LEASED": "leased",
+		"COMPLETE": "complete", "EXTENDED": "leased"}
+	more := map[string]handlers.Option{"KEPT": handlers.Keep(time.Hour), "GROUP": handlers.GroupCommit(2, 0)}
+	for name, kind := range kinds {
+		opts := []handlers.Option{handlers.MaxAttempts(1), retrySoon()}
+		if more[name] != nil {
+			opts = append(opts, more[name])
+		}
+		relaytest.Register(reg, kind, name, each, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+			for _, task := range tasks {
+				begun.Add(1)
+				if name == "LEASED" {
+					leased.Add(1)
+				}
+				if tx != nil {
+					if err := effect(ctx, tx, task.ID, task.Attempt); err != nil {
+						return err
 					}
 				}
-				<-open
-				if tasks[0].Type == "EXTENDED" {
-					return tasks[0].Extend(ctx, time.Minute)
-				}
-				return nil
-			}, opts...)
-		db.Enqueue(t, k.name, each)
+			}
+			<-open
+			if name == "EXTENDED" {
+				return tasks[0].Extend(ctx, time.Minute)
+			}
+			return nil
+		}, opts...)
+		db.Enqueue(t, name, each)
 	}
-	r := run(t, db, reg, relay.Config{Workers: 14, Observers: []relay.Observer{{Ended: seen.end}}})
+	r := run(t, db, reg, relay.Config{Workers: 14, Observers: told.observers()})
 	// Of a group the second task begins after the first.
-	eventually(t, time.Minute, "all handlers run", func() bool { return seen.count() >= each*len(kindsInFlight)-1 })
+	eventually(t, time.Minute, "all handlers run", func() bool { return int(begun.Load()) >= each*len(kinds)-1 })
 
 	locker := db.begin(t)
 	var pid int
@@ -139,19 +83,27 @@ func runUnderLock(t *testing.T, db *database, table string) {
 	canceled := 0
 	eventually(t, time.Minute, "what waits for the lock is canceled, or all is done", func() bool {
 		canceled += db.Int(t, `SELECT count(*) FILTER (WHERE pg_cancel_backend(pid)) FROM (`+blockedBySQL+`) b`, pid)
-		return canceled >= 16 || seen.ended() == each*len(kindsInFlight)
+		done := 0
+		for _, outcomes := range told.outcomes() {
+			done += strings.Count(outcomes, "done")
+		}
+		return canceled >= 16 || done == each*len(kinds)
 	})
 	if err := errors.Join(<-locked, locker.Rollback()); err != nil {
 		t.Fatal(err)
 	}
 	db.Emptied(t, time.Minute)
 	r.Stop()
-	if len(seen.wrong) > 0 {
-		slices.Sort(seen.wrong)
-		t.Errorf("%s", strings.Join(seen.wrong, "\n"))
+	for name, outcomes := range told.outcomes() {
+		if left := strings.NewReplacer("infrastructure", "", "put_off", "", "done", "", " ", "").Replace(outcomes); left != "" {
+			t.Errorf("%s ended as %s", name, outcomes)
+		}
+	}
+	if n := leased.Load(); n != each {
+		t.Errorf("%d runs of %d Leased tasks: a result was to be written again", n, each)
 	}
 	db.wantRows(t, 0, "outbox.dead_task")
-	db.wantRows(t, each*(len(kindsInFlight)-2), "effect") // plain Leased handlers leave none
+	db.wantRows(t, each*(len(kinds)-2), "effect WHERE attempt = 1") // plain Leased handlers leave none
 	db.Do(t, `TRUNCATE effect, outbox.done_task`)
 	db.wantRows(t, 0, "outbox.running")
 }

@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strconv"
@@ -11,10 +12,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/pg"
-	outboxplan "github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/relaytest"
-	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -22,20 +20,15 @@ import (
 // chunks. xid is of its transaction. A statement in it may change the task.
 func (db *database) large(t *testing.T, taskType, change string) (id int, xid string) {
 	t.Helper()
-	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback() }()
-	err = tx.QueryRow(`INSERT INTO outbox.task (task_type, payload)
-		SELECT $1, jsonb_build_object('large', string_agg(md5(n::text || random()), '')) FROM generate_series(1, 500) n
-		RETURNING task_id, pg_current_xact_id()::xid::text`, taskType).Scan(&id, &xid)
-	if err == nil && change != "" {
-		_, err = tx.Exec(`UPDATE outbox.task SET ` + change + ` WHERE task_id = ` + strconv.Itoa(id))
-	}
-	if err = errors.Join(err, tx.Commit()); err != nil {
-		t.Fatal(err)
-	}
+	db.inTx(t, func(tx *sql.Tx) error {
+		err := tx.QueryRow(`INSERT INTO outbox.task (task_type, payload)
+			SELECT $1, jsonb_build_object('large', string_agg(md5(n::text || random()), '')) FROM generate_series(1, 500) n
+			RETURNING task_id, pg_current_xact_id()::xid::text`, taskType).Scan(&id, &xid)
+		if err == nil && change != "" {
+			_, err = tx.Exec(`UPDATE outbox.task SET ` + change + ` WHERE task_id = ` + strconv.Itoa(id))
+		}
+		return err
+	})
 	return id, xid
 }
 
@@ -43,23 +36,11 @@ func (db *database) large(t *testing.T, taskType, change string) (id int, xid st
 // TOAST table has of them is gone.
 func (db *database) destroy(t *testing.T, id int64, xid string) {
 	t.Helper()
+	t.Cleanup(func() { db.Do(t, `TRUNCATE outbox.task`) }) // not DELETE, which PostgreSQL 14 refuses
 	toast := db.Text(t, `SELECT reltoastrelid::regclass FROM pg_class WHERE oid = 'outbox.task'::regclass`)
-	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback() }()
 	// PostgreSQL lets nobody change a TOAST table, so it is a plain one for the moment.
-	kind := `UPDATE pg_class SET relkind = '%s' WHERE oid = '` + toast + `'::regclass`
-	for _, query := range []string{fmt.Sprintf(kind, "r"), `DELETE FROM ` + toast + ` WHERE xmin = '` + xid + `'`,
-		fmt.Sprintf(kind, "t")} {
-		if _, err := tx.Exec(query); err != nil {
-			t.Fatalf("%s: %v", query, err)
-		}
-	}
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	kind := `UPDATE pg_class SET relkind = '%s' WHERE oid = '` + toast + `'::regclass; `
+	db.Do(t, fmt.Sprintf(kind, "r")+`DELETE FROM `+toast+` WHERE xmin = '`+xid+`'; `+fmt.Sprintf(kind, "t"))
 	// It is read whatever a transaction deleted, until vacuum has been on each page after the last snapshot.
 	eventually(t, 20*time.Second, "the payload cannot be read", func() bool {
 		db.Do(t, `VACUUM (FREEZE, DISABLE_PAGE_SKIPPING) `+toast)
@@ -139,7 +120,6 @@ func TestATaskThatCannotBeReadIsSetAsideAndNamed(t *testing.T) {
 					t.Errorf("%d records of %q, want 1 of level ERROR", n, want)
 				}
 			}
-			db.Do(t, `TRUNCATE outbox.task`) // not DELETE, which PostgreSQL 14 refuses
 		}
 	}
 	relaytest.Together(t, tests)
@@ -169,7 +149,6 @@ func TestATaskThatCannotBeReadIsPromotedAndTakenOverAsOthers(t *testing.T) {
 	db.want(t, 3, "effects", `SELECT count(*) FROM effect`)
 	db.want(t, 3, "put off", `SELECT count(*) FROM outbox.task WHERE state = 'scheduled' AND run_at > now() AND attempt = 0
 		AND last_error IS NOT NULL`)
-	db.Do(t, `TRUNCATE outbox.task`) // not DELETE, which PostgreSQL 14 refuses
 }
 
 // The result of a task whose payload is damaged while it runs cannot be written, as its history has
@@ -191,32 +170,23 @@ func TestAResultWhosePayloadCannotBeReadIsRefusedInTheEnd(t *testing.T) {
 		return r.Log.Count(fmt.Sprintf("was refused; it stays leased until its lease or this relay ends\" task_type=LEASED task_id=%d", id)) == 1
 	})
 	r.Stop()
-	db.Do(t, `VACUUM outbox.task`)   // also its TOAST table: no transaction hinders that now
-	db.Do(t, `TRUNCATE outbox.task`) // not DELETE, which PostgreSQL 14 refuses
+	db.Do(t, `VACUUM outbox.task`) // also its TOAST table: no transaction hinders that now
 }
 
 // A claim by due time meets one that is far from the start of the lane.
 func TestAnOldTaskThatCannotBeReadIsSetAside(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []string{"tx", "leased"} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			db := newDatabase(t)
-			bad := db.damaged(t, "IT", "priority = 5")
-			db.Enqueue(t, "IT", 60)
-			reg := handlers.New()
-			relaytest.Register(reg, kind, "IT", 1, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-				return nil
-			})
-			r := run(t, db, reg, relay.Config{Workers: 1, PollInterval: 50 * time.Millisecond})
-			db.becomes(t, 20*time.Second, 1, "the other tasks are done", `SELECT count(*) FROM outbox.task`)
-			db.becomes(t, 20*time.Second, 1, "the one that cannot be read is put off",
-				`SELECT count(*) FROM outbox.task WHERE state = 'scheduled'`)
-			r.Log.Want(t, 1, fmt.Sprintf("task_type=IT task_id=%d", bad))
-			r.Log.Want(t, 0, "cannot be claimed or recorded")
-			db.Do(t, `TRUNCATE outbox.task`) // not DELETE, which PostgreSQL 14 refuses
-		})
-	}
+	db := newDatabase(t)
+	bad := db.damaged(t, "IT", "priority = 5")
+	db.Enqueue(t, "IT", 60)
+	reg := handlers.New()
+	relaytest.Register(reg, "tx", "IT", 1, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error { return nil })
+	r := run(t, db, reg, relay.Config{Workers: 1, PollInterval: 50 * time.Millisecond})
+	db.becomes(t, 20*time.Second, 1, "the other tasks are done", `SELECT count(*) FROM outbox.task`)
+	db.becomes(t, 20*time.Second, 1, "the one that cannot be read is put off",
+		`SELECT count(*) FROM outbox.task WHERE state = 'scheduled'`)
+	r.Log.Want(t, 1, fmt.Sprintf("task_type=IT task_id=%d", bad))
+	r.Log.Want(t, 0, "cannot be claimed or recorded")
 }
 
 // What is wrong with rights or definitions is wrong for all tasks of a type: none is put off for it.
@@ -240,76 +210,4 @@ func TestMissingRightsSetNoTaskAside(t *testing.T) {
 	r.Log.Want(t, 0, "in vain")
 	db.Do(t, definition)
 	db.Emptied(t, 20*time.Second)
-}
-
-// While the tasks of one type are looked through, another type does not wait.
-func TestTypesWithTasksThatCannotBeReadDoNotWaitForEachOther(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	db.Do(t, `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(48);
-		RETURN NEW; END $$;
-		CREATE TRIGGER slow BEFORE UPDATE ON outbox.task FOR EACH ROW
-		WHEN (NEW.state = 'scheduled' AND NEW.task_type = 'SLOW') EXECUTE FUNCTION slow()`)
-	const tries = 5 // as the slow one gives up after 10 s
-	db.damaged(t, "SLOW", "")
-	for range tries {
-		db.damaged(t, "OTHER", `state = 'scheduled', run_at = now() + interval '1 day'`)
-	}
-	held, err := db.BeginTx(t.Context(), nil)
-	if err == nil {
-		_, err = held.Exec(`SELECT pg_advisory_xact_lock(48)`)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = held.Rollback() }()
-	reg := handlers.New()
-	for _, name := range []string{"SLOW", "OTHER"} {
-		relaytest.Register(reg, "leased", name, 1, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error {
-			return nil
-		})
-	}
-	run(t, db, reg, relay.Config{Workers: 4, PollInterval: 50 * time.Millisecond})
-	waits := func() string {
-		return db.Text(t, `SELECT string_agg(pid || ' since ' || query_start, ', ') FROM pg_stat_activity
-			WHERE datname = current_database() AND wait_event = 'advisory'`)
-	}
-	for try := 1; ; try++ {
-		var before string
-		eventually(t, 20*time.Second, "the slow type's task is being put off",
-			func() bool { before = waits(); return before != "" })
-		db.Do(t, `UPDATE outbox.task SET state = 'ready', run_at = now()
-			WHERE task_id = (SELECT min(task_id) FROM outbox.task WHERE task_type = 'OTHER' AND last_error IS NULL)`)
-		db.becomes(t, 20*time.Second, try, "the other type's task is put off", `SELECT count(*) FROM outbox.task
-			WHERE task_type = 'OTHER' AND last_error IS NOT NULL`)
-		if waits() == before {
-			break
-		}
-		if try == tries {
-			t.Fatalf("in each of %d tries the slow one had given up before", try)
-		}
-	}
-	if err := held.Rollback(); err != nil {
-		t.Fatal(err)
-	}
-	db.becomes(t, 20*time.Second, 0, "both have no task that is ready", `SELECT count(*) FROM outbox.task
-		WHERE state = 'ready'`)
-	db.Do(t, `TRUNCATE outbox.task`) // not DELETE, which PostgreSQL 14 refuses
-}
-
-// The error is the one of the statement that failed.
-func TestLookingForTasksThatCannotBeReadEndsWithItsTransaction(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	db.damaged(t, "IT", "")
-	db.damaged(t, "IT", "")
-	db.Do(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not to be put off'; END $$;
-		CREATE TRIGGER refuse BEFORE UPDATE ON outbox.task FOR EACH ROW EXECUTE FUNCTION refuse()`)
-	s := store.Store{Schema: "outbox", Conns: pg.NewPool(db.DB)}
-	_, err := s.SetAside(t.Context(), "IT", outboxplan.Place{From: outboxplan.LaneStart}, 10)
-	if err == nil || !strings.Contains(err.Error(), "not to be put off") || strings.Contains(err.Error(), "aborted") {
-		t.Errorf("got %v, want the trigger's error alone", err)
-	}
-	s.Conns.Close()
-	db.Do(t, `TRUNCATE outbox.task`) // not DELETE, which PostgreSQL 14 refuses
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/handler"
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 const secret = "hunter2"
@@ -159,43 +161,38 @@ func asJSON(t *testing.T, v any) string {
 
 func alike[P any](t *testing.T) {
 	payloads := []string{`{"To": "a", "Count": 1}`, `{"To": "b"}`, `{"Count": "x"}`, `{"To": "c"}`, `12`, `13`, `"text"`,
-		` {"To": "d"} `, `{"To": "e"} {"To": "f"}`,
-		`{"To": "g"}`, `{"To": `, `{"To": "h"}`, ``, `null`, `[1, 2.50]`, `1 2`, `true`, "{\"To\": \"" +
-			strings.Repeat("long ", 1000) + "\"}", `{"To": "i"}`}
+		` {"To": "d"} `, `{"To": "e"} {"To": "f"}`, `{"To": "g"}`, `{"To": `, `{"To": "h"}`, ``, `null`, `[1, 2.50]`,
+		`1 2`, `true`, `{"To": "` + strings.Repeat("long ", 1000) + `"}`, `{"To": "i"}`}
 	for range 200 {
 		rand.Shuffle(len(payloads), func(i, j int) { payloads[i], payloads[j] = payloads[j], payloads[i] })
-		want := map[int64]string{}
-		var tasks []*outbox.Task[json.RawMessage]
-		for i, p := range payloads {
-			id := int64(i + 1)
-			tasks = append(tasks, raw(id, p))
-			if err := leased(t, p, func(_ context.Context, task *outbox.Task[P]) error {
-				want[id] = asJSON(t, task.Payload)
-				return nil
-			}); err != nil {
-				want[id] = err.Error()
-			}
-		}
-		got := map[int64]string{}
-		r := handlers.New()
-		handlers.Batch(r, outbox.NewTaskType[P]("SEND_MAIL"), len(payloads),
-			func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[P]) error {
+		got, want := map[int64]string{}, map[int64]string{}
+		note := func(in map[int64]string) func(context.Context, outbox.Tx, []*outbox.Task[P]) error {
+			return func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[P]) error {
 				for _, task := range tasks {
-					got[task.ID] = asJSON(t, task.Payload)
+					in[task.ID] = asJSON(t, task.Payload)
 				}
 				return nil
-			})
-		var bad handlers.BatchError
-		if err := only(t, r).Run(t.Context(), new(sql.Tx), handler.Claim{}, tasks); err != nil && !errors.As(err, &bad) {
-			t.Fatal(err)
+			}
 		}
+		alone, together := handlers.New(), handlers.New()
+		relaytest.Register(alone, "tx", "SEND_MAIL", 1, note(want))
+		relaytest.Register(together, "batch", "SEND_MAIL", len(payloads), note(got))
+		var tasks []*outbox.Task[json.RawMessage]
+		for i, p := range payloads {
+			task := raw(int64(i+1), p)
+			tasks = append(tasks, task)
+			err := only(t, alone).Run(t.Context(), nil, handler.Claim{}, []*outbox.Task[json.RawMessage]{task})
+			if err != nil {
+				want[task.ID] = err.Error()
+			}
+		}
+		var bad handlers.BatchError
+		errors.As(only(t, together).Run(t.Context(), nil, handler.Claim{}, tasks), &bad)
 		for id, err := range bad {
 			got[id] = err.Error()
 		}
-		for i, p := range payloads {
-			if id := int64(i + 1); got[id] != want[id] {
-				t.Fatalf("%.20q: got %.100s, want %.100s", p, got[id], want[id])
-			}
+		if !maps.Equal(got, want) {
+			t.Fatalf("%.20q: got %.100q, want %.100q", payloads, got, want)
 		}
 	}
 }
@@ -204,48 +201,30 @@ func alike[P any](t *testing.T) {
 func TestAHandlerGetsEveryFieldOfItsTask(t *testing.T) {
 	t.Parallel()
 	raw := outbox.Task[json.RawMessage]{ID: 1, DatabaseID: "d", Type: "TYPE", Payload: json.RawMessage(`"payload"`),
-		Headers: map[string]string{"k": "v"},
-		Attempt: 3, MaxAttempts: 5, Priority: -1, OrderingKey: "o", RunAt: time.Unix(1, 0), CreatedAt: time.Unix(2,
-			0), Iterations: 6, LastError: "no luck",
+		Headers: map[string]string{"k": "v"}, Attempt: 3, MaxAttempts: 5, Priority: -1, OrderingKey: "o",
+		RunAt: time.Unix(1, 0), CreatedAt: time.Unix(2, 0), Iterations: 6, LastError: "no luck",
 		Errors: []outbox.AttemptError{{Attempt: 2, Error: "no luck"}}, Lease: noLease{}}
-	want := outbox.Task[string]{ID: 1, DatabaseID: "d", Type: "TYPE", Payload: "payload", Headers: raw.Headers,
-		Attempt: 3, MaxAttempts: 5, Priority: -1, OrderingKey: "o", RunAt: raw.RunAt, CreatedAt: raw.CreatedAt, Iterations: 6, LastError: "no luck",
+	want := outbox.Task[string]{ID: 1, DatabaseID: "d", Type: "TYPE", Payload: "payload",
+		Headers: raw.Headers, Attempt: 3, MaxAttempts: 5, Priority: -1, OrderingKey: "o",
+		RunAt: raw.RunAt, CreatedAt: raw.CreatedAt, Iterations: 6, LastError: "no luck",
 		Errors: raw.Errors, Lease: noLease{}}
 	for i, fields := 0, reflect.ValueOf(want); i < fields.NumField(); i++ {
 		if fields.Field(i).IsZero() {
 			t.Fatalf("this test does not fill %s", fields.Type().Field(i).Name)
 		}
 	}
-	calls, tx := 0, new(sql.Tx)
-	check := func(got *outbox.Task[string]) {
-		if calls++; !reflect.DeepEqual(*got, want) {
-			t.Errorf("got %+v, want %+v", *got, want)
-		}
-	}
-	reg := handlers.New()
-	handlers.Tx(reg, outbox.NewTaskType[string]("TX"),
-		func(_ context.Context, got *sql.Tx, task *outbox.Task[string]) error {
-			if check(task); got != tx {
-				t.Error("it is another transaction")
+	for _, kind := range []string{"tx", "batch", "leased"} {
+		reg, calls := handlers.New(), 0
+		relaytest.Register(reg, kind, "TYPE", 5, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[string]) error {
+			if calls++; !reflect.DeepEqual(*tasks[0], want) {
+				t.Errorf("%s: got %+v, want %+v", kind, *tasks[0], want)
 			}
 			return nil
 		})
-	handlers.Batch(reg, outbox.NewTaskType[string]("BATCH"), 5,
-		func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[string]) error {
-			check(tasks[0])
-			return nil
-		})
-	handlers.Leased(reg, outbox.NewTaskType[string]("LEASED"), func(_ context.Context, task *outbox.Task[string]) error {
-		check(task)
-		return nil
-	})
-	for _, h := range reg.Handlers() {
-		if err := h.Run(t.Context(), tx, handler.Claim{}, []*outbox.Task[json.RawMessage]{&raw}); err != nil {
-			t.Error(err)
+		err := only(t, reg).Run(t.Context(), new(sql.Tx), handler.Claim{}, []*outbox.Task[json.RawMessage]{&raw})
+		if err != nil || calls != 1 {
+			t.Errorf("%s: %d calls, %v", kind, calls, err)
 		}
-	}
-	if calls != 3 {
-		t.Errorf("got %d calls, want 3", calls)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -26,43 +27,46 @@ func registered(t *testing.T, opts ...handlers.Option) map[handler.Kind]*handler
 	}
 }
 
-func TestDefaults(t *testing.T) {
-	for name, opts := range map[string][]handlers.Option{
-		"no options": nil,
-		"zero options": {handlers.Timeout(0), handlers.MaxAttempts(0), handlers.Priority(0), handlers.Use(),
-			handlers.MaxRunning(0), handlers.MaxRunningTotal(0), handlers.Rate(0, 0)},
+func TestOptionsAreTaken(t *testing.T) {
+	for name, c := range map[string]struct {
+		opts   []handlers.Option
+		change func(h *handler.Handler) // of the defaults
+	}{
+		"no options": {nil, func(*handler.Handler) {}},
+		"zero options": {[]handlers.Option{handlers.Timeout(0), handlers.MaxAttempts(0), handlers.Priority(0),
+			handlers.Use(), handlers.MaxRunning(0), handlers.MaxRunningTotal(0), handlers.Rate(0, 0)},
+			func(*handler.Handler) {}},
+		"the greatest": {[]handlers.Option{handlers.Timeout(time.Second), handlers.MaxAttempts(32767),
+			handlers.Priority(-32768), handlers.MaxRunning(2000), handlers.MaxRunningTotal(1000),
+			handlers.Rate(100_000, time.Second)}, func(h *handler.Handler) {
+			h.Timeout, h.MaxAttempts, h.Priority, h.MaxRunning = time.Second, 32767, -32768, 2000
+			h.MaxRunningTotal, h.Rate, h.RatePer = 1000, 100_000, time.Second
+		}},
+		"a time in place of a number of attempts": {[]handlers.Option{handlers.MaxElapsed(time.Hour)},
+			func(h *handler.Handler) { h.MaxElapsed, h.MaxAttempts = time.Hour, math.MaxInt16 }},
+		"both": {[]handlers.Option{handlers.MaxElapsed(time.Hour), handlers.MaxAttempts(5)},
+			func(h *handler.Handler) { h.MaxElapsed, h.MaxAttempts = time.Hour, 5 }},
 	} {
-		for kind, h := range registered(t, opts...) {
-			timeout, size := 30*time.Second, 1
+		for kind, got := range registered(t, c.opts...) {
+			want := handler.Handler{Type: "SEND_MAIL", Kind: kind, BatchSize: 1, GroupWithin: 20 * time.Millisecond,
+				Timeout: 30 * time.Second, MaxAttempts: 20}
 			switch kind {
 			case handler.KindBatch:
-				size = 500
+				want.BatchSize = 500
 			case handler.KindLeased:
-				timeout = 5 * time.Minute
+				want.Timeout = 5 * time.Minute
 			}
-			if h.Type != "SEND_MAIL" || h.Kind != kind || h.Timeout != timeout || h.BatchSize != size || h.MaxAttempts != 20 ||
-				h.MaxElapsed != 0 || h.NoJitter || h.Priority != 0 ||
-				h.MaxRunning != 0 || h.MaxRunningTotal != 0 || h.Rate != 0 || h.RatePer != 0 {
-				t.Errorf("%s, %s: got %+v, want timeout %v, batch size %d, 20 attempts, priority 0", name, kind, h, timeout, size)
+			c.change(&want)
+			if got.Run, got.NewBackoff, got.Options = nil, nil, nil; !reflect.DeepEqual(*got, want) {
+				t.Errorf("%s: got %+v, want %+v", name, *got, want)
 			}
-		}
-	}
-}
-
-func TestOptionsAreTaken(t *testing.T) {
-	for kind, h := range registered(t, handlers.Timeout(time.Second), handlers.MaxAttempts(32767),
-		handlers.Priority(-32768),
-		handlers.MaxRunning(2000), handlers.MaxRunningTotal(1000), handlers.Rate(100_000, time.Second)) {
-		if h.Timeout != time.Second || h.MaxAttempts != 32767 || h.Priority != -32768 || h.MaxRunning != 2000 ||
-			h.MaxRunningTotal != 1000 || h.Rate != 100_000 || h.RatePer != time.Second {
-			t.Errorf("%s: got %+v", kind, h)
 		}
 	}
 	for _, c := range []struct {
 		opt            handlers.Option
 		timeout, lease time.Duration
-	}{{handlers.Timeout(-1), 0, 0}, {handlers.NoHeartbeat(time.Minute), 0, time.Minute}, {handlers.Timeout(48 * time.Hour),
-		48 * time.Hour, 0}} {
+	}{{handlers.Timeout(-1), 0, 0}, {handlers.NoHeartbeat(time.Minute), 0, time.Minute},
+		{handlers.Timeout(48 * time.Hour), 48 * time.Hour, 0}} {
 		r := handlers.New()
 		handlers.Leased(r, sendMail, nothingLeased, c.opt)
 		if got := only(t, r); got.Timeout != c.timeout || got.Lease != c.lease {
@@ -141,25 +145,10 @@ func TestEachOptionOutOfRangeIsNamed(t *testing.T) {
 	}), "size 0", "MaxAttempts(-1)", "Priority(1000000)", "Timeout(1h0m0s)")
 }
 
-func TestMaxElapsedIsInsteadOfANumberOfAttempts(t *testing.T) {
-	for want, opts := range map[int][]handlers.Option{
-		math.MaxInt16: {handlers.MaxElapsed(time.Hour)},
-		5:             {handlers.MaxElapsed(time.Hour), handlers.MaxAttempts(5)},
-	} {
-		for kind, h := range registered(t, opts...) {
-			if h.MaxAttempts != want || h.MaxElapsed != time.Hour {
-				t.Errorf("%s: %d attempts in %v, want %d", kind, h.MaxAttempts, h.MaxElapsed, want)
-			}
-		}
-	}
-}
-
 // The table of docs/guide/retries.md.
 func TestTheDefaultScheduleIsAsDocumented(t *testing.T) {
 	docs, err := os.ReadFile("../docs/guide/retries.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	h := registered(t, handlers.NoJitter())[handler.KindTx]
 	round := func(d time.Duration) string {
 		for _, unit := range []struct {

@@ -2,6 +2,7 @@ package outboxamqp_test
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"strings"
 	"sync"
@@ -20,9 +21,7 @@ func TestABlockedConnectionIsUnavailable(t *testing.T) {
 	q := queue(t, ch)
 	log := &relaytest.Records{}
 	p := connect(t, r.url(), outboxamqp.Config{Logger: slog.New(slog.NewTextHandler(log, nil))})
-	if errs := p.Publish(within(t, time.Minute), events(1, q)); errs != nil {
-		t.Fatal(errs)
-	}
+	forwardtest.Must(t, errors.Join(p.Publish(within(t, time.Minute), events(1, q))...))
 	lift := sync.OnceFunc(func() { r.ctl(t, "set_vm_memory_high_watermark", "0.4") })
 	defer lift()
 	r.ctl(t, "set_vm_memory_high_watermark", "0.000001")
@@ -39,9 +38,7 @@ func TestABlockedConnectionIsUnavailable(t *testing.T) {
 	lift()
 	relaytest.Eventually(t, time.Minute, "the connection is unblocked",
 		func() bool { return p.Ready(within(t, time.Minute)) == nil })
-	if errs := p.Publish(within(t, time.Minute), events(3, q)); errs != nil {
-		t.Error(errs)
-	}
+	forwardtest.Must(t, errors.Join(p.Publish(within(t, time.Minute), events(3, q))...))
 	log.Want(t, 1, "connection blocked")
 	log.Want(t, 0, "guest:guest")
 }
@@ -54,9 +51,7 @@ func TestWritesThatBlockEndWithTheContext(t *testing.T) {
 	q := queue(t, channel(t, r))
 	proxy := forwardtest.NewProxy(t, r.address())
 	p := connect(t, strings.Replace(r.url(), r.address(), proxy.Address, 1)+"?heartbeat=0", outboxamqp.Config{})
-	if errs := p.Publish(within(t, time.Minute), events(1, q)); errs != nil {
-		t.Fatal(errs)
-	}
+	forwardtest.Must(t, errors.Join(p.Publish(within(t, time.Minute), events(1, q))...))
 	large := events(250, q)
 	for _, e := range large {
 		e.Data = bytes.Repeat([]byte("x"), mostBytes)

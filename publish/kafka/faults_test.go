@@ -147,9 +147,7 @@ func TestARightThatComesLate(t *testing.T) {
 		}
 	}
 	fault.Remove()
-	if errs := p.Publish(t.Context(), []*forward.Event{event("1")}); errs != nil {
-		t.Errorf("with the right: %v", errs)
-	}
+	forwardtest.Must(t, errors.Join(p.Publish(t.Context(), []*forward.Event{event("1")})...))
 }
 
 // A login that is refused, as after a rotation of passwords, is an outage, and says why. The client
@@ -186,7 +184,5 @@ func TestARefusedLogin(t *testing.T) {
 		}
 	}
 	password.Store("new")
-	if errs := p.Publish(t.Context(), []*forward.Event{event("1")}); errs != nil {
-		t.Errorf("with the new password: %v", errs)
-	}
+	forwardtest.Must(t, errors.Join(p.Publish(t.Context(), []*forward.Event{event("1")})...))
 }

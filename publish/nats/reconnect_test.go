@@ -50,9 +50,7 @@ func TestAPublisherSurvivesAPasswordRotation(t *testing.T) {
 	forwardtest.Unavailable(t, p.Publish(t.Context(), []*forward.Event{event("1")}), 1)
 	password.Store("new")
 	forwardtest.Ready(t, p)
-	if errs := p.Publish(t.Context(), []*forward.Event{event("1")}); errs != nil {
-		t.Error(errs)
-	}
+	forwardtest.Must(t, errors.Join(p.Publish(t.Context(), []*forward.Event{event("1")})...))
 }
 
 // A connection that is closed for good is replaced for as long as the publisher is open.
@@ -73,9 +71,7 @@ func TestAConnectionThatIsClosedForGoodIsReplaced(t *testing.T) {
 		conn.Swap(nil).Close()
 		relaytest.Eventually(t, time.Minute, "its end", func() bool { return closed.Load() == int64(i+1) })
 		forwardtest.Ready(t, p)
-		if errs := p.Publish(t.Context(), []*forward.Event{event("1")}); errs != nil {
-			t.Error(errs)
-		}
+		forwardtest.Must(t, errors.Join(p.Publish(t.Context(), []*forward.Event{event("1")})...))
 		relaytest.Eventually(t, time.Minute, "the next connection", func() bool { return conn.Load() != nil })
 	}
 }
@@ -172,9 +168,7 @@ func TestADuplicateIsLookedAt(t *testing.T) {
 	p := connect(t, b.url())
 	forwardtest.Ready(t, p)
 	for range 2 {
-		if errs := p.Publish(t.Context(), []*forward.Event{event("7")}); errs != nil {
-			t.Fatal(errs)
-		}
+		forwardtest.Must(t, errors.Join(p.Publish(t.Context(), []*forward.Event{event("7")})...))
 	}
 	if got := p.Duplicates(); got != 1 || len(b.messages()) != 1 {
 		t.Errorf("%d duplicates and %d messages, want 1 of each", got, len(b.messages()))

@@ -83,9 +83,7 @@ func TestATopicThatHangsLeavesOthersAlone(t *testing.T) {
 		}
 		close(end)
 		synctest.Wait()
-		if errs := p.Publish(t.Context(), to("hangs", "fine")); errs != nil {
-			t.Errorf("after the end: %v", errs)
-		}
+		forwardtest.Must(t, errors.Join(p.Publish(t.Context(), to("hangs", "fine"))...))
 		p.Close()
 	})
 }

@@ -129,9 +129,7 @@ func TestEventsAreGroupedByTopicInTheirOrder(t *testing.T) {
 	ps := &pubsub{answer: func(string, []*message.Message) error { return nil }}
 	p := outboxwatermill.New(ps, outboxwatermill.Config{})
 	defer p.Close()
-	if errs := p.Publish(t.Context(), to("b", "a", "b", "b", "a")); errs != nil {
-		t.Error(errs)
-	}
+	forwardtest.Must(t, errors.Join(p.Publish(t.Context(), to("b", "a", "b", "b", "a"))...))
 	var calls []string
 	for _, c := range ps.all() {
 		call := c.topic

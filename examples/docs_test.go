@@ -78,35 +78,3 @@ var onlyDots = regexp.MustCompile(`^[ \t]*…[ \t]*\n`)
 func leaveOut(line string) string {
 	return strings.ReplaceAll(onlyDots.ReplaceAllString(line, "\n"), "RETURNING …", "RETURNING *")
 }
-
-// Each check is given the blocks of one page, and its first problem is wanted.
-func TestTheChecksOfBlocksFindFaults(t *testing.T) {
-	for _, c := range []struct {
-		check  func(*testing.T, []block) []string
-		lang   string
-		blocks []string
-		want   string // how the first problem begins; "" for none
-	}{
-		{compile, "go", []string{"type P struct{ A int }\nvar T = outbox.NewTaskType[P](\"T\")",
-			"…\nT.Enqueue(ctx, tx, P{A: 1})"}, ""},
-		{compile, "go", []string{"type Welcome int\nvar w Welcome = 1", "type Welcome bool\nvar w Welcome = true"}, ""},
-		{compile, "go", []string{"package main\nimport \"fmt\"\nfunc main() { fmt.Println() }"}, ""},
-		{compile, "go", []string{"x := 1", "outbox.None()"}, "docs/a.md:6: undefined: outbox.None"},
-		{compile, "go", []string{"SendWelcome.Enqueue(ctx, tx, 1)"}, "docs/a.md:2: cannot use 1"},
-		{compile, "go", []string{"func f() { a := 1 }"}, "docs/a.md:2: declared and not used: a"},
-		{compile, "go", []string{"p := P{}", "type P struct{}"}, "docs/a.md:2: undefined: P"},
-		{compile, "go", []string{"if {"}, "docs/a.md:2: neither declarations nor statements"},
-		{runSQL, "sql", []string{"INSERT INTO outbox.task (task_type) VALUES ('A') RETURNING …", "SELECT $1::int;"}, ""},
-		{runSQL, "sql", []string{"SELECT none FROM usr WHERE email = $1"}, `docs/a.md:2: pq: column "none" does not exist`},
-		{runSQL, "sql", []string{"SELECT 1; SELECT none FROM usr"}, `docs/a.md:2: pq: column "none" does not exist`},
-	} {
-		page := ""
-		for _, text := range c.blocks {
-			page += "```" + c.lang + "\n" + text + "\n```\n\n"
-		}
-		problems := append(c.check(t, parse("docs/a.md", page)), "")
-		if !strings.HasPrefix(problems[0], c.want) || c.want == "" && len(problems) > 1 {
-			t.Errorf("%q: the problems are %q, want %q", c.blocks, problems, c.want)
-		}
-	}
-}

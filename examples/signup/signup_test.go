@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"regexp"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
@@ -85,4 +87,15 @@ func TestARefusedMailIsSeenRedrivenAndGone(t *testing.T) {
 	send(t, a.url+"/outbox/redrive", fmt.Sprintf("one=%d", id))
 	awaitText(t, a.url, "to broken@full.example")
 	awaitText(t, a.url+"/outbox/dead", "There are no dead letters.")
+}
+
+// The demo, shortened; CI runs all of it on each push. Relays die by SIGKILL while they run tasks;
+// no task is lost, no credit is granted twice.
+func TestDemoKilledRelaysLoseNothing(t *testing.T) {
+	needs.Long(t)
+	d := demo{signUps: 100, kills: 3, relays: 2, lasting: 4 * time.Second}
+	var out bytes.Buffer
+	if err := d.run(t.Context(), pgtest.Database(t), &out); err != nil {
+		t.Errorf("%v\n%s", err, &out)
+	}
 }

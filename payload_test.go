@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/internal/needs"
 )
 
 type refusedPayload struct {
@@ -190,28 +188,4 @@ func TestPayloads(t *testing.T) {
 			}
 		}},
 	})
-}
-
-func TestPayloadsOfTheGreatestSizeAreStored(t *testing.T) {
-	needs.Long(t)
-	t.Parallel()
-	d := newDatabase(t)
-	limit := 1 << 20
-	if os.Getenv("OUTBOX_TEST_LONG") != "" {
-		limit = 16 << 20 // the most that MaxPayload takes
-	}
-	fill := func(open, part, end string) json.RawMessage {
-		n := (limit - len(open) - len(end)) / len(part)
-		return json.RawMessage(open + strings.Repeat(part, n) + end)
-	}
-	for about, payload := range map[string]json.RawMessage{
-		"short numbers":                fill("[", "1,", "1]"),
-		"deep structures side by side": fill("[", nested(`[{"":`, "}]", 499)+",", "1]"),
-	} {
-		tx := begin(t, d.db)
-		if _, err := outbox.Enqueue(t.Context(), tx, "T", payload, outbox.MaxPayload(limit)); err != nil {
-			t.Errorf("%s: %v", about, err)
-		}
-		end(t, tx.Rollback)
-	}
 }

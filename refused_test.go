@@ -178,48 +178,36 @@ func TestAConnectionIsRefusedWithoutATransaction(t *testing.T) {
 	d := newDatabase(t)
 	ctx := t.Context()
 	for _, driver := range []string{"postgres", "pgx"} {
-		dbx := sqlx.NewDb(open(t, driver, d.url), driver)
-		conn, err := dbx.Connx(ctx)
+		conn, err := sqlx.NewDb(open(t, driver, d.url), driver).Connx(ctx)
 		must(err)
 		defer conn.Close()
 		for about, q := range map[string]outbox.Querier{"a *sql.Conn": conn.Conn, "a *sqlx.Conn": conn} {
 			name := newType()
-			exec := func(statement string) {
+			enqueue := func(when string, want func(error) bool) {
 				t.Helper()
-				if _, err := q.ExecContext(ctx, statement); err != nil {
-					t.Fatal(err)
-				}
-			}
-			enqueue := func() (errs []error) {
 				_, one := outbox.Enqueue(ctx, q, name, 1)
 				_, many := outbox.EnqueueMany(ctx, q, []outbox.NewTask{{Type: name}, {Type: name}})
 				_, keyed := outbox.Enqueue(ctx, q, name, 1, outbox.Unique("k"))
-				return []error{one, many, keyed}
-			}
-			for _, err := range enqueue() {
-				if !errors.Is(err, outbox.ErrNoTransaction) {
-					t.Errorf("%s, %s: got %v, want ErrNoTransaction", driver, about, err)
+				for _, err := range []error{one, many, keyed} {
+					if !want(err) {
+						t.Errorf("%s, %s %s: got %v", driver, about, when, err)
+					}
 				}
 			}
-			exec("BEGIN")
-			if err := errors.Join(enqueue()...); err != nil {
-				t.Errorf("%s, %s after BEGIN: %v", driver, about, err)
-			}
+			enqueue("without a transaction", func(err error) bool { return errors.Is(err, outbox.ErrNoTransaction) })
+			exec(t, q, "BEGIN")
+			enqueue("after BEGIN", func(err error) bool { return err == nil })
 			if n := len(rows(t, d.db, name)); n != 0 {
 				t.Errorf("%s, %s: %d tasks before COMMIT, want 0", driver, about, n)
 			}
-			exec("COMMIT")
+			exec(t, q, "COMMIT")
 			if n := len(rows(t, d.db, name)); n != 4 {
 				t.Errorf("%s, %s: %d tasks after COMMIT, want 4", driver, about, n)
 			}
-			exec("BEGIN")
+			exec(t, q, "BEGIN")
 			_, _ = q.ExecContext(ctx, "SELECT 1/0")
-			for _, err := range enqueue() {
-				if pgerr.Code(err) != "25P02" || errors.Is(err, outbox.ErrNoTransaction) {
-					t.Errorf("%s, %s in a failed transaction: got %v, want 25P02", driver, about, err)
-				}
-			}
-			exec("ROLLBACK")
+			enqueue("in a failed transaction", func(err error) bool { return pgerr.Code(err) == "25P02" })
+			exec(t, q, "ROLLBACK")
 		}
 	}
 }

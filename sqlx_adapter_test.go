@@ -2,7 +2,6 @@ package outbox_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"strings"
 	"testing"
@@ -18,57 +17,37 @@ type usr struct {
 	Email  string `json:"mail"`
 }
 
-// That no goroutine is left is for TestMain to see.
+// The transaction has the driver name, the mapper and Unsafe of the DB. That no goroutine is left is
+// for TestMain to see.
 func TestASqlxTransactionOfAHandlerIsLikeItsDB(t *testing.T) {
 	t.Parallel()
-	d := newDatabase(t)
-	exec(t, d.db, `CREATE TABLE usr (user_id bigint, mail text)`)
-	for _, driver := range []string{"postgres", "pgx"} {
-		safe := sqlx.NewDb(direct(t, driver, d.url), driver)
-		safe.Mapper = reflectx.NewMapperFunc("json", strings.ToLower)
-		for about, db := range map[string]*sqlx.DB{"safe": safe, "unsafe": safe.Unsafe()} {
-			check := func(tx *sqlx.Tx, raw *sql.Tx) {
-				t.Helper()
-				if tx.Tx != raw || tx.Mapper != db.Mapper || tx.DriverName() != driver {
-					t.Errorf("got another transaction, mapper or driver name (%q)", tx.DriverName())
-				}
-				want := usr{7, "a@example.com"}
-				if _, err := tx.NamedExecContext(t.Context(),
-					`INSERT INTO usr (user_id, mail) VALUES (:user_id, :mail)`, want); err != nil {
-					t.Error(err)
-				}
-				var got usr
-				if err := tx.GetContext(t.Context(), &got, tx.Rebind(`SELECT user_id, mail FROM usr WHERE user_id = ?`),
-					7); err != nil || got != want {
-					t.Errorf("got %v, %v; want %v", got, err, want)
-				}
-				if err := tx.Get(&got, `SELECT user_id, mail, 1 AS without_a_field
-					FROM usr`); (err == nil) != (about == "unsafe") {
-					t.Errorf("%s: got %v for a column without a field", about, err)
-				}
+	safe := sqlx.NewDb(newDatabase(t).db, "postgres")
+	safe.Mapper = reflectx.NewMapperFunc("json", strings.ToLower)
+	for about, db := range map[string]*sqlx.DB{"safe": safe, "unsafe": safe.Unsafe()} {
+		ctx, task, raw, failed := t.Context(), &outbox.Task[int]{ID: 3}, begin(t, safe.DB), errors.New("no")
+		check := func(tx *sqlx.Tx) {
+			t.Helper()
+			want, got := usr{7, "a@example.com"}, usr{}
+			query, args, err := tx.BindNamed(`SELECT CAST(:user_id AS int) AS user_id, CAST(:mail AS text) AS mail`, want)
+			if err = errors.Join(err, tx.Get(&got, query, args...)); err != nil || got != want || tx.Tx != raw {
+				t.Errorf("%s: got %v, %v; want %v", about, got, err, want)
 			}
-			type key struct{}
-			failed := errors.New("no")
-			ctx, task, raw := context.WithValue(t.Context(), key{}, 1), &outbox.Task[int]{ID: 3}, begin(t, safe.DB)
-			check(outbox.SqlxTx(db, raw), raw)
-			h := outbox.SqlxHandler(db, func(c context.Context, tx *sqlx.Tx, got *outbox.Task[int]) error {
-				if c != ctx || got != task {
-					t.Errorf("got %v and %v, want the caller's", c, got)
-				}
-				check(tx, raw)
-				return failed
-			})
-			for range 2 { // the handler is built once and called often
-				end(t, raw.Rollback)
-				raw = begin(t, safe.DB)
-				if err := h(ctx, raw, task); err != failed {
-					t.Errorf("got %v, want %v", err, failed)
-				}
+			if err := tx.Get(&got, `SELECT 1 AS without_a_field`); (err == nil) != (about == "unsafe") {
+				t.Errorf("%s: got %v for a column without a field", about, err)
 			}
-			end(t, raw.Rollback)
 		}
-		if n := safe.Stats().OpenConnections; n != 1 {
-			t.Errorf("%d connections were opened, want the one of the transactions", n)
+		check(outbox.SqlxTx(db, raw))
+		h := outbox.SqlxHandler(db, func(c context.Context, tx *sqlx.Tx, got *outbox.Task[int]) error {
+			if c != ctx || got != task {
+				t.Errorf("got %v and %v, want the caller's", c, got)
+			}
+			check(tx)
+			return failed
+		})
+		for range 2 { // the handler is built once and called often
+			if err := h(ctx, raw, task); err != failed {
+				t.Errorf("got %v, want %v", err, failed)
+			}
 		}
 	}
 }

@@ -59,12 +59,7 @@ func TestInTxCommitsAndThenWakesTheRelaysOfTheProcess(t *testing.T) {
 	onEveryHelper(t, func(t *testing.T, h helper, d database, db *sql.DB) {
 		name, visible := newType(), -1
 		wakes := countWakes(t, func() { visible = len(rows(t, d.db, name)) })
-		if err := h.inTx(t.Context(), db, func(tx outbox.Tx) error {
-			return enqueue(t.Context(), tx,
-				name)
-		}); err != nil {
-			t.Fatal(err)
-		}
+		must(h.inTx(t.Context(), db, func(tx outbox.Tx) error { return enqueue(t.Context(), tx, name) }))
 		if wakes.Load() != 1 || visible != 1 {
 			t.Errorf("got %d wake-ups that saw %d tasks, want 1 and 1", wakes.Load(), visible)
 		}
@@ -190,25 +185,20 @@ func TestInTxTellsWhenTheOutcomeOfTheCommitIsUnknown(t *testing.T) {
 
 func TestInTxDoesNotCutACommitShortWhenItsContextEnds(t *testing.T) {
 	onEveryHelper(t, func(t *testing.T, h helper, d database, db *sql.DB) {
-		exec(t, d.db, `CREATE OR REPLACE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS
-			'BEGIN PERFORM pg_advisory_xact_lock_shared(8); RETURN NULL; END'`)
-		exec(t, d.db, `CREATE TABLE IF NOT EXISTS held ()`)
-		exec(t, d.db, `DROP TRIGGER IF EXISTS hold ON held`)
-		exec(t, d.db, `CREATE CONSTRAINT TRIGGER hold AFTER INSERT ON held DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
-			EXECUTE FUNCTION hold()`)
+		exec(t, d.db, `DROP TABLE IF EXISTS held`)
+		exec(t, d.db, `CREATE TABLE held (id int UNIQUE DEFERRABLE INITIALLY DEFERRED)`)
 		gate := begin(t, d.db)
-		exec(t, gate, `SELECT pg_advisory_xact_lock(8)`)
+		exec(t, gate, `INSERT INTO held VALUES (1)`)
 		name, done := newType(), make(chan error, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
 			done <- h.inTx(ctx, db, func(tx outbox.Tx) error {
-				_, err := tx.ExecContext(ctx, `INSERT INTO held DEFAULT VALUES`)
+				_, err := tx.ExecContext(ctx, `INSERT INTO held VALUES (1)`)
 				return errors.Join(err, enqueue(ctx, tx, name))
 			})
 		}()
-		for waits := false; !waits; { // in its COMMIT
-			must(d.db.QueryRow(`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
-				AND wait_event_type = 'Lock')`).Scan(&waits))
+		for !scan[bool](t, d.db, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
+			AND wait_event_type = 'Lock')`) { // in its COMMIT
 		}
 		cancel()
 		for range 20 { // round trips, in which a driver would act on the end of its context

@@ -10,40 +10,15 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/outboxtest"
 )
 
-type writeEffect = func(ctx context.Context, tx outbox.Tx, task *outbox.Task[payload]) error
-
-// features registers, for each kind of handler, types whose tasks run again, are kept, ordered and
-// have timeouts of their own.
-func features(reg *handlers.Registry, effect writeEffect) {
-	hour := handlers.Backoff(relaytest.Constant(time.Hour))
+// features registers, for each kind of handler, types whose tasks run again, are kept and ordered.
+func features(reg *handlers.Registry) {
 	all := func(name string, f func(task *outbox.Task[payload]) error, opts ...handlers.Option) {
-		opts = append(opts, hour)
-		does := func(ctx context.Context, tx outbox.Tx, task *outbox.Task[payload]) error {
-			if err := effect(ctx, tx, task); err != nil {
-				return err
-			}
-			return f(task)
-		}
-		handlers.Tx(reg, outbox.NewTaskType[payload]("TX_"+name),
-			func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
-				return does(ctx, tx, task)
-			}, opts...)
-		handlers.Batch(reg, outbox.NewTaskType[payload]("BATCH_"+name), 1,
-			func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-				return does(ctx, tx, tasks[0])
-			}, opts...)
-		handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED_"+name),
-			func(_ context.Context, task *outbox.Task[payload]) error {
-				return f(task)
-			}, opts...)
-		handlers.Leased(reg, outbox.NewTaskType[payload]("COMPLETE_"+name),
-			func(ctx context.Context, task *outbox.Task[payload]) error {
-				return task.Complete(ctx, func(tx *sql.Tx) error { return does(ctx, tx, task) })
-			}, opts...)
+		ofEachKind(reg, name, 1, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
+			return f(tasks[0])
+		}, opts...)
 	}
 	keep := handlers.Keep(30 * time.Minute)
 	all("AGAIN", func(task *outbox.Task[payload]) error {
@@ -79,7 +54,7 @@ func features(reg *handlers.Registry, effect writeEffect) {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-time.After(600 * time.Millisecond):
-			return task.Complete(ctx, func(tx *sql.Tx) error { return effect(ctx, tx, task) })
+			return task.Complete(ctx, func(*sql.Tx) error { return nil })
 		}
 	}, handlers.Timeout(500*time.Millisecond))
 }
@@ -122,7 +97,7 @@ func TestADrainRunsWholeKeysAndIterations(t *testing.T) {
 	t.Parallel()
 	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
 		reg := handlers.New()
-		features(reg, func(context.Context, outbox.Tx, *outbox.Task[payload]) error { return nil })
+		features(reg)
 		// More keys than a relay promotes the heads of at once, and none of the first may run yet.
 		exec(t, in, `INSERT INTO outbox.task (task_type, payload, ordering_key, run_at) SELECT 'LATER', '{}', n,
 			now() + interval '2 days' FROM generate_series(1, 1500) n`)

@@ -217,7 +217,11 @@ func TestALeaseInTheTestsTransaction(t *testing.T) {
 			if !errors.Is(err, errBoom) {
 				t.Errorf("Complete gave %v", err)
 			}
-			return task.Complete(ctx, write(task, "second"))
+			err = task.Complete(ctx, write(task, "second"))
+			if again := task.Complete(ctx, write(task, "third")); !errors.Is(again, outbox.ErrLeaseLost) {
+				t.Errorf("after Complete it gave %v, want ErrLeaseLost", again)
+			}
+			return err
 		})
 		onLeased(reg, "PANICS", func(ctx context.Context, task *outbox.Task[payload]) error {
 			return task.Complete(ctx, func(tx *sql.Tx) error {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,10 +23,52 @@ import (
 
 var errBoom = errors.New("boom")
 
-// scenario registers handlers of all kinds with all outcomes, and returns what enqueues their
-// tasks. Each handler writes an effect first, which must be gone where it fails.
+type handle = relaytest.Handle[payload]
+
+// ofEachKind registers TX_name, BATCH_name, LEASED_name and COMPLETE_name. Where there is a
+// transaction each run writes an effect first, which must be gone if the run fails.
+func ofEachKind(reg *handlers.Registry, name string, size int, f handle, opts ...handlers.Option) {
+	for _, kind := range []string{"tx", "batch", "leased", "complete"} {
+		relaytest.Register(reg, kind, strings.ToUpper(kind)+"_"+name, size, withEffect(f), opts...)
+	}
+}
+
+func withEffect(f handle) handle {
+	return func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+		for _, task := range tasks {
+			if tx == nil {
+				break
+			}
+			_, err := tx.ExecContext(ctx, `INSERT INTO effect VALUES ($1)`,
+				fmt.Sprintf("%s %d, attempt %d of %d", task.Type, task.Payload.N, task.Attempt, task.MaxAttempts))
+			if err != nil {
+				return err
+			}
+		}
+		return f(ctx, tx, tasks)
+	}
+}
+
+// sends is a handler that sends a statement in its transaction, if it has one.
+func sends(query string, result func(error) error) handle {
+	return func(ctx context.Context, tx outbox.Tx, _ []*outbox.Task[payload]) error {
+		if tx == nil {
+			return nil
+		}
+		_, err := tx.ExecContext(ctx, query)
+		return result(err)
+	}
+}
+
+// gives is a handler with this result.
+func gives(err error) handle {
+	return func(context.Context, outbox.Tx, []*outbox.Task[payload]) error { return err }
+}
+
+// scenario registers handlers of all kinds with all outcomes, and returns a function that enqueues
+// their tasks.
 func scenario() (*handlers.Registry, func(t testing.TB, q outbox.Querier)) {
-	reg := handlers.New()
+	reg := handlers.New(handlers.Backoff(relaytest.Constant(time.Hour)))
 	reg.Use(func(next handlers.Func) handlers.Func { // middleware applies
 		return func(ctx context.Context, call *handlers.Call) error {
 			if strings.HasSuffix(call.Type, "REFUSED") {
@@ -34,112 +77,54 @@ func scenario() (*handlers.Registry, func(t testing.TB, q outbox.Querier)) {
 			return next(ctx, call)
 		}
 	})
-	effect := func(ctx context.Context, tx outbox.Tx, task *outbox.Task[payload]) error {
-		_, err := tx.ExecContext(ctx, `INSERT INTO effect VALUES ($1)`,
-			fmt.Sprintf("%s %d, attempt %d of %d", task.Type, task.Payload.N, task.Attempt, task.MaxAttempts))
-		return err
-	}
-	hour := handlers.Backoff(relaytest.Constant(time.Hour))
-	onTx := func(name string, f func(ctx context.Context, tx *sql.Tx) error, opts ...handlers.Option) {
-		handlers.Tx(reg, outbox.NewTaskType[payload](name),
-			func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
-				if err := effect(ctx, tx, task); err != nil {
-					return err
-				}
-				return f(ctx, tx)
-			}, append([]handlers.Option{hour}, opts...)...)
-	}
-	batch := func(name string, f func(tasks []*outbox.Task[payload]) error, opts ...handlers.Option) {
-		handlers.Batch(reg, outbox.NewTaskType[payload](name), 10,
-			func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-				for _, task := range tasks {
-					if err := effect(ctx, tx, task); err != nil {
-						return err
-					}
-				}
-				return f(tasks)
-			}, append([]handlers.Option{hour}, opts...)...)
-	}
-	leased := func(name string, f func(ctx context.Context, task *outbox.Task[payload]) error, opts ...handlers.Option) {
-		handlers.Leased(reg, outbox.NewTaskType[payload](name), f, append([]handlers.Option{hour}, opts...)...)
-	}
-	completes := func(name string, f func(ctx context.Context, tx *sql.Tx) error, result error) {
-		leased(name, func(ctx context.Context, task *outbox.Task[payload]) error {
-			err := task.Complete(ctx, func(tx *sql.Tx) error { return errors.Join(effect(ctx, tx, task), f(ctx, tx)) })
-			if err == nil {
-				if again := task.Complete(ctx, func(*sql.Tx) error { return nil }); !errors.Is(again, outbox.ErrLeaseLost) {
-					return handlers.Dead(fmt.Errorf("a second Complete: %v", again))
-				}
-				return result
-			}
-			if strings.Contains(err.Error(), "complete task") {
-				return errBoom // the text has the task's id
-			}
-			return err
-		})
-	}
-	sends := func(query string, result func(error) error) func(context.Context, *sql.Tx) error {
-		return func(ctx context.Context, tx *sql.Tx) error {
-			_, err := tx.ExecContext(ctx, query)
-			return result(err)
-		}
+	for name, err := range map[string]error{
+		"OK": nil, "FAILS": errBoom, "SNOOZES": handlers.Snooze(time.Hour), "DISCARDS": handlers.Discard(errBoom),
+		"RETRY_AFTER": fmt.Errorf("wrapped: %w", handlers.RetryAfter(time.Hour, errBoom)),
+		"DEAD":        handlers.Dead(errBoom), "EXHAUSTED": nil, "REFUSED": nil,
+	} {
+		ofEachKind(reg, name, 10, gives(err))
 	}
 	asIs, hidden := func(err error) error { return err }, func(error) error { return nil }
-	// Results of a handler of any kind.
-	for name, err := range map[string]error{
-		"OK": nil, "FAILS": errBoom, "SNOOZES": handlers.Snooze(time.Hour), "RETRY_AFTER": fmt.Errorf("wrapped: %w",
-			handlers.RetryAfter(time.Hour, errBoom)),
-		// by middleware
-		"DISCARDS": handlers.Discard(errBoom), "DEAD": handlers.Dead(errBoom), "EXHAUSTED": nil, "REFUSED": nil,
-	} {
-		onTx(name, func(context.Context, *sql.Tx) error { return err })
-		batch("BATCH_"+name, func([]*outbox.Task[payload]) error { return err })
-		leased("LEASED_"+name, func(context.Context, *outbox.Task[payload]) error { return err })
-		completes("COMPLETE_"+name, func(context.Context, *sql.Tx) error { return err }, errBoom)
-	}
-	// Statements in its transaction.
-	for name, f := range map[string]func(context.Context, *sql.Tx) error{
-		"SQL_ERROR": sends(`SELECT 1/0`, asIs), "HIDDEN": sends(`SELECT 1/0`,
-			hidden), "DEFERRED": sends(`INSERT INTO child VALUES (1)`, asIs),
-	} {
-		onTx(name, f)
-		completes("COMPLETE_"+name, f, nil)
-	}
-	onTx("PANICS", func(context.Context, *sql.Tx) error { panic("at the disco") })
-	onTx("GOEXIT", func(context.Context, *sql.Tx) error { runtime.Goexit(); return nil })
-	onTx("SLOW", sends(`SELECT pg_sleep(5)`, asIs), handlers.Timeout(300*time.Millisecond))
-	onTx("LAST", sends(``, func(error) error { return errBoom }), handlers.MaxAttempts(1))
-	onTx("URGENT", sends(``, asIs), handlers.Priority(-7))
-	onTx("STOPS", sends(``, func(error) error { return errBoom }), handlers.Backoff(func() retry.Backoff {
-		return retry.BackoffFunc(func() (time.Duration, bool) { return 0, true })
-	}))
-	onTx("CHAIN", func(ctx context.Context, tx *sql.Tx) error {
-		_, err := outbox.NewTaskType[payload]("OK").Enqueue(ctx, tx, payload{100},
-			outbox.Headers(map[string]string{"k": "v"}))
-		return err
-	})
-	batch("BATCH_SPLIT", func(tasks []*outbox.Task[payload]) error {
-		for _, task := range tasks {
-			if task.Payload.N == 2 {
-				return errBoom
-			}
-		}
+	ofEachKind(reg, "SQL_ERROR", 10, sends(`SELECT 1/0`, asIs))
+	ofEachKind(reg, "HIDDEN", 10, sends(`SELECT 1/0`, hidden))
+	ofEachKind(reg, "DEFERRED", 10, sends(`INSERT INTO child VALUES (1)`, asIs))
+	ofEachKind(reg, "PANICS", 10, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error { panic("at the disco") })
+	ofEachKind(reg, "GOEXIT", 10, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error {
+		runtime.Goexit()
 		return nil
 	})
-	batch("BATCH_SOME", func(tasks []*outbox.Task[payload]) error {
-		failed := handlers.BatchError{}
-		for _, task := range tasks {
-			failed[task.ID] = []error{nil, handlers.Discard(errBoom), handlers.Dead(errBoom)}[task.Payload.N-1]
-		}
-		return failed
-	})
-	leased("LEASED_LAST", func(context.Context, *outbox.Task[payload]) error { return errBoom }, handlers.MaxAttempts(1))
-	leased("LEASED_SLOW", func(ctx context.Context, _ *outbox.Task[payload]) error {
+	ofEachKind(reg, "LAST", 10, gives(errBoom), handlers.MaxAttempts(1))
+	ofEachKind(reg, "URGENT", 10, gives(nil), handlers.Priority(-7))
+	ofEachKind(reg, "STOPS", 10, gives(errBoom), handlers.Backoff(func() retry.Backoff {
+		return retry.BackoffFunc(func() (time.Duration, bool) { return 0, true })
+	}))
+	relaytest.Register(reg, "tx", "SLOW", 1, withEffect(sends(`SELECT pg_sleep(5)`, asIs)),
+		handlers.Timeout(300*time.Millisecond))
+	onLeased(reg, "LEASED_SLOW", func(ctx context.Context, _ *outbox.Task[payload]) error {
 		<-ctx.Done()
 		return context.Cause(ctx)
 	}, handlers.Timeout(50*time.Millisecond))
-
-	features(reg, effect)
+	onTx(reg, "CHAIN", func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error {
+		_, err := outbox.NewTaskType[payload]("TX_OK").Enqueue(ctx, tx, payload{100},
+			outbox.Headers(map[string]string{"k": "v"}))
+		return err
+	})
+	relaytest.Register(reg, "batch", "BATCH_SPLIT", 10,
+		withEffect(func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
+			if slices.ContainsFunc(tasks, func(task *outbox.Task[payload]) bool { return task.Payload.N == 2 }) {
+				return errBoom
+			}
+			return nil
+		}))
+	relaytest.Register(reg, "batch", "BATCH_SOME", 10,
+		withEffect(func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
+			failed := handlers.BatchError{}
+			for _, task := range tasks {
+				failed[task.ID] = []error{nil, handlers.Discard(errBoom), handlers.Dead(errBoom)}[task.Payload.N-1]
+			}
+			return failed
+		}))
+	features(reg)
 	return reg, func(t testing.TB, q outbox.Querier) {
 		t.Helper()
 		for _, h := range reg.Handlers() {
@@ -151,12 +136,12 @@ func scenario() (*handlers.Registry, func(t testing.TB, q outbox.Querier)) {
 		}
 		enqueue(t, q, "UNKNOWN", 1, 2)
 		exec(t, q, `UPDATE outbox.task SET attempt = 20 WHERE task_type LIKE '%EXHAUSTED'`)
-		exec(t, q, `INSERT INTO outbox.task (task_type, payload, max_attempts, headers)
-			VALUES ('OK', '{"N": 7}', 3, '{"a": "b"}'), ('OK', '{"N": "no number"}', 3, NULL), ('BATCH_OK', '{"N": "no number"}',
-			NULL, NULL)`)
+		exec(t, q, `INSERT INTO outbox.task (task_type, payload, max_attempts, headers) VALUES
+			('TX_OK', '{"N": 7}', 3, '{"a": "b"}'), ('TX_OK', '{"N": "no number"}', 3, NULL),
+			('BATCH_OK', '{"N": "no number"}', NULL, NULL)`)
 		exec(t, q, `INSERT INTO outbox.task (task_type, payload, attempt) VALUES ('BATCH_OK', '{"N": 5}', 20)`)
-		exec(t, q, `INSERT INTO outbox.task (task_type, payload, run_at)
-			VALUES ('OK', '{"N": 8}', now() + interval '1 hour'), ('OK', '{"N": 9}', now() - interval '1 hour')`)
+		exec(t, q, `INSERT INTO outbox.task (task_type, payload, run_at) VALUES
+			('TX_OK', '{"N": 8}', now() + interval '1 hour'), ('TX_OK', '{"N": 9}', now() - interval '1 hour')`)
 		enqueueFeatures(t, q)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/admin"
-	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 // bulkData is the question before a bulk action, and its progress.
@@ -89,7 +88,7 @@ func (v *view) showBulk(d bulkData) error {
 }
 
 // countDead counts the dead letters that pass the filter: by the counters if these suffice, else by
-// reading rows for as long as a search may take. If more is true, there may be more.
+// reading rows. If more is true, there may be more.
 func (v *view) countDead(f deadFilter) (n int64, more bool, err error) {
 	if !f.searches() {
 		s, err := v.snapshot()
@@ -98,18 +97,15 @@ func (v *view) countDead(f deadFilter) (n int64, more bool, err error) {
 		}
 		return s.dead(f.Type), false, nil
 	}
-	after := ""
-	err = v.read(func(ctx context.Context, c *admin.Client) error {
-		return search(v.site.searchTime, func() (enough bool, err error) {
-			counted, next, err := c.CountDeadLetters(ctx, f.Filter, admin.Page{After: after, Look: looks})
-			n, after = n+counted, next
-			return next == "", err
-		})
+	next := ""
+	err = v.read(func(ctx context.Context, c *admin.Client) (err error) {
+		n, next, err = c.CountDeadLetters(ctx, f.Filter, admin.Page{Look: looks})
+		return err
 	})
-	if pgerr.Code(err) == tookTooLong {
-		return n, true, nil
+	if tooLong(err) {
+		return 0, true, nil
 	}
-	return n, after != "", err
+	return n, next != "", err
 }
 
 // bulkFor bounds the work of one request. With script the page sends the next one by itself.

@@ -94,63 +94,45 @@ func rateOf(history []admin.Sample, relays []admin.Relay) rate {
 const (
 	minGap = 20 * time.Second // the least time of a rate
 	maxAge = 3 * time.Minute  // the greatest time of a present rate
-	maxGap = 10 * time.Minute // a longer time without samples is a gap in the line
+	maxGap = 10 * time.Minute // the greatest time between samples for a rate
 )
 
 // draw makes a chart of the points in the time from now - span to now.
 func draw(c chart, points []point, now time.Time, span time.Duration) chart {
 	points = thin(points, now, span)
-	for _, p := range points {
-		c.Max = max(c.Max, p.value)
-	}
 	if c.Empty = len(points) < 2; c.Empty {
 		return c
 	}
-	top := max(c.Max, 1)
-	x := func(p point) float64 { return chartWidth * (1 - float64(now.Sub(p.at))/float64(span)) }
-	c.Now, c.Span = now, span
-	var line, area strings.Builder
-	var values []string
-	begin := 0
-	for i, p := range points {
-		y := chartHeight - 1 - (chartHeight-3)*p.value/top
-		step := "L"
-		if i == begin {
-			step = "M"
-			fmt.Fprintf(&area, "M%s %d", coordinate(x(p)), chartHeight)
-		}
-		values = append(values, decimal(p.value))
-		line.WriteString(step + coordinate(x(p)) + " " + coordinate(y))
-		area.WriteString("L" + coordinate(x(p)) + " " + coordinate(y))
-		if i+1 == len(points) || points[i+1].at.Sub(p.at) > max(maxGap, span/30) {
-			fmt.Fprintf(&area, "L%s %dZ", coordinate(x(p)), chartHeight)
-			begin = i + 1
-		}
+	for _, p := range points {
+		c.Max = max(c.Max, p.value)
 	}
-	c.Line, c.Area, c.Values = line.String(), area.String(), strings.Join(values, " ")
+	c.Now, c.Span = now, span
+	var places, values []string
+	x := func(p point) string {
+		return strconv.FormatFloat(chartWidth*(1-float64(now.Sub(p.at))/float64(span)), 'f', 1, 64)
+	}
+	for _, p := range points {
+		y := chartHeight - 1 - (chartHeight-3)*p.value/max(c.Max, 1)
+		places = append(places, x(p)+" "+strconv.FormatFloat(y, 'f', 1, 64))
+		values = append(values, decimal(p.value))
+	}
+	c.Line, c.Values = "M"+strings.Join(places, "L"), strings.Join(values, " ")
+	c.Area = fmt.Sprintf("M%s %dL%sL%s %[2]dZ", x(points[0]), chartHeight, strings.Join(places, "L"),
+		x(points[len(points)-1]))
 	return c
 }
 
-func coordinate(f float64) string { return strconv.FormatFloat(f, 'f', 1, 64) }
-
-// thin keeps the greatest of the points at one place of the chart.
+// thin keeps the greatest of the points that are at one place of the chart, and the last one.
 func thin(points []point, now time.Time, span time.Duration) (out []point) {
-	slot := -1
-	for _, p := range points {
-		age := now.Sub(p.at)
-		if age > span || age < 0 {
-			continue
+	for i, p := range points {
+		last := len(out) - 1
+		switch age := now.Sub(p.at); {
+		case age > span || age < 0:
+		case last >= 0 && i < len(points)-1 && p.at.Sub(out[last].at) < span/chartPoints:
+			out[last].value = max(out[last].value, p.value)
+		default:
+			out = append(out, p)
 		}
-		if at := int(chartPoints * (1 - float64(age)/float64(span))); at == slot {
-			if p.value > out[len(out)-1].value {
-				out[len(out)-1].value = p.value
-			}
-			out[len(out)-1].at = p.at
-			continue
-		} else {
-			slot = at
-		}
-		out = append(out, p)
 	}
 	return out
 }

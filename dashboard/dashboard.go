@@ -50,7 +50,7 @@ func New(db *sql.DB, c Config) (*Handler, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	s := &site{db: db, client: client, config: c, log: c.Logger, searchTime: 75 * time.Millisecond, routes: routes}
+	s := &site{db: db, client: client, config: c, log: c.Logger, routes: routes}
 	return &Handler{site: s, cross: cross}, nil
 }
 

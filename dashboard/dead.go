@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/admin"
-	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 // deadData is the page of dead letters.
@@ -54,8 +53,7 @@ func (d *deadData) groups(ctx context.Context, c *admin.Client) error {
 	if !d.Filter.searches() {
 		return nil
 	}
-	const most = 10_000
-	n, next, err := c.CountDeadLetters(ctx, d.Filter.Filter, admin.Page{Look: most})
+	n, next, err := c.CountDeadLetters(ctx, d.Filter.Filter, admin.Page{Look: looks})
 	if d.Match = number(n); next != "" {
 		d.Match += " or more"
 	}
@@ -78,23 +76,18 @@ func (v *view) dead() error {
 			d.Types = append(d.Types, t.Type)
 		}
 	}
-	d.Total, d.Next = s.dead(f.Type), d.After
-	err = v.read(func(ctx context.Context, c *admin.Client) error {
-		return search(v.site.searchTime, func() (enough bool, err error) {
-			found, next, err := c.DeadLetters(ctx, f.Filter,
-				admin.Page{After: d.Next, Limit: pageSize - len(d.Letters), Look: looks})
-			if err != nil {
-				return false, err
-			}
-			d.Letters, d.Next = append(d.Letters, found...), next
-			return next == "" || len(d.Letters) == pageSize, nil
-		})
-	})
-	if err == nil && d.After == "" && !v.htmx() {
-		err = v.read(d.groups)
-	}
-	if found := d.Next != d.After; err != nil && !(found && pgerr.Code(err) == tookTooLong) { // else the page shows it
+	d.Total = s.dead(f.Type)
+	err = v.read(func(ctx context.Context, c *admin.Client) (err error) {
+		d.Letters, d.Next, err = c.DeadLetters(ctx, f.Filter, admin.Page{After: d.After, Limit: pageSize, Look: looks})
 		return err
+	})
+	if err != nil {
+		return err
+	}
+	if d.After == "" && !v.htmx() {
+		if err := v.read(d.groups); err != nil && !tooLong(err) { // else the list is worth showing
+			return err
+		}
 	}
 	if len(d.Letters) < pageSize {
 		d.Looked = diedAt(d.Next)
@@ -105,17 +98,8 @@ func (v *view) dead() error {
 	return v.show(http.StatusOK, "dead.html", "Dead letters", d)
 }
 
-// looks is the number of dead letters that a search reads at a time, as their errors may be long.
-const looks = 2000
-
-// search calls page until it is enough, or the time is over.
-func search(searchTime time.Duration, page func() (enough bool, err error)) error {
-	for start := time.Now(); ; {
-		if enough, err := page(); err != nil || enough || time.Since(start) > searchTime {
-			return err
-		}
-	}
-}
+// looks is the number of dead letters that a search reads for a page, as their errors may be long.
+const looks = 10_000
 
 // diedAt is the time in a place among dead letters.
 func diedAt(place string) time.Time {

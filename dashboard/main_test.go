@@ -11,7 +11,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 	_ "github.com/lib/pq"              // the driver "postgres"
@@ -34,9 +33,8 @@ func newDatabase(t testing.TB, opts ...schema.Option) *relaytest.Database {
 // site is a dashboard that is served, with its database and its log.
 type site struct {
 	*httptest.Server
-	db      *relaytest.Database
-	log     *relaytest.Records
-	handler *dashboard.Handler
+	db  *relaytest.Database
+	log *relaytest.Records
 }
 
 // as lets everybody in with the access.
@@ -63,8 +61,6 @@ func serve(t testing.TB, db *relaytest.Database, c dashboard.Config) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.handler = d
-	d.SetSearchTime(time.Hour) // a busy machine ends no search
 	mux := http.NewServeMux()
 	mux.Handle("/outbox/", d)
 	s.Server = httptest.NewServer(mux)

@@ -20,14 +20,13 @@ import (
 
 // site is shared by all requests.
 type site struct {
-	db         *sql.DB
-	client     *admin.Client
-	config     Config
-	log        *slog.Logger
-	routes     map[string]route
-	snapshots  cache[*snapshot]
-	samples    cache[map[string][]admin.Sample]
-	searchTime time.Duration // how long a search looks before it answers with what it has
+	db        *sql.DB
+	client    *admin.Client
+	config    Config
+	log       *slog.Logger
+	routes    map[string]route
+	snapshots cache[*snapshot]
+	samples   cache[map[string][]admin.Sample]
 
 	nameless sync.Once // warns of rights without a name
 }

@@ -1,12 +1,8 @@
 package main
 
 import (
-	"context"
 	"strings"
 	"testing"
-
-	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/handlers"
 )
 
 // step is a command line, its exit code, and a text that it prints to stdout or stderr.
@@ -45,7 +41,8 @@ func TestEnqueueTakesJSONFromTheArgumentOrStdin(t *testing.T) {
 	t.Parallel()
 	db := newDB(t)
 	db.steps(t,
-		step{`enqueue REPORT {"n":1} -priority -5 -after 1h -attempts 3 -unique u1 -ordered o1 -header a=b=c -header d=`, 0, "task 1: created\n"},
+		step{`enqueue REPORT {"n":1} -priority -5 -after 1h -attempts 3 -unique u1 -ordered o1 -header a=b=c -header d=`, 0,
+			"task 1: created\n"},
 		step{`enqueue REPORT {} -unique u1`, 0, "task 1: skipped\n"},
 		step{`enqueue REPORT {"n":1`, exitUsage, "not JSON"},
 		step{`enqueue REPORT "\u0000"`, exitUsage, "payload"},
@@ -56,17 +53,18 @@ func TestEnqueueTakesJSONFromTheArgumentOrStdin(t *testing.T) {
 		step{`enqueue REPORT {} -unique=`, exitUsage, "nique"},
 		step{`enqueue REPORT {} -attempts -1`, exitUsage, "-1"},
 	)
-	db.is(t, `SELECT concat_ws(' ', task_type, payload, headers, priority, max_attempts, unique_key, ordering_key, state, run_at > now() + interval '59 min') FROM outbox.task`,
+	db.is(t, `SELECT concat_ws(' ', task_type, payload, headers, priority, max_attempts, unique_key, ordering_key, state,
+			run_at > now() + interval '59 min') FROM outbox.task`,
 		`REPORT {"n": 1} {"a": "b=c", "d": ""} -5 3 u1 o1 waiting t`)
 	c := command(t, environment(db.URL), "enqueue", "REPORT", "-", "--at", "2030-05-01 15:04")
 	c.Stdin = strings.NewReader("[1,\n2]\n")
 	if r := finish(t, c); r.code != 0 {
 		t.Errorf("got %+v", r)
 	}
-	db.is(t, `SELECT payload::text || ' ' || (run_at AT TIME ZONE 'UTC') FROM outbox.task WHERE state = 'scheduled'`, "[1, 2] 2030-05-01 15:04:00")
-	if got := db.audited(t); !strings.HasPrefix(got, "enqueue task 1 of type REPORT 1\nenqueue task ") || strings.Count(got, "\n") != 1 {
-		t.Errorf("the audit has %q, want two entries", got)
-	}
+	db.is(t, `SELECT payload::text || ' ' || (run_at AT TIME ZONE 'UTC') FROM outbox.task WHERE state = 'scheduled'`,
+		"[1, 2] 2030-05-01 15:04:00")
+	db.is(t, `SELECT string_agg(action || ' ' || split_part(target, ' ', 1), ', ') FROM outbox.audit`,
+		"enqueue task, enqueue task")
 }
 
 func TestCommandsChangeTypesTasksAndSchedules(t *testing.T) {
@@ -95,7 +93,8 @@ func TestCommandsChangeTypesTasksAndSchedules(t *testing.T) {
 	db.is(t, `SELECT string_agg(task_id || ' ' || (run_at <= now()), ', ' ORDER BY task_id) FROM outbox.task`, "1 true, 2 true")
 	db.wantAudit(t, "pause MAIL 1", "pause MIAL 1", "resume MIAL 1", "run_now task 1 1", "run_now task 2 1", "cancel task 3 1",
 		"pause_schedule nightly 1", "resume_schedule nightly 1", "remove_schedule nightly 1")
-	db.is(t, `SELECT string_agg(DISTINCT regexp_replace(actor, '^[^@]+@[^@]+$', 'user@host') || ' ' || tool, ', ') FROM outbox.audit`, "ada outbox, user@host outbox")
+	db.is(t, `SELECT string_agg(DISTINCT regexp_replace(actor, '^[^@]+@[^@]+$', 'user@host') || ' ' || tool, ', ')
+		FROM outbox.audit`, "ada outbox, user@host outbox")
 }
 
 // Which letters a filter lets through is tested in package admin.
@@ -111,10 +110,7 @@ func TestListsHavePagesAndFilters(t *testing.T) {
 		step{"dead list -limit 2", 0, "there may be more: -after "},
 		step{"dead list -limit 4 -json -after " + page.Next, 0, all},
 		step{"dead list -limit 2 -json -type REPORT -error disk -reason attempts -older 30m -since 2020-01-01", 0, disk},
-		step{"dead list -json -type NONE", 0, none},
-		step{"dead list -json -error none", 0, none},
 		step{"dead list -json -reason handler", 0, none},
-		step{"dead list -json -older 2h", 0, none},
 		step{"dead list -json -since 2100-01-01", 0, none},
 		step{"dead list -json -until 2020-01-01", 0, none},
 		step{"dead list -after x", exitUsage, "outbox: "},
@@ -131,11 +127,11 @@ func TestRedriveAndPurge(t *testing.T) {
 	db.bury(t, "REPORT", "out of disk", 5001, 5)
 	db.steps(t,
 		step{"dead redrive 5001 5002 5002", 0, "2 dead letters redriven\n"},
-		step{"dead redrive 5001 5003", exitNotFound, "1 dead letter redriven\noutbox: no dead letter, or another transaction has it: 5001\n"},
+		step{"dead redrive 5001 5003", exitNotFound,
+			"1 dead letter redriven\noutbox: no dead letter, or another transaction has it: 5001\n"},
 		step{"dead redrive -type MAIL", exitUsage, "Redrive 1,500 dead letters (type MAIL)? Say --yes"},
 		step{"dead redrive -type MAIL -error mailbox -yes", 0, "1,500 of 1,500 dead letters redriven\n"},
 		step{"dead redrive -type MAIL -yes", exitNotFound, "outbox: no dead letter matches: type MAIL\n"},
-		step{"dead purge", exitUsage, "which dead letters?"},
 		step{"dead purge -yes", exitUsage, "which dead letters?"},
 		step{"dead purge -type= -yes", exitUsage, "which dead letters?"},
 		step{"dead purge -all -type MAIL -yes", exitUsage, "exclude each other"},
@@ -160,8 +156,9 @@ func TestARedriveSkipsThoseWhoseKeyAnotherTaskHolds(t *testing.T) {
 	const held = "as another task holds the unique key: "
 	db.steps(t,
 		step{"dead redrive 6001 6003", exitFailed, "1 dead letter redriven\noutbox: 1 dead letter skipped, " + held + "6003\n"},
-		step{"dead redrive 6003 99", exitNotFound, "outbox: no dead letter, or another transaction has it: 99; 1 dead letter skipped, " + held + "6003\n"},
-		step{"dead redrive -type MAIL -yes", exitFailed, "1 of 4 dead letters redriven\noutbox: 3 dead letters skipped, " + held + "6003, 6004, 6005\n"},
+		step{"dead redrive 6003 99", exitNotFound, "has it: 99; 1 dead letter skipped, " + held + "6003\n"},
+		step{"dead redrive -type MAIL -yes", exitFailed,
+			"1 of 4 dead letters redriven\noutbox: 3 dead letters skipped, " + held + "6003, 6004, 6005\n"},
 		step{"dead redrive 6003 -without-key -json", 0, `"skipped": []`},
 		step{"dead redrive -error mailbox -without-key -yes", 0, "2 of 2 dead letters redriven\n"},
 	)
@@ -171,21 +168,11 @@ func TestARedriveSkipsThoseWhoseKeyAnotherTaskHolds(t *testing.T) {
 func TestHandBackNeedsAWordForARelayThatLives(t *testing.T) {
 	t.Parallel()
 	db := newDB(t)
-	started := make(chan struct{}, 10)
-	db.relay(t, func(r *handlers.Registry) {
-		handlers.Leased(r, outbox.NewTaskType[any]("SLOW"), func(ctx context.Context, _ *outbox.Task[any]) error {
-			started <- struct{}{}
-			<-ctx.Done()
-			return ctx.Err()
-		})
-	})
-	db.ok(t, "enqueue", "SLOW", "{}")
-	<-started
-	id, task := db.Text(t, `SELECT relay_id FROM outbox.relay`), db.Text(t, `SELECT task_id FROM outbox.task`)
-	if shown := db.ok(t, "tasks", "show", task); !strings.Contains(shown, "leased") || !strings.Contains(shown, id) {
-		t.Errorf("got\n%s", shown)
-	}
+	id := db.relay(t)
+	db.ok(t, "enqueue", slow, "{}")
+	eventually(t, "it runs", func() bool { return db.Text(t, `SELECT state FROM outbox.task`) == "leased" })
 	db.steps(t,
+		step{"tasks show 1", 0, id},
 		step{"relays hand-back " + id, exitUsage, "is alive. Take all leased tasks from it? Say --yes"},
 		step{"relays hand-back none", exitNotFound, "there is no relay"},
 		step{"relays hand-back " + id + " -yes", 0, "1 task handed back\n"},

@@ -14,17 +14,10 @@ func (a *app) auditCommand() *cobra.Command {
 entry for each; so has an action on more tasks than one entry can name. hand_back, reindex, repair
 and grant_roles have an entry before them, with the count 0, and one after them: that ends in
 ": done", with the count of hand_back or repair, or in ": failed".`,
-		RunE: func(c *cobra.Command, _ []string) error {
-			found, next, err := listed(c, a, p, (*admin.Client).Audit)
-			if err != nil {
-				return err
-			}
-			t := newTable("AT", "ACTOR", "TOOL", "ACTION", ">COUNT", "TARGET")
-			for _, e := range found {
-				t.add(e, e.At, e.Actor, e.Tool, e.Action, e.Count, cut(e.Target, 80))
-			}
-			return a.printPage("entries", t, next)
-		},
+		RunE: page(a, &p, "entries", (*admin.Client).Audit, "AT ACTOR TOOL ACTION >COUNT TARGET",
+			func(e admin.Entry) (any, []any) {
+				return e, []any{e.At, e.Actor, e.Tool, e.Action, e.Count, cut(e.Target, 80)}
+			}),
 	}
 	p.add(c)
 	return c

@@ -30,18 +30,9 @@ type deadFilter struct {
 	since, until string
 }
 
-func (d *deadFilter) add(a *app, c *cobra.Command) {
+func (d *deadFilter) add(c *cobra.Command) {
 	for _, f := range taskview.Filters {
 		c.Flags().Var(filterFlag{f, &d.filter}, f.Name, f.About)
-		var choices []string
-		for _, choice := range f.Choices {
-			choices = append(choices, choice.Value)
-		}
-		complete := cobra.FixedCompletions(choices, cobra.ShellCompDirectiveNoFileComp)
-		if f.Name == "type" {
-			complete = a.completeTypes()
-		}
-		_ = c.RegisterFlagCompletionFunc(f.Name, complete)
 	}
 	c.Flags().StringVar(&d.since, "since", "", "that died then or later: "+timeForms)
 	c.Flags().StringVar(&d.until, "until", "", "that died before")
@@ -73,26 +64,20 @@ func (a *app) deadListCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "list", Short: "list dead letters, the latest first", Args: cobra.NoArgs,
 		Example: "  outbox dead list -error 'no such mailbox' -older 24h",
-		RunE: func(c *cobra.Command, _ []string) error {
+		RunE: page(a, &p, "letters", func(c *admin.Client, ctx context.Context, p admin.Page) ([]admin.Task, string, error) {
 			f, err := d.read()
 			if err != nil {
-				return err
+				return nil, "", err
 			}
-			found, next, err := listed(c, a, p, func(c *admin.Client, ctx context.Context, p admin.Page) ([]admin.Task, string, error) {
-				return c.DeadLetters(ctx, f, p)
-			})
-			if err != nil {
-				return err
+			return c.DeadLetters(ctx, f, p)
+		}, ">TASK TYPE REASON >ATTEMPTS >DIED ERROR", func(t admin.Task) (any, []any) {
+			attempts := fmt.Sprintf("%d/%d", t.Attempt, t.MaxAttempts)
+			return listJSON(t, admin.Dead), []any{
+				t.TaskID, t.Type, t.Reason, attempts, since(t.EndedAt), cutError(t.LastError),
 			}
-			t := newTable(">TASK", "TYPE", "REASON", ">ATTEMPTS", ">DIED", "ERROR")
-			for _, l := range found {
-				attempts := fmt.Sprintf("%d/%d", l.Attempt, l.MaxAttempts)
-				t.add(listJSON(l, admin.Dead), l.TaskID, l.Type, l.Reason, attempts, since(l.EndedAt), cutError(l.LastError))
-			}
-			return a.printPage("letters", t, next)
-		},
+		}),
 	}
-	d.add(a, c)
+	d.add(c)
 	p.add(c)
 	return c
 }
@@ -101,7 +86,7 @@ func (a *app) deadRedriveCommand() *cobra.Command {
 	b := &bulk{ask: "Redrive", done: "redriven", take: (*admin.Client).Redrive}
 	var withoutKey bool
 	c := &cobra.Command{
-		Use: "redrive [ID...]", Short: "make dead letters tasks again", ValidArgsFunction: cobra.NoFileCompletions,
+		Use: "redrive [ID...]", Short: "make dead letters tasks again",
 		Args:    cobra.MaximumNArgs(mostRows),
 		Example: "  outbox dead redrive 815 816\n  outbox dead redrive -type SEND_MAIL -error 'no such mailbox' -rate 100",
 		Long: `Makes dead letters tasks again, the oldest first: those with the ids, or all that pass a filter and
@@ -131,7 +116,7 @@ the unique key of a dead letter, that is skipped, and the exit code is 1.
 			return orSkipped(err, t.Skipped)
 		},
 	}
-	b.add(a, c)
+	b.add(c)
 	c.Flags().BoolVar(&withoutKey, "without-key", false,
 		"redrive also if another task holds the unique key: the task runs without its key")
 	return c
@@ -163,7 +148,7 @@ func (a *app) deadPurgeCommand() *cobra.Command {
 ` + bulkHelp,
 		RunE: func(c *cobra.Command, _ []string) error { return a.bulk(c.Context(), b) },
 	}
-	b.add(a, c)
+	b.add(c)
 	return c
 }
 
@@ -184,8 +169,8 @@ type bulk struct {
 	take func(c *admin.Client, ctx context.Context, f admin.Filter, p admin.Page) (t admin.Taken, next string, err error)
 }
 
-func (b *bulk) add(a *app, c *cobra.Command) {
-	b.deadFilter.add(a, c)
+func (b *bulk) add(c *cobra.Command) {
+	b.deadFilter.add(c)
 	c.Flags().BoolVar(&b.all, "all", false, "all dead letters")
 	c.Flags().IntVar(&b.perSecond, "rate", 0, "the most in a second; 0 is no limit")
 	yesFlag(c, &b.yes)

@@ -41,7 +41,8 @@ func TestTheDocumentationShowsWhatIsPrinted(t *testing.T) {
 	db := newDB(t)
 	type welcome struct{ Email string }
 	var mended atomic.Bool
-	db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT 'SEND_WELCOME', jsonb_build_object('email', CASE n WHEN 3 THEN 'ada@broken.example' ELSE 'user' || n || '@example.com' END) FROM generate_series(1, 3) n`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT 'SEND_WELCOME', jsonb_build_object('email',
+		CASE n WHEN 3 THEN 'ada@broken.example' ELSE 'user' || n || '@example.com' END) FROM generate_series(1, 3) n`)
 	db.ok(t, "enqueue", "REPORT", `{"month": "2026-04"}`, "-after", "2h")
 	db.ok(t, "enqueue", "ENCODE_VIDEO", `{}`)
 	db.ok(t, "enqueue", "OLD_IMPORT", `{}`, "-attempts", "3")
@@ -56,12 +57,18 @@ func TestTheDocumentationShowsWhatIsPrinted(t *testing.T) {
 		<-ctx.Done()
 		return nil
 	}, handlers.MaxRunningTotal(4))
-	handlers.Leased(r, outbox.NewTaskType[any]("REPORT"), func(context.Context, *outbox.Task[any]) error { return nil }, handlers.Rate(10, time.Minute))
-	relaytest.Run(t, db.DB, r, relay.Config{Workers: 10, DrainTimeout: time.Millisecond, Schedules: relay.Schedules{{Name: "nightly-report", Timing: relay.Every(24 * time.Hour), Spec: "@daily",
-		Task: outbox.NewTaskType[map[string]string]("REPORT").New(map[string]string{"month": "2026-05"})}}})
+	report := outbox.NewTaskType[map[string]string]("REPORT")
+	done := func(context.Context, *outbox.Task[map[string]string]) error { return nil }
+	handlers.Leased(r, report, done, handlers.Rate(10, time.Minute))
+	nightly := relay.Schedule{
+		Name: "nightly-report", Timing: relay.Every(24 * time.Hour), Spec: "@daily",
+		Task: report.New(map[string]string{"month": "2026-05"}),
+	}
+	config := relay.Config{Workers: 10, DrainTimeout: time.Millisecond, Schedules: relay.Schedules{nightly}}
+	relaytest.Run(t, db.DB, r, config)
 	eventually(t, "one is dead, one runs, and two are done", func() bool {
-		return db.Text(t, `SELECT concat_ws(' ', (SELECT count(*) FROM outbox.dead_task), (SELECT string_agg(task_id || state, ' ' ORDER BY task_id) FROM outbox.task), (SELECT count(*) FROM outbox.schedule))`) ==
-			"1 4scheduled 5leased 6ready 1"
+		return db.Text(t, `SELECT concat_ws(' ', (SELECT count(*) FROM outbox.dead_task), (SELECT count(*) FROM outbox.schedule),
+			(SELECT string_agg(task_id || state, ' ' ORDER BY task_id) FROM outbox.task))`) == "1 1 4scheduled 5leased 6ready"
 	})
 	text, err := os.ReadFile(docs)
 	if err != nil {
@@ -112,7 +119,7 @@ func TestTheDocumentationShowsWhatIsPrinted(t *testing.T) {
 	want, got := console.FindAllString(string(text), -1), console.FindAllString(written, -1)
 	for i := range want {
 		if same(got[i], login, host, pid) != same(want[i], login, host, pid) {
-			t.Errorf("%s shows\n%s\nbut what is printed is\n%s\nIf that is right: go test . -run Documentation -update", docs, want[i], got[i])
+			t.Errorf("%s shows\n%s\nIt should show\n%s\nTo write that: go test . -run Documentation -update", docs, want[i], got[i])
 		}
 	}
 }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+
 	"github.com/spf13/cobra"
 	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/internal/taskview"
@@ -25,24 +27,18 @@ func (a *app) historyListCommand() *cobra.Command {
 		Example: "  outbox history list -type SEND_MAIL -limit 10",
 		Long: `Lists the finished tasks of the types whose handlers keep them. OUTCOME is done, or the reason why
 the handler discarded the task.`,
-		RunE: func(c *cobra.Command, _ []string) error {
-			found, next, err := a.listTasks(c, p, taskType, admin.Finished)
-			if err != nil {
-				return err
+		RunE: page(a, &p, "tasks", func(c *admin.Client, ctx context.Context, p admin.Page) ([]admin.Task, string, error) {
+			return c.Tasks(ctx, taskType, admin.Finished, p)
+		}, ">TASK TYPE >ATTEMPT >FINISHED >TOOK OUTCOME", func(t admin.Task) (any, []any) {
+			took := ""
+			if !t.AttemptedAt.IsZero() {
+				took = age(t.EndedAt.Sub(t.AttemptedAt))
 			}
-			t := newTable(">TASK", "TYPE", ">ATTEMPT", ">FINISHED", ">TOOK", "OUTCOME")
-			for _, k := range found {
-				took := ""
-				if !k.AttemptedAt.IsZero() {
-					took = age(k.EndedAt.Sub(k.AttemptedAt))
-				}
-				t.add(listJSON(k, admin.Finished), k.TaskID, k.Type, k.Attempt, since(k.EndedAt), took,
-					cutError(taskview.Outcome(k)))
-			}
-			return a.printPage("tasks", t, next)
-		},
+			outcome := cutError(taskview.Outcome(t))
+			return listJSON(t, admin.Finished), []any{t.TaskID, t.Type, t.Attempt, since(t.EndedAt), took, outcome}
+		}),
 	}
-	a.typeFlag(c, &taskType)
+	typeFlag(c, &taskType)
 	p.add(c)
 	return c
 }

@@ -110,7 +110,7 @@ func (a *app) root() *cobra.Command {
 	f.StringVar(&a.actor, "actor", "", "the actor for the audit log (default: user@host of this machine)")
 	f.DurationVar(&a.timeout, "timeout", 30*time.Second, "the limit of one transaction; 0 is none")
 	f.BoolVar(&a.out.json, "json", false, "print JSON")
-	_ = root.RegisterFlagCompletionFunc("schema", cobra.NoFileCompletions)
+	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 	root.AddCommand(a.statsCommand(), a.enqueueCommand(), a.deadCommand(), a.historyCommand(), a.pauseCommand(),
 		a.resumeCommand(), a.schedulesCommand(), a.tasksCommand(), a.typesCommand(), a.relaysCommand(), a.topCommand(),
 		a.auditCommand(), a.doctorCommand(), a.adoptCommand(), a.reindexCommand(), a.repairCommand(), a.serveCommand(),

@@ -9,11 +9,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/relaytest"
@@ -45,20 +45,31 @@ func newDB(t testing.TB) *testDB { return openDB(t, relaytest.Migrated(t)) }
 
 func openDB(t testing.TB, url string) *testDB { return &testDB{relaytest.Direct(t, url, "postgres")} }
 
-// relay runs a relay with the handlers until the test's end.
-func (db *testDB) relay(t *testing.T, register func(r *handlers.Registry)) {
+// slow is a type whose tasks run until their relay stops.
+const slow = "A_VERY_LONG_NAME_OF_A_TYPE_THAT_IS_SLOW_AND_WIDER_THAN_ANY_COLUMN"
+
+// relay runs a relay for MAIL and slow until the test's end, and returns its id.
+func (db *testDB) relay(t *testing.T) (id string) {
 	t.Helper()
 	r := handlers.New()
-	register(r)
+	handlers.Leased(r, outbox.NewTaskType[any]("MAIL"), func(context.Context, *outbox.Task[any]) error { return nil })
+	handlers.Leased(r, outbox.NewTaskType[any](slow), func(ctx context.Context, _ *outbox.Task[any]) error {
+		<-ctx.Done()
+		return ctx.Err()
+	})
 	relaytest.Run(t, db.DB, r, relay.Config{DrainTimeout: time.Millisecond})
+	eventually(t, "a relay is alive", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.relay`) == 1 })
+	return db.Text(t, `SELECT relay_id FROM outbox.relay`)
 }
 
 // bury writes dead letters with the ids from first on, which died a second after each other, an
 // hour ago.
 func (db *testDB) bury(t testing.TB, taskType, text string, first, n int) {
 	t.Helper()
-	db.Do(t, `INSERT INTO outbox.dead_task (task_id, run_at, created_at, attempted_at, died_at, priority, attempt, max_attempts, reason, task_type, payload, headers, last_error)
-		SELECT i, now() - interval '2 hours', now() - interval '3 hours', now() - interval '90 minutes', now() - interval '1 hour' + (i - $3::int) * interval '1 ms',
+	db.Do(t, `INSERT INTO outbox.dead_task (task_id, run_at, created_at, attempted_at, died_at, priority, attempt,
+		       max_attempts, reason, task_type, payload, headers, last_error)
+		SELECT i, now() - interval '2 hours', now() - interval '3 hours', now() - interval '90 minutes',
+		       now() - interval '1 hour' + (i - $3::int) * interval '1 ms',
 		       3, 5, 5, 'attempts', $1, '{"secret": "C4n4ry"}', '{"trace": "x"}', $2
 		  FROM generate_series($3::int, $3::int + $4::int - 1) i`, taskType, text, first, n)
 }
@@ -99,25 +110,15 @@ func command(t testing.TB, env []string, args ...string) *exec.Cmd {
 	return c
 }
 
+// finish runs a command to its end.
 func finish(t testing.TB, c *exec.Cmd) result {
-	t.Helper()
-	return <-begin(t, c)
-}
-
-// begin starts the command; its result comes when it has ended.
-func begin(t testing.TB, c *exec.Cmd) <-chan result {
 	t.Helper()
 	var out, stderr bytes.Buffer
 	c.Stdout, c.Stderr = &out, &stderr
-	if err := c.Start(); err != nil {
+	if err := c.Run(); c.ProcessState == nil {
 		t.Fatal(err)
 	}
-	done := make(chan result, 1)
-	go func() {
-		_ = c.Wait() // the exit code says it
-		done <- result{c.ProcessState.ExitCode(), out.String(), stderr.String()}
-	}()
-	return done
+	return result{c.ProcessState.ExitCode(), out.String(), stderr.String()}
 }
 
 // run runs the command on the database.
@@ -143,48 +144,6 @@ func (db *testDB) json(t testing.TB, v any, args ...string) {
 	if err := json.Unmarshal([]byte(out), v); err != nil {
 		t.Fatalf("outbox %s: %v in %s", strings.Join(args, " "), err, out)
 	}
-}
-
-// shape has the names and types of a JSON text, like {a:number b:[string]}, of a list those of its
-// first element. With names it leaves out others.
-func shape(t testing.TB, text string, names map[string]bool) string {
-	t.Helper()
-	var v any
-	if err := json.Unmarshal([]byte(text), &v); err != nil {
-		t.Fatalf("%v in %s", err, text)
-	}
-	var of func(v any) string
-	of = func(v any) string {
-		switch v := v.(type) {
-		case nil:
-			return "null"
-		case bool:
-			return "bool"
-		case float64:
-			return "number"
-		case string:
-			if _, err := time.Parse(time.RFC3339, v); err == nil {
-				return "time"
-			}
-			return "string"
-		case []any:
-			if len(v) == 0 {
-				return "[]"
-			}
-			return "[" + of(v[0]) + "]"
-		case map[string]any:
-			parts := []string{}
-			for name, value := range v {
-				if names == nil || names[name] {
-					parts = append(parts, name+":"+of(value))
-				}
-			}
-			slices.Sort(parts)
-			return "{" + strings.Join(parts, " ") + "}"
-		}
-		panic("unreachable")
-	}
-	return of(v)
 }
 
 func eventually(t testing.TB, what string, met func() bool) {

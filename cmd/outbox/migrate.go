@@ -90,7 +90,7 @@ func (a *app) migrateStatus(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t := newTable(">VERSION", "NAME", "APPLIED")
+	t := newTable(">VERSION NAME APPLIED")
 	for v := 1; v <= max(newest, schema.Version()); v++ {
 		name := "of a newer command"
 		if v <= len(fileNames()) {

@@ -1,16 +1,10 @@
 package main
 
 import (
-	"context"
-	"database/sql"
-	"errors"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 )
 
@@ -38,40 +32,14 @@ func TestMigrateUpStatusAndPrint(t *testing.T) {
 	}
 }
 
-func TestWhatFailsAfterItWasNotedIsNotedAsFailed(t *testing.T) {
-	t.Parallel()
-	db := newDB(t)
-	db.Hold(t, `LOCK TABLE outbox.task`)
-	c := command(t, environment(db.URL), "reindex")
-	done := begin(t, c)
-	eventually(t, "it waits", func() bool {
-		return db.Int(t, `SELECT count(*) FROM pg_stat_activity WHERE application_name = 'outbox' AND datname = current_database() AND wait_event_type = 'Lock'`) == 1
-	})
-	db.wantAudit(t, "reindex all indexes 0")
-	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	if r := <-done; r.code != exitFailed || !strings.HasSuffix(r.err, "outbox: interrupted\n") {
-		t.Errorf("got %+v", r)
-	}
-	db.wantAudit(t, "reindex all indexes 0", "reindex: failed all indexes 0")
-}
-
 func TestTheHistoryIsListedAndShown(t *testing.T) {
 	t.Parallel()
 	db := newDB(t)
-	db.relay(t, func(r *handlers.Registry) {
-		handlers.Tx(r, outbox.NewTaskType[any]("KEPT"), func(_ context.Context, _ *sql.Tx, task *outbox.Task[any]) error {
-			if task.Headers["skip"] != "" {
-				return handlers.Discard(errors.New("not wanted"))
-			}
-			return nil
-		}, handlers.Keep(time.Hour))
-	})
-	db.ok(t, "enqueue", "KEPT", `{}`)
-	db.ok(t, "enqueue", "KEPT", `{}`, "-header", "skip=yes")
-	eventually(t, "both are finished", func() bool { return db.Text(t, `SELECT count(*) FROM outbox.done_task`) == "2" })
-	key := db.Text(t, `SELECT concat(left(database_id::text, 14), '8', substr(database_id::text, 16, 3), '-8000-000000000001') FROM outbox.identity`)
+	db.Do(t, `INSERT INTO outbox.done_task (task_id, run_at, created_at, attempted_at, finished_at, keep_until, priority,
+		attempt, task_type, payload, last_error) SELECT n, now(), now(), now(), now(), now(), 0, 1, 'KEPT', '{}',
+		(ARRAY[NULL, 'discard: not wanted'])[n] FROM generate_series(1, 2) n`)
+	key := db.Text(t, `SELECT concat(left(database_id::text, 14), '8', substr(database_id::text, 16, 3),
+		'-8000-000000000001') FROM outbox.identity`)
 	db.steps(t,
 		step{"history show " + key, 0, key},
 		step{"tasks show 11111111-1111-8111-8000-000000000001", exitNotFound, "is not there"}, // another database's
@@ -90,37 +58,18 @@ func TestPayloadsHeadersAndKeysAreOnlyShownWithPayload(t *testing.T) {
 	db.bury(t, "MAIL", "no such mailbox", 1001, 1)
 	db.ok(t, "enqueue", "MAIL", `{"secret": "C4n4ry"}`, "-header", "h=C4n4ry", "-unique", "C4n4ry", "-ordered", "C4n4ry")
 	id := db.Text(t, `SELECT task_id FROM outbox.task`)
-	for _, args := range []string{"stats", "types", "relays", "top", "audit", "schedules", "dead list", "dead show 1001", "tasks list -type MAIL -state waiting", "tasks show " + id, "tasks list -state dead"} {
+	for _, args := range []string{"types", "top", "audit", "dead list", "dead show 1001",
+		"tasks list -type MAIL -state waiting", "tasks show " + id} {
 		for _, more := range [][]string{nil, {"-json"}} {
 			if r := db.run(t, append(strings.Fields(args), more...)...); r.code != exitOK || strings.Contains(r.out+r.err, "C4n4ry") {
 				t.Errorf("%s: got %+v", args, r)
 			}
 		}
 	}
-	for args, want := range map[string]int{"dead show 1001 -payload": 1, "tasks show " + id + " -payload": 4, "tasks show " + id + " -payload -json": 4} {
+	show := "tasks show " + id + " -payload"
+	for args, want := range map[string]int{"dead show 1001 -payload": 1, show: 4, show + " -json": 4} {
 		if got := strings.Count(db.ok(t, strings.Fields(args)...), "C4n4ry"); got != want {
 			t.Errorf("%s: %d times, want %d", args, got, want)
 		}
-	}
-}
-
-func TestTheShellCompletesTypesThatThereAre(t *testing.T) {
-	t.Parallel()
-	db := newDB(t)
-	db.ok(t, "enqueue", "MAIL", "{}")
-	db.ok(t, "enqueue", "REPORT", "{}")
-	for _, args := range [][]string{{"pause", ""}, {"enqueue", ""}, {"dead", "list", "--type", ""}, {"tasks", "list", "-type", ""}} {
-		if out := db.ok(t, append([]string{"__complete"}, args...)...); !strings.HasPrefix(out, "MAIL\nREPORT\n:4\n") {
-			t.Errorf("%q: got %q", args, out)
-		}
-	}
-	if out := db.ok(t, "__complete", "tasks", "list", "--state", ""); !strings.HasPrefix(out, "ready\nscheduled\n") {
-		t.Errorf("got %q", out)
-	}
-	// Without a database there is nothing to offer, and nothing is said in the middle of the user's
-	// line.
-	r := finish(t, command(t, environment("postgres://nobody@127.0.0.1:1/none?sslmode=disable"), "__complete", "pause", ""))
-	if r.code != 0 || strings.Contains(r.out, "MAIL") || strings.Contains(r.err, "refused") {
-		t.Errorf("got %+v", r)
 	}
 }

@@ -38,13 +38,23 @@ type table struct {
 	rows  [][]string
 }
 
-// newTable has the given columns; those whose names begin with > have numbers.
-func newTable(columns ...string) *table {
+// newTable has the given columns; those whose names begin with > have numbers. A _ is a blank.
+func newTable(columns string) *table {
 	t := &table{json: []any{}, rows: [][]string{nil}}
-	for _, c := range columns {
+	for _, c := range strings.Fields(columns) {
 		name, right := strings.CutPrefix(c, ">")
 		t.right = append(t.right, right)
-		t.rows[0] = append(t.rows[0], name)
+		t.rows[0] = append(t.rows[0], strings.ReplaceAll(name, "_", " "))
+	}
+	return t
+}
+
+// tableOf has a row for each of the values.
+func tableOf[T any](columns string, values []T, row func(T) (any, []any)) *table {
+	t := newTable(columns)
+	for _, v := range values {
+		value, cells := row(v)
+		t.add(value, cells...)
 	}
 	return t
 }

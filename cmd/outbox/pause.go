@@ -27,7 +27,7 @@ func (a *app) resumeCommand() *cobra.Command {
 
 // switchCommand makes c one that pauses or resumes a type.
 func (a *app) switchCommand(paused bool, c *cobra.Command) *cobra.Command {
-	c.Args, c.ValidArgsFunction = cobra.ExactArgs(1), a.completeTypes()
+	c.Args = cobra.ExactArgs(1)
 	do, done := (*admin.Client).ResumeType, "resumed"
 	if paused {
 		do, done = (*admin.Client).PauseType, "paused"

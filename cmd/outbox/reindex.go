@@ -22,7 +22,7 @@ ends it; the next reindex drops the leftovers. The role must own the tables.`,
 			if err != nil && len(found) == 0 {
 				return err
 			}
-			t := newTable("TABLE", "INDEX", ">BEFORE", ">AFTER")
+			t := newTable("TABLE INDEX >BEFORE >AFTER")
 			for _, i := range found {
 				t.add(i, i.Table, i.Name, size(i.Before), size(i.After))
 			}

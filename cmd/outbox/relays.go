@@ -40,18 +40,13 @@ func (a *app) relaysCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "relays", Short: "list relays and their runs; hand back the tasks of a dead relay", Args: cobra.NoArgs,
 		Example: "  outbox relays",
-		RunE: func(c *cobra.Command, _ []string) error {
-			found, err := get(c.Context(), a, (*admin.Client).Relays)
-			if err != nil {
-				return err
-			}
-			t := newTable("RELAY", "HOST", ">PID", "STATE", ">SEEN", ">UP", ">WORKERS", ">TASKS", "TYPES")
-			for _, r := range found {
-				t.add(r, r.RelayID, r.Host, r.PID, relayState(r), since(r.LastSeen), since(r.StartedAt), workersOf(r), tasksOf(r),
-					strings.Join(r.Types, " "))
-			}
-			return a.out.print(object{{"relays", t.json}}, t.lines()...)
-		},
+		RunE: list(a, "relays", (*admin.Client).Relays, "RELAY HOST >PID STATE >SEEN >UP >WORKERS >TASKS TYPES",
+			func(r admin.Relay) (any, []any) {
+				return r, []any{
+					r.RelayID, r.Host, r.PID, relayState(r), since(r.LastSeen), since(r.StartedAt), workersOf(r), tasksOf(r),
+					strings.Join(r.Types, " "),
+				}
+			}),
 	}
 	c.AddCommand(a.handBackCommand())
 	return c
@@ -61,8 +56,7 @@ func (a *app) handBackCommand() *cobra.Command {
 	var yes bool
 	c := &cobra.Command{
 		Use: "hand-back ID", Short: "make the leased tasks of a dead relay ready at once", Args: cobra.ExactArgs(1),
-		Example:           "  outbox relays hand-back 0b0e5fd5-2f4c-4d1b-9d3a-6f1f0a7c8e21",
-		ValidArgsFunction: offer(a, (*admin.Client).Relays, func(r admin.Relay) string { return r.RelayID }),
+		Example: "  outbox relays hand-back 0b0e5fd5-2f4c-4d1b-9d3a-6f1f0a7c8e21",
 		Long: `Makes the leased tasks of a relay ready at once. Use it if its node is surely dead: other relays take
 the tasks over after 10 s anyway. A relay that lives after all loses these leases, and the contexts
 of its handlers end.`,

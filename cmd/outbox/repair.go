@@ -30,7 +30,7 @@ it. To set sequences, the role must own the tables.`,
 			if err != nil {
 				return err
 			}
-			t := newTable("WHAT", "OF", ">IS", ">SHOULD BE", "TO DECIDE")
+			t := newTable("WHAT OF >IS >SHOULD_BE TO_DECIDE")
 			conflicts := 0
 			for _, d := range found {
 				if d.Conflict != "" {

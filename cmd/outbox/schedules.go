@@ -12,13 +12,8 @@ func (a *app) schedulesCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "schedules", Short: "list schedules; pause, resume or remove one", Args: cobra.NoArgs,
 		Example: "  outbox schedules\n  outbox schedules pause nightly-report",
-		RunE: func(c *cobra.Command, _ []string) error {
-			found, err := get(c.Context(), a, (*admin.Client).Schedules)
-			if err != nil {
-				return err
-			}
-			t := newTable("NAME", "TYPE", "SPEC", "NEXT", "LAST", "STATE", "CATCH-UP")
-			for _, s := range found {
+		RunE: list(a, "schedules", (*admin.Client).Schedules, "NAME TYPE SPEC NEXT LAST STATE CATCH-UP",
+			func(s admin.Schedule) (any, []any) {
 				state := "on"
 				if s.NextAt.IsZero() {
 					state = "ended"
@@ -26,13 +21,12 @@ func (a *app) schedulesCommand() *cobra.Command {
 				if s.Paused {
 					state = "paused"
 				}
-				t.add(s, s.Name, s.Type, s.Spec, s.NextAt, s.LastAt, state, s.CatchUp)
-			}
-			return a.out.print(object{{"schedules", t.json}}, t.lines()...)
-		},
+				return s, []any{s.Name, s.Type, s.Spec, s.NextAt, s.LastAt, state, s.CatchUp}
+			}),
 	}
 	var yes bool
-	remove := a.scheduleCommand((*admin.Client).RemoveSchedule, "removed", member{"removed", true}, &yes, &cobra.Command{
+	do := (*admin.Client).RemoveSchedule
+	remove := a.scheduleCommand(do, "removed", member{"removed", true}, &yes, &cobra.Command{
 		Use: "remove NAME", Short: "remove a schedule that no relay has", Example: "  outbox schedules remove nightly-report",
 		Long: `Removes a schedule. The tasks that it has enqueued stay. A relay that has it in its configuration
 adds it again when it starts.`,
@@ -51,7 +45,6 @@ adds it again when it starts.`,
 func (a *app) scheduleCommand(do func(*admin.Client, context.Context, string) error, done string, result member, yes *bool,
 	c *cobra.Command) *cobra.Command {
 	c.Args = cobra.ExactArgs(1)
-	c.ValidArgsFunction = offer(a, (*admin.Client).Schedules, func(s admin.Schedule) string { return s.Name })
 	c.RunE = func(c *cobra.Command, args []string) error {
 		name := args[0]
 		if err := a.confirm(c.Context(), yes == nil || *yes, "Remove the schedule "+name+"?"); err != nil {

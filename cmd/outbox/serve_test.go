@@ -4,7 +4,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/url"
 	"regexp"
 	"strings"
 	"syscall"
@@ -16,6 +15,8 @@ type serving struct {
 	*session
 	url, password, origin string
 }
+
+const chosen = "from the environment"
 
 var serves = regexp.MustCompile(`outbox: (http://127\.0\.0\.1:\d+)\r?\n(?:outbox: any name, password ([A-Z2-7]{26})\r?\n)?`)
 
@@ -31,33 +32,30 @@ func (db *testDB) serve(t *testing.T, env []string, args ...string) *serving {
 		}
 		return m != nil && (s.password != "" || len(env) > 0)
 	})
-	if len(env) > 0 {
-		s.password = "from the environment"
-	}
 	return s
 }
 
-func (s *serving) ask(t *testing.T, method, path, name, password string, form url.Values) (int, string) {
+// ask makes a request as ada, and fails unless the answer has the code, and the text if one is wanted.
+func (s *serving) ask(t *testing.T, request, password string, code int, want string) (body string) {
 	t.Helper()
-	r, err := http.NewRequest(method, s.url+path, strings.NewReader(form.Encode()))
+	method, path, _ := strings.Cut(request, " ")
+	r, err := http.NewRequest(method, s.url+path, strings.NewReader("name=MAIL"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	r.Header.Set("Origin", s.origin)
-	if password != "" {
-		r.SetBasicAuth(name, password)
-	}
-	response, err := (&http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}).Do(r)
+	r.SetBasicAuth("ada", password)
+	response, err := http.DefaultTransport.RoundTrip(r)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
+	text, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != code || !strings.Contains(string(text), want) {
+		t.Errorf("%s from %s: %v, %d %s; want %d with %q", request, s.origin, err, response.StatusCode, text, code, want)
 	}
-	return response.StatusCode, string(body)
+	return string(text)
 }
 
 func TestServeShowsTheDashboardAndMetricsToThoseWhoHaveThePassword(t *testing.T) {
@@ -65,38 +63,29 @@ func TestServeShowsTheDashboardAndMetricsToThoseWhoHaveThePassword(t *testing.T)
 	db := newDB(t)
 	db.ok(t, "enqueue", "MAIL", `{"secret": "C4n4ry"}`)
 	s := db.serve(t, nil, "-trusted-origin", "http://outbox.example.com", "-trusted-origin", "https://outbox.example.com")
-	for _, path := range []string{"/", "/metrics", "/type?name=MAIL", "/dashboard.css"} {
-		for _, password := range []string{"", "wrong", s.password + "x"} {
-			if code, body := s.ask(t, "GET", path, "ada", password, nil); code != http.StatusUnauthorized || strings.Contains(body, "MAIL") {
-				t.Errorf("%s with %q: %d %s", path, password, code, body)
+	for _, path := range []string{"/", "/metrics", "/dashboard.css"} {
+		for _, password := range []string{"", s.password + "x"} {
+			if body := s.ask(t, "GET "+path, password, http.StatusUnauthorized, ""); strings.Contains(body, "MAIL") {
+				t.Errorf("%s with %q: %s", path, password, body)
 			}
 		}
 	}
-	if code, body := s.ask(t, "GET", "/", "ada", s.password, nil); code != http.StatusOK || !strings.Contains(body, "MAIL") {
-		t.Errorf("the overview: %d %s", code, body)
+	s.ask(t, "GET /", s.password, http.StatusOK, "MAIL")
+	s.ask(t, "GET /metrics", s.password, http.StatusOK, `outbox_tasks{state="ready",type="MAIL"} 1`)
+	if body := s.ask(t, "GET /task?id=1&payload=show", s.password, http.StatusOK, ""); strings.Contains(body, "C4n4ry") {
+		t.Errorf("a payload: %s", body)
 	}
-	if code, body := s.ask(t, "GET", "/metrics", "prometheus", s.password, nil); code != http.StatusOK || !strings.Contains(body, `outbox_tasks{state="ready",type="MAIL"} 1`) {
-		t.Errorf("metrics: %d %s", code, body)
-	}
-	if code, body := s.ask(t, "GET", "/task?id=1&payload=show", "ada", s.password, nil); code != http.StatusOK || strings.Contains(body, "C4n4ry") {
-		t.Errorf("a payload: %d %s", code, body)
-	}
-	if code, body := s.ask(t, "POST", "/pause", "ada", s.password, url.Values{"name": {"MAIL"}, "type": {"MAIL"}}); code != http.StatusSeeOther {
-		t.Errorf("pause: %d %s", code, body)
-	}
-	for origin, want := range map[string]int{"https://outbox.example.com": http.StatusSeeOther, "https://evil.example": http.StatusForbidden} {
-		s.origin = origin // behind a proxy that rewrites Host
-		if code, body := s.ask(t, "POST", "/pause", "ada", s.password, url.Values{"name": {"MAIL"}}); code != want {
-			t.Errorf("pause from %s: %d, want %d: %s", origin, code, want, body)
-		}
-	}
-	if got := db.Text(t, `SELECT actor || ' ' || tool || ' ' || action FROM outbox.audit ORDER BY entry_id DESC LIMIT 1`); got != "ada dashboard pause" {
-		t.Errorf("the audit has %s", got)
-	}
+	s.ask(t, "POST /pause", s.password, http.StatusSeeOther, "")
+	s.origin = "https://outbox.example.com" // behind a proxy that rewrites Host
+	s.ask(t, "POST /pause", s.password, http.StatusSeeOther, "")
+	s.origin = "https://evil.example"
+	s.ask(t, "POST /pause", s.password, http.StatusForbidden, "")
+	db.is(t, `SELECT string_agg(DISTINCT actor || ' ' || tool || ' ' || action, ', ') FROM outbox.audit WHERE action = 'pause'`,
+		"ada dashboard pause")
 	if err := s.cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	if code, text := s.end(t), s.text(); code != exitOK || strings.Contains(text, "C4n4ry") || strings.Count(text, s.password) != 1 {
+	if code, text := s.end(t), s.text(); code != exitOK || strings.Count(text, s.password) != 1 {
 		t.Errorf("exit code %d: %s", code, text)
 	}
 }
@@ -105,16 +94,10 @@ func TestServeChangesNothingWhenItIsReadOnlyAndShowsPayloadsOnRequest(t *testing
 	t.Parallel()
 	db := newDB(t)
 	db.ok(t, "enqueue", "MAIL", `{"secret": "C4n4ry"}`)
-	s := db.serve(t, []string{"OUTBOX_SERVE_PASSWORD=from the environment"}, "-read-only", "-payload")
-	if code, body := s.ask(t, "POST", "/pause", "ada", s.password, url.Values{"name": {"MAIL"}, "type": {"MAIL"}}); code != http.StatusForbidden {
-		t.Errorf("pause: %d %s", code, body)
-	}
-	if code, body := s.ask(t, "GET", "/task?id=1&payload=show", "ada", s.password, nil); code != http.StatusOK || !strings.Contains(body, "C4n4ry") {
-		t.Errorf("a payload: %d %s", code, body)
-	}
-	if got := db.Text(t, `SELECT count(*) FROM outbox.task_type WHERE paused`); got != "0" {
-		t.Error("the type is paused")
-	}
+	s := db.serve(t, []string{"OUTBOX_SERVE_PASSWORD=" + chosen}, "-read-only", "-payload")
+	s.ask(t, "POST /pause", chosen, http.StatusForbidden, "")
+	s.ask(t, "GET /task?id=1&payload=show", chosen, http.StatusOK, "C4n4ry")
+	db.is(t, `SELECT count(*) FROM outbox.task_type WHERE paused`, "0")
 }
 
 func TestServeRefusesWhatItCannotServe(t *testing.T) {
@@ -126,17 +109,17 @@ func TestServeRefusesWhatItCannotServe(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	for address, code := range map[string]int{
-		"nope": exitUsage, "": exitUsage, "127.0.0.1:99999": exitUsage, "127.0.0.1:no-such-port": exitUsage, "::1:80": exitUsage,
-		"no-such-host.invalid:80": exitUsage, l.Addr().String(): exitFailed,
+	for _, c := range []step{
+		{"-listen nope", exitUsage, "outbox: --listen"},
+		{"-listen 127.0.0.1:99999", exitUsage, "outbox: --listen"},
+		{"-listen ::1:80", exitUsage, "outbox: --listen"},
+		{"-listen " + l.Addr().String(), exitFailed, "outbox: --listen"},
+		{"-trusted-origin outbox.example.com", exitUsage, "outbox: --trusted-origin: write the origin that browsers show"},
 	} {
-		r := finish(t, command(t, environment(db.URL, "OUTBOX_SERVE_PASSWORD=from the environment"), "serve", "-listen", address))
-		if r.code != code || !strings.HasPrefix(r.err, "outbox: --listen") {
-			t.Errorf("%q: got %+v, want exit code %d", address, r, code)
+		env := environment(db.URL, "OUTBOX_SERVE_PASSWORD="+chosen)
+		r := finish(t, command(t, env, append([]string{"serve"}, strings.Fields(c.args)...)...))
+		if r.code != c.code || !strings.HasPrefix(r.err, c.want) {
+			t.Errorf("%q: got %+v, want exit code %d", c.args, r, c.code)
 		}
-	}
-	r := finish(t, command(t, environment(db.URL, "OUTBOX_SERVE_PASSWORD=from the environment"), "serve", "-trusted-origin", "outbox.example.com"))
-	if r.code != exitUsage || !strings.Contains(r.err, "outbox: --trusted-origin: write the origin that browsers show: https (or http), the host") {
-		t.Errorf("an origin without a scheme: got %+v", r)
 	}
 }

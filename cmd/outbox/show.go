@@ -15,7 +15,7 @@ import (
 // showCommand makes c a command that shows a task in any state, or in that of its group.
 func (a *app) showCommand(only admin.State, c *cobra.Command) *cobra.Command {
 	var payload bool
-	c.Use, c.Args, c.ValidArgsFunction = "show ID|KEY", cobra.ExactArgs(1), cobra.NoFileCompletions
+	c.Use, c.Args = "show ID|KEY", cobra.ExactArgs(1)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		find, err := finder(args[0])
 		if err != nil {

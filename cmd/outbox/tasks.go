@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/txoutbox/outbox"
@@ -15,7 +14,7 @@ import (
 // mostRows is the most tasks that one transaction changes.
 const mostRows = 1000
 
-var states = []string{"ready", "scheduled", "leased", "waiting", "dead", "finished"}
+const states = "ready, scheduled, leased, waiting, dead, finished"
 
 func (a *app) tasksCommand() *cobra.Command {
 	c := group(&cobra.Command{
@@ -38,39 +37,35 @@ func (a *app) tasksListCommand() *cobra.Command {
 		Long: `Lists tasks of one type in one state: ready (in the order of claiming), scheduled (by due time,
 retries included), leased, waiting (for another of their ordering key), dead or finished (the latest
 first; all types without --type).`,
-		RunE: func(c *cobra.Command, _ []string) error {
-			found, next, err := a.listTasks(c, p, taskType, admin.State(state))
+		RunE: page(a, &p, "tasks", func(c *admin.Client, ctx context.Context, p admin.Page) ([]admin.Task, string, error) {
+			found, next, err := c.Tasks(ctx, taskType, admin.State(state), p)
 			if errors.Is(err, outbox.ErrInvalidOption) {
-				return usage("%w: use --type NAME and --state %s", err, strings.Join(states, ", "))
+				err = usage("%w: use --type NAME and --state %s", err, states)
 			}
-			if err != nil {
-				return err
+			return found, next, err
+		}, ">TASK TYPE STATE >PRIORITY >ATTEMPT >AGE DUE ERROR", func(t admin.Task) (any, []any) {
+			fault := cutError(t.LastError)
+			return listJSON(t, ""), []any{
+				t.TaskID, t.Type, t.State, t.Priority, t.Attempt, since(t.CreatedAt), t.RunAt, fault,
 			}
-			t := newTable(">TASK", "TYPE", "STATE", ">PRIORITY", ">ATTEMPT", ">AGE", "DUE", "ERROR")
-			for _, k := range found {
-				t.add(listJSON(k, ""), k.TaskID, k.Type, k.State, k.Priority, k.Attempt, since(k.CreatedAt), k.RunAt,
-					cutError(k.LastError))
-			}
-			return a.printPage("tasks", t, next)
-		},
+		}),
 	}
-	a.typeFlag(c, &taskType)
-	choiceFlag(c, &state, "state", "ready", "in this state: "+strings.Join(states, ", "), states)
+	typeFlag(c, &taskType)
+	c.Flags().StringVar(&state, "state", "ready", "in this state: "+states)
 	p.add(c)
 	return c
 }
 
-func (a *app) listTasks(c *cobra.Command, p pageFlags, taskType string, state admin.State) ([]admin.Task, string, error) {
-	return listed(c, a, p, func(c *admin.Client, ctx context.Context, p admin.Page) ([]admin.Task, string, error) {
-		return c.Tasks(ctx, taskType, state, p)
-	})
+// typeFlag adds --type.
+func typeFlag(c *cobra.Command, name *string) {
+	c.Flags().StringVar(name, "type", "", "of this task type")
 }
 
 func (a *app) tasksCancelCommand() *cobra.Command {
 	var yes bool
 	c := &cobra.Command{
 		Use: "cancel ID...", Short: "cancel waiting and running tasks", Args: cobra.RangeArgs(1, mostRows),
-		Example: "  outbox tasks cancel 815", ValidArgsFunction: cobra.NoFileCompletions,
+		Example: "  outbox tasks cancel 815",
 		Long: `Cancels tasks in one transaction. A task that waits is deleted. A task that runs is asked to end, and
 is deleted unless its handler succeeds. Dead letters cannot be canceled: purge them.`,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -96,8 +91,8 @@ is deleted unless its handler succeeds. Dead letters cannot be canceled: purge t
 func (a *app) tasksRunNowCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "run-now ID...", Short: "make scheduled tasks due at once", Args: cobra.RangeArgs(1, mostRows),
-		Example: "  outbox tasks run-now 815", ValidArgsFunction: cobra.NoFileCompletions,
-		Long: "Makes scheduled tasks due: delayed tasks, and those between two attempts.",
+		Example: "  outbox tasks run-now 815",
+		Long:    "Makes scheduled tasks due: delayed tasks, and those between two attempts.",
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.onTasks(c, args, "not scheduled",
 				func(ctx context.Context, c *admin.Client, ids []int64) ([]int64, object, []string, error) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -28,23 +29,32 @@ type topType struct {
 	failures float64
 }
 
-// topOrders are the orders of types; the key s goes from one to the next.
-var topOrders = []string{"ready", "running", "done", "failed", "dead", "oldest", "type"}
+// topOrders are the orders of types: the most first, and equals by name.
+var topOrders = map[string]func(t topType) float64{
+	"ready":   func(t topType) float64 { return float64(t.Ready) },
+	"running": func(t topType) float64 { return float64(t.running) },
+	"done":    func(t topType) float64 { return t.done },
+	"failed":  func(t topType) float64 { return t.failures },
+	"dead":    func(t topType) float64 { return float64(t.Dead) },
+	"oldest":  func(t topType) float64 { return float64(t.OldestReady) },
+	"type":    func(topType) float64 { return 0 },
+}
 
 func (a *app) topCommand() *cobra.Command {
 	var every time.Duration
 	var order string
+	orders := strings.Join(slices.Sorted(maps.Keys(topOrders)), ", ")
 	c := &cobra.Command{
 		Use: "top", Short: "watch types and relays at work", Args: cobra.NoArgs, Example: "  outbox top -every 5s -sort oldest",
-		Long: `Shows the types with their rates, and the relays with their runs, each second. Keys: s changes the
-order, q quits. If stdout is no terminal, and with --json, it prints once, without rates. RUN counts
-the tasks in the journal of runs; DONE/S and FAIL/S are since the update before.`,
+		Long: `Shows the types with their rates, and the relays with their runs, each second, until ctrl-C. If stdout
+is no terminal, and with --json, it prints once, without rates. RUN counts the tasks in the journal
+of runs; DONE/S and FAIL/S are since the update before.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if every < 100*time.Millisecond {
 				return usage("--every %v: at least 100ms", every)
 			}
-			if !slices.Contains(topOrders, order) {
-				return usage("--sort %q: use %s", order, strings.Join(topOrders, ", "))
+			if topOrders[order] == nil {
+				return usage("--sort %q: use %s", order, orders)
 			}
 			if err := a.connect(c.Context()); err != nil {
 				return err
@@ -53,14 +63,14 @@ the tasks in the journal of runs; DONE/S and FAIL/S are since the update before.
 			if err != nil {
 				return err
 			}
-			if screen, ok := a.screen(); ok && !a.out.json {
-				return a.watch(c.Context(), screen, first, every, order)
+			if out, ok := isTerminal(a.out.w); ok && !a.out.json {
+				return a.watch(c.Context(), out, first, every, order)
 			}
 			return a.out.print(topJSON(first), first.lines(order, 120, 1<<30)...)
 		},
 	}
 	c.Flags().DurationVar(&every, "every", time.Second, "the time between two updates")
-	choiceFlag(c, &order, "sort", "ready", "order of the types: "+strings.Join(topOrders, ", "), topOrders)
+	c.Flags().StringVar(&order, "sort", "ready", "order of the types: "+orders)
 	return c
 }
 
@@ -109,25 +119,12 @@ func (a *app) view(ctx context.Context, before *view) (*view, error) {
 	return v, nil
 }
 
-// sort puts the types in order: the most first.
-func (v *view) sort(order string) {
-	by := map[string]func(t topType) float64{
-		"ready":   func(t topType) float64 { return float64(t.Ready) },
-		"running": func(t topType) float64 { return float64(t.running) },
-		"done":    func(t topType) float64 { return t.done },
-		"failed":  func(t topType) float64 { return t.failures },
-		"dead":    func(t topType) float64 { return float64(t.Dead) },
-		"oldest":  func(t topType) float64 { return float64(t.OldestReady) },
-		"type":    func(topType) float64 { return 0 },
-	}[order]
+// lines are the view as text of the given width and height.
+func (v *view) lines(order string, width, height int) []string {
+	by := topOrders[order]
 	slices.SortStableFunc(v.types, func(x, y topType) int {
 		return cmp.Or(-cmp.Compare(by(x), by(y)), strings.Compare(x.Type.Type, y.Type.Type))
 	})
-}
-
-// lines are the view as text of the given width and height.
-func (v *view) lines(order string, width, height int) []string {
-	v.sort(order)
 	ready, dead, alive := int64(0), int64(0), 0
 	for _, t := range v.types {
 		ready, dead = ready+t.Ready, dead+t.Dead
@@ -155,7 +152,7 @@ func (v *view) lines(order string, width, height int) []string {
 // typeTable has names that leave room for the numbers.
 func (v *view) typeTable(width int) *table {
 	const numbers = 70
-	t := newTable("TYPE", ">READY", ">SCHED", ">RUN", ">WAIT", ">DEAD", ">DONE/S", ">FAIL/S", ">OLDEST")
+	t := newTable("TYPE >READY >SCHED >RUN >WAIT >DEAD >DONE/S >FAIL/S >OLDEST")
 	for _, k := range v.types {
 		state := ""
 		if s := stateOf(k.Type); s != "on" {
@@ -168,7 +165,7 @@ func (v *view) typeTable(width int) *table {
 }
 
 func (v *view) relayTable() *table {
-	t := newTable("RELAY", "HOST", ">PID", ">UP", ">WORKERS", ">TASKS", "RUNS")
+	t := newTable("RELAY HOST >PID >UP >WORKERS >TASKS RUNS")
 	for _, r := range v.relays {
 		up := relayState(r)
 		if up == "alive" {

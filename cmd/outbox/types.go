@@ -18,21 +18,14 @@ func (a *app) statsCommand() *cobra.Command {
 		Long: `Counts the tasks of each type by their state, exactly, and at the same cost with ten tasks and with
 ten million. FINISHED and FAILED are since the counters began; OLDEST is how long the task that is
 next has been due. Tasks in Tx or Batch handlers count as ready.`,
-		RunE: func(c *cobra.Command, _ []string) error {
-			var found []outbox.TypeStats
-			err := a.act(c.Context(), func(ctx context.Context, _ *admin.Client) (err error) {
-				found, err = outbox.Stats(ctx, a.db, outbox.Schema(a.schema))
-				return err
-			})
-			if err != nil {
-				return err
-			}
-			t := newTable("TYPE", ">READY", ">SCHEDULED", ">LEASED", ">WAITING", ">DEAD", ">FINISHED", ">FAILED", ">OLDEST", "NEXT")
-			for _, s := range found {
-				t.add(s, s.Type, s.Ready, s.Scheduled, s.Leased, s.Waiting, s.Dead, s.Finished, s.Failed, s.OldestReady, s.NextRunAt)
-			}
-			return a.out.print(object{{"types", t.json}}, t.lines()...)
-		},
+		RunE: list(a, "types", func(_ *admin.Client, ctx context.Context) ([]outbox.TypeStats, error) {
+			return outbox.Stats(ctx, a.db, outbox.Schema(a.schema))
+		}, "TYPE >READY >SCHEDULED >LEASED >WAITING >DEAD >FINISHED >FAILED >OLDEST NEXT",
+			func(s outbox.TypeStats) (any, []any) {
+				return s, []any{
+					s.Type, s.Ready, s.Scheduled, s.Leased, s.Waiting, s.Dead, s.Finished, s.Failed, s.OldestReady, s.NextRunAt,
+				}
+			}),
 	}
 }
 
@@ -41,17 +34,10 @@ func (a *app) typesCommand() *cobra.Command {
 		Use: "types", Short: "list task types with their limits and relays", Args: cobra.NoArgs, Example: "  outbox types",
 		Long: `Lists the task types that were ever enqueued, or have a setting or a handler in a living relay.
 RELAYS is the number of living relays with a handler: with 0 no relay runs its tasks.`,
-		RunE: func(c *cobra.Command, _ []string) error {
-			found, err := get(c.Context(), a, (*admin.Client).Types)
-			if err != nil {
-				return err
-			}
-			t := newTable("TYPE", "STATE", ">RELAYS", ">READY", ">SCHEDULED", ">DEAD", ">OLDEST", "LIMITS")
-			for _, k := range found {
-				t.add(k, k.Type, stateOf(k), k.Relays, k.Ready, k.Scheduled, k.Dead, k.OldestReady, limits(k))
-			}
-			return a.out.print(object{{"types", t.json}}, t.lines()...)
-		},
+		RunE: list(a, "types", (*admin.Client).Types,
+			"TYPE STATE >RELAYS >READY >SCHEDULED >DEAD >OLDEST LIMITS", func(t admin.Type) (any, []any) {
+				return t, []any{t.Type, stateOf(t), t.Relays, t.Ready, t.Scheduled, t.Dead, t.OldestReady, limits(t)}
+			}),
 	}
 }
 

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"github.com/txoutbox/outbox/admin"
+)
+
+// run is the body of a command.
+type run = func(c *cobra.Command, args []string) error
+
+// list reads a list and prints it under its name. A row is a value for JSON and the cells of the table.
+func list[T any](a *app, name string, read func(*admin.Client, context.Context) ([]T, error), columns string,
+	row func(T) (any, []any)) run {
+	return func(c *cobra.Command, _ []string) error {
+		found, err := get(c.Context(), a, read)
+		if err != nil {
+			return err
+		}
+		t := tableOf(columns, found, row)
+		return a.out.print(object{{name, t.json}}, t.lines()...)
+	}
+}
+
+// pageFlags are the flags of a list that has pages.
+type pageFlags struct {
+	limit int
+	after string
+}
+
+func (p *pageFlags) add(c *cobra.Command) {
+	c.Flags().IntVar(&p.limit, "limit", 50, "the most rows, up to 1000")
+	c.Flags().StringVar(&p.after, "after", "", "the next page: the place that the last page printed")
+}
+
+// page reads a page of a list and prints it as list does, with the flag of the next page on stderr.
+func page[T any](a *app, p *pageFlags, name string,
+	read func(*admin.Client, context.Context, admin.Page) ([]T, string, error), columns string,
+	row func(T) (any, []any)) run {
+	return func(c *cobra.Command, _ []string) error {
+		if p.limit < 1 || p.limit > 1000 {
+			return usage("--limit %d: must be between 1 and 1000", p.limit)
+		}
+		var next string
+		found, err := get(c.Context(), a, func(c *admin.Client, ctx context.Context) (found []T, err error) {
+			found, next, err = read(c, ctx, admin.Page{Limit: p.limit, After: p.after})
+			return found, err
+		})
+		if err != nil {
+			return err
+		}
+		t, result := tableOf(columns, found, row), object{{name, nil}, {"next", nil}}
+		if result[0].value = t.json; next != "" {
+			result[1].value = next
+			if !a.out.json {
+				defer fmt.Fprintf(a.err, "there may be more: -after %s\n", clean(next))
+			}
+		}
+		return a.out.print(result, t.lines()...)
+	}
+}

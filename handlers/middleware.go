@@ -65,8 +65,8 @@ func wrap(f Func, m []Middleware) Func {
 //	}
 //
 // Its text has the value and the innermost function of the app, with file and line. Functions of the
-// standard library and of this module are not the app's. Unwrap returns the value if that is an
-// error.
+// standard library, of this module and of dependencies are not the app's. Unwrap returns the value if
+// that is an error.
 type PanicError = guard.PanicError
 
 // Recover turns a panic of the handler and of middleware inside it into a [PanicError], so that

@@ -42,9 +42,3 @@ func TestCodeThatDoesNotReturnIsAnError(t *testing.T) {
 		}
 	}
 }
-
-func BenchmarkCall(b *testing.B) {
-	for b.Loop() {
-		_ = guard.Call(func() {})
-	}
-}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -71,17 +71,16 @@ func TestACanceledRunEndsAndIsNotRetried(t *testing.T) {
 			return end(ctx)
 		}
 		reg := handlers.New()
-		registerTx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
-			return errors.Join(txEffect(ctx, tx, task), wait(ctx, tx, task.Payload.N))
-		}, handlers.MaxAttempts(1))
-		handlers.Batch(reg, typeBatch, 1, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-			return errors.Join(batchEffect(ctx, tx, tasks), wait(ctx, tx, tasks[0].Payload.N))
-		}, handlers.MaxAttempts(1))
-		handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error {
-			return wait(ctx, nil, task.Payload.N)
-		}, handlers.MaxAttempts(1))
+		for _, kind := range []string{"tx", "batch", "leased"} {
+			relaytest.Register(reg, kind, kind, 1, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) (err error) {
+				if tx != nil {
+					err = effect(ctx, tx, tasks[0].ID, 1)
+				}
+				return errors.Join(err, wait(ctx, tx, tasks[0].Payload.N))
+			}, handlers.MaxAttempts(1))
+		}
 		run(t, db, reg, relay.Config{Workers: n + 5, PollInterval: 100 * time.Millisecond})
-		for _, kind := range []string{"TX", "BATCH", "LEASED"} {
+		for _, kind := range []string{"tx", "batch", "leased"} {
 			db.Enqueue(t, kind, len(ends))
 		}
 		for range n {
@@ -103,83 +102,29 @@ func TestACanceledRunEndsAndIsNotRetried(t *testing.T) {
 	})
 }
 
-// The others run again where the batch failed as a whole; what it did is kept where it failed in
-// part.
+// The others run again.
 func TestCanceledTasksEndTheirBatch(t *testing.T) {
-	needs.Long(t)
+	needs.CI(t)
 	t.Parallel()
-	for name, c := range map[string]struct {
-		result   error // of the first call, after tasks 2 and 4 were canceled
-		history  string
-		canceled int
-	}{
-		"as a whole": {errAlways, "1 1, 3 1, 5 1", 2},
-		"in part":    {handlers.BatchError{2: errAlways, 3: errAlways, 5: handlers.RunAgain(0)}, "1 1, 3 2, 4 1, 5 1", 1},
-	} {
-		t.Run(name, func(t *testing.T) {
-			db := newDatabase(t)
-			begun := make(chan struct{}, 5)
-			var calls atomic.Int32
-			reg := handlers.New()
-			handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-				if calls.Add(1) > 1 {
-					return nil
-				}
-				begun <- struct{}{}
-				<-ctx.Done()
-				return c.result
-			}, handlers.Keep(time.Hour), handlers.MaxRunningTotal(1), handlers.Backoff(constant(time.Millisecond)))
-			db.Do(t, `INSERT INTO outbox.task (task_type, unique_key, ordering_key) SELECT 'BATCH', n, n
-				FROM generate_series(1, 5) n`)
-			run(t, db, reg, fastPoll)
-			<-begun
-			db.inTx(t, func(tx *sql.Tx) error {
-				_, err := tx.Exec(`SELECT outbox.cancel_task(2), outbox.cancel_task(4)`)
-				return err
-			})
-			db.gone(t)
-			db.wantText(t, c.history,
-				`SELECT string_agg(task_id || ' ' || attempt, ', ' ORDER BY task_id) FROM outbox.done_task`)
-			db.wantText(t, fmt.Sprint(c.canceled), `SELECT sum(tasks)
-				FROM (SELECT kind, tasks FROM outbox.counter UNION ALL SELECT kind, tasks FROM outbox.counter_log) c
-				WHERE kind = 'canceled'`)
-		})
-	}
-}
-
-// A task that is canceled while it runs is not in the history; its unique key, its place in the
-// order of its ordering key and its slot are free.
-func TestACanceledTaskLeavesNothingBehind(t *testing.T) {
-	needs.Long(t)
-	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			db := newDatabase(t)
-			begun := make(chan struct{}, 1)
-			reg := handlers.New()
-			each(reg, kind, func(ctx context.Context, task *outbox.Task[payload]) error {
-				if task.ID > 1 {
-					return nil
-				}
-				begun <- struct{}{}
-				<-ctx.Done()
-				return context.Cause(ctx)
-			}, handlers.Keep(time.Hour), handlers.MaxRunningTotal(1))
-			run(t, db, reg, fastPoll)
-			for n, want := range []outbox.Outcome{outbox.Created, outbox.Skipped, outbox.Created} {
-				if e := db.keyed(t, kind, n+1, outbox.Unique("k", outbox.UntilDone()), outbox.OrderedBy("o")); e.Outcome != want {
-					t.Errorf("Enqueue %d: %v", n+1, e)
-				}
-				switch n {
-				case 0:
-					<-begun
-				case 1:
-					db.cancel(t, 1, outbox.CancelRequested)
-					db.gone(t)
-				}
-			}
-			db.gone(t)
-			db.wantText(t, "3", `SELECT string_agg(payload ->> 'N', ' ') FROM outbox.done_task`)
-		})
-	}
+	db := newDatabase(t)
+	begun := make(chan struct{}, 5)
+	var calls atomic.Int32
+	reg := handlers.New()
+	handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+		if calls.Add(1) > 1 {
+			return nil
+		}
+		begun <- struct{}{}
+		<-ctx.Done()
+		return errAlways
+	}, handlers.Keep(time.Hour), handlers.MaxRunningTotal(1), retrySoon())
+	db.Do(t, `INSERT INTO outbox.task (task_type, unique_key, ordering_key) SELECT 'BATCH', n, n
+		FROM generate_series(1, 5) n`)
+	run(t, db, reg, fastPoll)
+	<-begun
+	db.Do(t, `SELECT outbox.cancel_task(2), outbox.cancel_task(4)`)
+	db.gone(t)
+	db.wantText(t, "1 1, 3 1, 5 1", `SELECT string_agg(task_id || ' ' || attempt, ', ' ORDER BY task_id) FROM outbox.done_task`)
+	db.wantText(t, "2", `SELECT sum(tasks) FROM (SELECT kind, tasks FROM outbox.counter UNION ALL
+		SELECT kind, tasks FROM outbox.counter_log) c WHERE kind = 'canceled'`)
 }

@@ -59,20 +59,6 @@ func TestRunOnceReturnsTheDatabasesError(t *testing.T) {
 	}
 }
 
-func TestRunOnceReturnsWhyNoTaskOfAKeyCanBePromoted(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	db.keep(t, `BEFORE UPDATE ON outbox.task`, `OLD.state = 'waiting'`)
-	db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key) VALUES ('TX', 'k')`)
-	r, err := relay.New(open(t, db.URL).DB, all(), relay.Config{Logger: discard()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.RunOnce(t.Context()); err == nil {
-		t.Error("a task that is due cannot be promoted, but RunOnce returned nil")
-	}
-}
-
 // RunOnce drains as Run does when its context ends, which is no error.
 func TestRunOnceReturnsNilWhenItsContextEnds(t *testing.T) {
 	t.Parallel()

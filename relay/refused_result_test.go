@@ -64,11 +64,8 @@ func TestRunOnceReturnsWhyAResultIsRefused(t *testing.T) {
 	db := newDatabase(t)
 	db.refuse(t, "TRIGGER refuse BEFORE INSERT", "outbox.dead_task", "42501")
 	db.Enqueue(t, "LEASED", 1)
-	r, err := relay.New(db.DB,
-		leased(func(context.Context,
-			*outbox.Task[payload]) error {
-			return handlers.Dead(errAlways)
-		}), relay.Config{DrainTimeout: time.Millisecond})
+	r, err := relay.New(db.DB, leased(func(context.Context, *outbox.Task[payload]) error { return handlers.Dead(errAlways) }),
+		relay.Config{DrainTimeout: time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,39 +4,21 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"net/url"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/relay"
 	"github.com/txoutbox/outbox/schema"
 )
-
-// asApp is the database for a role that may do all, and owns nothing.
-func asApp(t *testing.T, db *database) (app *database, role string) {
-	t.Helper()
-	role = "app_" + db.Text(t, `SELECT current_database()`)
-	db.Do(t, `CREATE ROLE `+role+` LOGIN PASSWORD 'p'; GRANT USAGE ON SCHEMA outbox TO `+role+`; GRANT ALL ON ALL TABLES IN SCHEMA outbox TO `+role+`;
-		GRANT ALL ON ALL SEQUENCES IN SCHEMA outbox TO `+role+`; GRANT ALL ON ALL FUNCTIONS IN SCHEMA outbox TO `+role+`;
-		GRANT ALL ON effect TO `+role)
-	t.Cleanup(func() { db.Do(t, `DROP OWNED BY `+role+`; DROP ROLE `+role) })
-	u, err := url.Parse(db.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	u.User = url.UserPassword(role, "p")
-	return direct(t, u.String(), "postgres"), role
-}
 
 // A hosting service's linter asks for row level security. Without policies it hides all rows from all
 // but the owner, so there seems to be no task, or no outbox.
 func TestARelayThatSeesNoRowsSaysSo(t *testing.T) {
 	t.Parallel()
-	db := adopt(t, pgtest.Database(t))
-	app, role := asApp(t, db)
+	db, app := role(t, "")
+	role := "app_of_" + db.Text(t, `SELECT current_database()`)
 	refused := func(table string) {
 		t.Helper()
 		r, err := relay.New(app.DB, all(), relay.Config{Logger: discard()})

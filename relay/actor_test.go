@@ -38,9 +38,7 @@ type result struct {
 func newActor(t *testing.T, db *database) *actor {
 	t.Helper()
 	conn, err := direct(t, db.URL).Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	a := &actor{conn: conn, place: "(0,0)"}
 	t.Cleanup(func() {
 		if a.tx != nil {
@@ -48,9 +46,7 @@ func newActor(t *testing.T, db *database) *actor {
 		}
 		conn.Close()
 	})
-	if err := conn.QueryRowContext(t.Context(), `SELECT pg_backend_pid()`).Scan(&a.pid); err != nil {
-		t.Fatal(err)
-	}
+	must(conn.QueryRowContext(t.Context(), `SELECT pg_backend_pid()`).Scan(&a.pid))
 	return a
 }
 

@@ -37,9 +37,7 @@ func runOnce(t *testing.T, db *database, config relay.Config) error {
 	t.Helper()
 	db.Enqueue(t, "TX", 1)
 	r, err := relay.New(db.DB, all(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	return r.RunOnce(t.Context())
 }
 
@@ -160,9 +158,7 @@ func TestAPromotedStandbyStopsNoRelayAndABaseBackupInStagingDoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	standby := pgtest.Standby(t, primary)
-	if err := standby.Promote(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(standby.Promote(t.Context()))
 	if err := runOnce(t, direct(t, standby.URL()), production); err != nil {
 		t.Errorf("the relay after a failover: %v", err)
 	}
@@ -183,9 +179,7 @@ func TestPgUpgradeStopsNoRelay(t *testing.T) {
 	}
 	db := direct(t, old.URL())
 	db.Do(t, `CREATE TABLE effect (task_id bigint, attempt int)`)
-	if err := runOnce(t, db, relay.Config{}); err != nil {
-		t.Fatal(err)
-	}
+	must(runOnce(t, db, relay.Config{}))
 	id := db.Text(t, `SELECT database_id FROM outbox.identity`)
 	// the upgrade is to the same version
 	db.Do(t, `UPDATE outbox.origin SET server_version = server_version - 1; UPDATE outbox.origin SET row_xid = xmin`)

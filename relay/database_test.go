@@ -31,27 +31,21 @@ func (db *database) wantText(t testing.TB, want, query string, args ...any) {
 func (db *database) begin(t testing.TB) *sql.Tx {
 	t.Helper()
 	tx, err := db.Begin()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	return tx
 }
 
 // inTx does f in a transaction that commits.
 func (db *database) inTx(t testing.TB, f func(tx *sql.Tx) error) {
 	t.Helper()
-	if err := outbox.InTx(context.Background(), db.DB, f); err != nil {
-		t.Fatal(err)
-	}
+	must(outbox.InTx(context.Background(), db.DB, f))
 }
 
 // through is a pool of connections to the database that wrap changes. They are lib/pq's.
 func (db *database) through(t testing.TB, wrap func(driver.Connector) driver.Connector) *database {
 	t.Helper()
 	connector, err := pq.NewConnector(db.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	pool := sql.OpenDB(wrap(connector))
 	t.Cleanup(func() { pool.Close() })
 	return &database{&relaytest.Database{DB: pool, URL: db.URL}}

@@ -63,9 +63,7 @@ func TestOnDeadIsCalledOnceForEachDeadLetter(t *testing.T) {
 			got = append(got, fmt.Sprint(d.TaskID, d.Key, d.Type, d.Attempt, d.MaxAttempts, d.Reason, d.Error))
 		}
 		letters, _, err := relaytest.Admin(t, db.DB).DeadLetters(t.Context(), admin.Filter{}, admin.Page{Limit: 1000})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(err)
 		for _, d := range letters {
 			want = append(want, fmt.Sprint(d.TaskID, d.Key, d.Type, d.Attempt, d.MaxAttempts, d.Reason, d.LastError))
 		}

@@ -141,9 +141,7 @@ func TestANoteThatPostgreSQLRefusesHoldsUpItsTaskOnly(t *testing.T) {
 		someToken, liveRelay)
 	db.keep(t, `BEFORE DELETE ON outbox.running`, `OLD.task_id = 1`)
 	r, err := relay.New(db.DB, all(), relay.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	l := newLoops(r, "")
 	defer l.Close()
 	l.Note(1, 3, someToken)

@@ -83,13 +83,9 @@ func TestALostBatchIsKnownByEachOfItsTasks(t *testing.T) {
 			lost := db.begin(t)
 			defer lost.Rollback()
 			var xid string
-			if err := lost.QueryRow(`SELECT (pg_current_xact_id()::text::bigint + $1)::text`, c.ahead).Scan(&xid); err != nil {
-				t.Fatal(err)
-			}
+			must(lost.QueryRow(`SELECT (pg_current_xact_id()::text::bigint + $1)::text`, c.ahead).Scan(&xid))
 			if c.end != nil {
-				if err := c.end(lost); err != nil {
-					t.Fatal(err)
-				}
+				must(c.end(lost))
 			}
 			db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id, task_ids, first_id, last_id, xid)
 				SELECT ids[1], gen_random_uuid(), $1, ids, ids[1], ids[3], $2::text::xid8
@@ -122,9 +118,7 @@ func TestALostBatchIsKnownAlthoughItsFirstTaskIsGone(t *testing.T) {
 				'3')`, deadRelay)
 			reg, calls := batches(4)
 			r, err := relay.New(db.DB, reg, relay.Config{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(err)
 			l := newLoops(r, "")
 			defer l.Close()
 			db.Do(t, c.statement)

@@ -48,9 +48,7 @@ func TestKeptTypesHaveAHistoryOfWhatIsFinished(t *testing.T) {
 		for _, k := range kept {
 			full, err := client.Task(t.Context(), k.TaskID)
 			secrets, errSecrets := client.Secrets(t.Context(), k.TaskID)
-			if err := errors.Join(err, errSecrets); err != nil {
-				t.Fatal(err)
-			}
+			must(errors.Join(err, errSecrets))
 			wantError, wantHeaders, wantPayload := "", `{"trace": "x'\\y"}`, `{"N": 1, "text": "it's \\ \"so\""}`
 			if k.Type == "DISCARD" {
 				wantError = "discard: " + boom.Error()

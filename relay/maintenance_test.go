@@ -120,9 +120,7 @@ func TestMaintenanceActsOnRowsAsTheyAre(t *testing.T) {
 				db.Do(t, statement)
 				before := db.Text(t, rows)
 				open()
-				if err := <-ended; err != nil {
-					t.Fatal(err)
-				}
+				must(<-ended)
 				if after := db.Text(t, rows); (after == before) == (change == "nothing changes") {
 					t.Errorf("the rows were %s and are %s", before, after)
 				}

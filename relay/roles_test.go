@@ -23,9 +23,7 @@ func TestARelayNeedsNoMoreThanTheRoleOfWorkers(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
 	owner := adopt(t, pgtest.Local(t, nil).URL()) // whose roles meet no others
-	if err := schema.GrantRoles(t.Context(), owner.DB); err != nil {
-		t.Fatal(err)
-	}
+	must(schema.GrantRoles(t.Context(), owner.DB))
 	owner.Do(t, `CREATE ROLE relay_app LOGIN PASSWORD 'of the test' IN ROLE outbox_worker;
 		CREATE ROLE web_app LOGIN PASSWORD 'of the test' IN ROLE outbox_enqueuer`)
 	pool := func(role string) *database { return open(t, as(t, owner.URL, role, "of the test")) }

@@ -37,9 +37,7 @@ func TestAPoolWithoutAValidPasswordIsAnOutage(t *testing.T) {
 		}},
 		"pgx_rotated": {nil, func(ask ask) *sql.DB {
 			config, err := pgx.ParseConfig(as(t, db.URL, "pgx_rotated", ""))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(err)
 			return stdlib.OpenDB(*config, stdlib.OptionBeforeConnect(func(_ context.Context, c *pgx.ConnConfig) (err error) {
 				c.Password, err = ask()
 				return err

@@ -29,9 +29,7 @@ func TestRunNowStartsATaskBeforeItsTime(t *testing.T) {
 			if err != nil || !found {
 				t.Fatalf("task %d: %v, %v", id, found, err)
 			}
-			if err := tx.Commit(); err != nil {
-				t.Fatal(err)
-			}
+			must(tx.Commit())
 			db.becomes(t, 20*time.Second, 1, "the task is done", `SELECT count(*) FROM effect WHERE task_id = $1`, id)
 		}
 		db.Emptied(t, 10*time.Second)

@@ -68,9 +68,7 @@ func commitsWait(t *testing.T, db *database) {
 	db.Do(t, `CREATE TABLE waits (n int)`)
 	set("away")
 	conn, err := db.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	stop, ended := make(chan struct{}), make(chan error, 1)
 	go func() { // commits wait once the checkpointer has read the setting
 		for err := error(nil); ; {

@@ -24,10 +24,8 @@ func testNothingIsTakenOverEarly(t *testing.T) {
 	run(t, db, leased(leasedEffect), relay.Config{PollInterval: 100 * time.Millisecond})
 	db.Emptied(t, 30*time.Second)
 	var first, last float64
-	if err := db.QueryRow(`SELECT min(d), max(d) FROM (SELECT extract(epoch FROM at - started_at) AS d
-		FROM effect, outbox.relay WHERE pid <> 1) s`).Scan(&first, &last); err != nil {
-		t.Fatal(err)
-	}
+	must(db.QueryRow(`SELECT min(d), max(d) FROM (SELECT extract(epoch FROM at - started_at) AS d
+		FROM effect, outbox.relay WHERE pid <> 1) s`).Scan(&first, &last))
 	if first < 9.95 || relaytest.Timing && last > 15 {
 		t.Errorf("the tasks of a dead relay ran %.2f s and %.2f s after the first heartbeat, want 10 s to 15 s", first, last)
 	}

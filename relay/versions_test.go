@@ -35,9 +35,7 @@ func TestARelayStartsBesideANewerSchemaThatAllowsIt(t *testing.T) {
 	db.Do(t, `INSERT INTO outbox.migration (version, oldest_version) VALUES ($1, $2)`, schema.Version()+3,
 		schema.Version()+1)
 	r, err := relay.New(db.DB, all(), relay.Config{Logger: discard()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	if err := r.Run(t.Context()); !errors.Is(err, schema.ErrNewer) ||
 		!strings.Contains(err.Error(), fmt.Sprintf("needs code that knows version %d", schema.Version()+1)) {
 		t.Errorf("got %v, want ErrNewer with the version that is needed", err)
@@ -68,21 +66,15 @@ func TestPgBouncerInStatementModeIsRefusedWithASentence(t *testing.T) {
 	needs.Program(t, "pgbouncer", "pgbouncer")
 	address := relaytest.Migrated(t)
 	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	pooler, err := pgbouncer.Start(t.Context(), u, pgbouncer.Mode("statement"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	defer pooler.Close()
 	for driver, parameter := range map[string]string{"postgres": "binary_parameters=yes",
 		"pgx": "default_query_exec_mode=exec"} {
 		db := direct(t, pooler.URL(u).String()+"&"+parameter, driver)
 		r, err := relay.New(db.DB, all(), relay.Config{Logger: discard()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(err)
 		_, ofDoctor := doctor.Check(t.Context(), db.DB)
 		for call, err := range map[string]error{
 			"Run": r.Run(t.Context()), "RunOnce": r.RunOnce(t.Context()), "doctor": ofDoctor,

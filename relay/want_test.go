@@ -49,9 +49,7 @@ func withPort(t testing.TB, dsn, port string) string {
 func withURL(t testing.TB, dsn string, change func(u *url.URL)) string {
 	t.Helper()
 	u, err := url.Parse(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	change(u)
 	return u.String()
 }
@@ -78,9 +76,7 @@ func holding(t testing.TB, db *database, level sql.IsolationLevel, end func(*sql
 	args ...any) func() {
 	t.Helper()
 	tx, err := db.BeginTx(context.Background(), &sql.TxOptions{Isolation: level})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	t.Cleanup(func() { _ = tx.Rollback() })
 	if _, err := tx.Exec(statements, args...); err != nil {
 		t.Fatal(err)

@@ -34,9 +34,7 @@ func TestTimesOfDayWhereClocksChange(t *testing.T) {
 		zone, err1 := time.LoadLocation(c.zone)
 		plain, err2 := cron.ParseStandard(c.spec)
 		day, err3 := time.Parse(time.DateOnly, c.day)
-		if err := errors.Join(err1, err2, err3); err != nil {
-			t.Fatal(err)
-		}
+		must(errors.Join(err1, err2, err3))
 		day = time.Date(day.Year(), day.Month(), day.Day(), 0, 0, 0, 0, zone)
 		var fires []string
 		at := relay.InZone(zone, plain).Next(day.Add(-time.Microsecond).UTC())
@@ -55,14 +53,10 @@ func TestATimeOfDayInAZoneIsTheSameFromAnyTimeBefore(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"America/New_York", "Europe/Berlin", "Australia/Lord_Howe", "America/Santiago"} {
 		zone, err := time.LoadLocation(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(err)
 		for _, spec := range []string{"30 1 * * *", "15 2 * * *", "0 0 * * *"} {
 			plain, err := cron.ParseStandard(spec)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(err)
 			timing, n := relay.InZone(zone, plain), 0
 			var next time.Time
 			for at := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC); at.Year() < 2027; at = at.Add(10 * time.Minute) {

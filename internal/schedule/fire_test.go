@@ -34,9 +34,7 @@ func TestMissedFiringsAreMadeUpForOnceOrAll(t *testing.T) {
 	admin := relaytest.Admin(t, db.DB)
 	both := func(do func(context.Context, string) error) {
 		for _, name := range []string{"all", "once"} {
-			if err := do(t.Context(), name); err != nil {
-				t.Fatal(err)
-			}
+			relaytest.Must(do(t.Context(), name))
 		}
 	}
 	for i, c := range []struct {

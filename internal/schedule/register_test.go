@@ -48,9 +48,7 @@ func start(t *testing.T, db *relaytest.Database, schedules ...schedule.Schedule)
 
 func (p *process) pass(t *testing.T) {
 	t.Helper()
-	if err := p.Once(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(p.Once(t.Context()))
 }
 
 // passes are two: one sees what became of the schedule, the next one mends it.

@@ -39,9 +39,7 @@ func newRelay(t *testing.T, db *relaytest.Database, shared ...upkeep.SharedJob) 
 		pool.Close()
 	})
 	for range 5 {
-		if err := r.Beat(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		relaytest.Must(r.Beat(t.Context()))
 		r.now = r.now.Add(upkeep.Interval)
 	}
 	return r
@@ -118,9 +116,7 @@ func TestADeadRelayIsLoggedOnceAndListedForAnHour(t *testing.T) {
 
 	// A heartbeat ends the takeover of its own relay.
 	db.Do(t, `UPDATE outbox.relay SET taken_over_at = now()`)
-	if err := first.Beat(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(first.Beat(t.Context()))
 	is(t, db, "1", `SELECT count(*) FROM outbox.relay WHERE taken_over_at IS NULL`)
 }
 
@@ -174,15 +170,11 @@ func TestOneRelayOfManyDoesASharedJobWhenItIsDue(t *testing.T) {
 	if err == nil {
 		_, err = locker.Exec(`SELECT FROM outbox.maintenance WHERE job = 'locked' FOR UPDATE`)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(err)
 	pass()
 	is(t, db, "works", `SELECT string_agg(job, ' ' ORDER BY job) FROM done`)
 	is(t, db, "10 60", `SELECT string_agg(ceil(extract(epoch FROM due_at - now()) / 10)::int || '0', ' ' ORDER BY job) FROM outbox.maintenance WHERE job NOT IN ('locked', 'newer')`)
-	if err := locker.Rollback(); err != nil {
-		t.Fatal(err)
-	}
+	relaytest.Must(locker.Rollback())
 	pass()
 	is(t, db, "locked works", `SELECT string_agg(job, ' ' ORDER BY job) FROM done`)
 	db.Do(t, `UPDATE outbox.maintenance SET due_at = now() WHERE job = 'works'`)

@@ -19,56 +19,49 @@ import (
 // is dropped if the task goes on. In another transaction the Enqueue is skipped.
 func TestAKeyThatIsKeptUntilDoneHasOneTaskAfterEveryResultOfAHandlerThatEnqueuesIt(t *testing.T) {
 	t.Parallel()
-	results := map[string]func(id int64) error{
-		"nil":      func(int64) error { return nil },
-		"error":    func(int64) error { return errors.New("boom") },
-		"Snooze":   func(int64) error { return handlers.Snooze(time.Hour) },
-		"RunAgain": func(int64) error { return handlers.RunAgain(time.Hour) },
-	}
-	inPart := func(id int64) error { return handlers.BatchError{id: errors.New("boom")} } // what the call wrote is kept
+	boom := errors.New("boom")
 	for _, kind := range []string{"tx", "batch", "complete", "leased"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			db, reg, unique := newDatabase(t), handlers.New(), outbox.Unique("k", outbox.UntilDone())
-			wantOutcome := outbox.Created
-			if kind == "leased" {
-				wantOutcome = outbox.Skipped
+			results := map[string]error{"nil": nil, "error": boom, "Snooze": handlers.Snooze(time.Hour),
+				"RunAgain": handlers.RunAgain(time.Hour)}
+			wantOutcome, follows := outbox.Created, "follows"
+			switch kind {
+			case "leased":
+				wantOutcome, follows = outbox.Skipped, ""
+			case "batch":
+				results["error in part"] = nil // what the call wrote is kept
 			}
+			db, reg, unique := newDatabase(t), handlers.New(), outbox.Unique("k", outbox.UntilDone())
 			var runs atomic.Int32
 			first := map[string]outbox.Enqueued{}
-			add := func(name string, result func(id int64) error) {
-				typ := outbox.NewTaskType[payload](name)
-				relaytest.Register(reg,
-					kind, name, 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-						runs.Add(1)
-						var got outbox.Enqueued
-						var err error
-						if tx != nil {
-							got, err = typ.Enqueue(ctx, tx, payload{N: 1}, unique, outbox.After(time.Hour))
-						} else {
-							got = db.keyed(t, name, 1, unique, outbox.After(time.Hour))
-						}
-						if err != nil || got.Outcome != wantOutcome {
-							t.Errorf("%s: the handler's Enqueue: %v, %v; want %v", name, got, err, wantOutcome)
-						}
-						return result(tasks[0].ID)
-					}, handlers.Backoff(constant(time.Hour)))
-				first[name] = db.keyed(t, name, 0, unique)
-			}
 			for name, result := range results {
-				add(name, result)
-			}
-			if kind == "batch" {
-				add("error in part", inPart)
+				typ := outbox.NewTaskType[payload](name)
+				handle := func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) (err error) {
+					runs.Add(1)
+					var got outbox.Enqueued
+					if tx != nil {
+						got, err = typ.Enqueue(ctx, tx, payload{N: 1}, unique, outbox.After(time.Hour))
+					} else {
+						got = db.keyed(t, name, 1, unique, outbox.After(time.Hour))
+					}
+					if err != nil || got.Outcome != wantOutcome {
+						t.Errorf("%s: the handler's Enqueue: %v, %v; want %v", name, got, err, wantOutcome)
+					}
+					if name == "error in part" {
+						return handlers.BatchError{tasks[0].ID: boom}
+					}
+					return result
+				}
+				relaytest.Register(reg, kind, name, 10, handle, handlers.Backoff(constant(time.Hour)))
+				first[name] = db.keyed(t, name, 0, unique)
 			}
 			for run := 1; run <= 2; run++ {
 				once(t, db, reg, relay.Config{})
 				for name, task := range first {
 					want := fmt.Sprintf("%d scheduled", task.TaskID)
 					if name == "nil" {
-						if want = "follows"; kind == "leased" {
-							want = ""
-						}
+						want = follows
 					}
 					db.wantText(t, want, `SELECT string_agg(CASE payload->>'N'
 						WHEN '1' THEN 'follows' ELSE task_id || ' ' || state END, ', ' ORDER BY task_id)

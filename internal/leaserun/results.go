@@ -3,14 +3,12 @@ package leaserun
 import (
 	"errors"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/decide"
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
-	"github.com/txoutbox/outbox/internal/report"
 	"github.com/txoutbox/outbox/internal/store"
 )
 
@@ -33,26 +31,22 @@ func (r *Result) Ordered() bool { return r.end.Row.Ordered() }
 // results wait to be written. While one group of them is being written the next one gathers: group
 // commit without a timer.
 type results struct {
-	starting   atomic.Int64 // runs that are about to begin
 	pending    sync.Mutex
 	waiting    []*Result
 	writers    int
 	writing    sync.WaitGroup
 	writeSlots chan struct{} // of results that are written one by one
-	enough     chan struct{} // there is no reason to wait for more before a group is written
 }
 
 const (
-	ResultWriters     = 1                // groups that are written at once
-	resultGroup       = 256              // results are enough for one; more belong to it if they are there
-	resultWait        = time.Millisecond // for more, while runs are about to begin: most are short, or end later than that
-	singleWrites      = 4                // results that are, after their group was refused
-	maxDefiniteErrors = 3                // how often a result that PostgreSQL refuses is tried, each time by itself
-	stuckAfter        = 3                // tries of one result by itself
+	ResultWriters     = 1 // groups that are written at once
+	singleWrites      = 4 // results that are, after their group was refused
+	maxDefiniteErrors = 3 // how often a result that PostgreSQL refuses is tried, each time by itself
+	stuckAfter        = 3 // tries of one result by itself
 )
 
 func newResults() *results {
-	return &results{writeSlots: make(chan struct{}, singleWrites), enough: make(chan struct{}, 1)}
+	return &results{writeSlots: make(chan struct{}, singleWrites)}
 }
 
 // finish hands a result on. Its run is told when it is committed, when the lease proved to be lost, or
@@ -66,9 +60,6 @@ func (l *Leases) finish(r *Result) {
 	l.results.pending.Lock()
 	defer l.results.pending.Unlock()
 	l.results.waiting = append(l.results.waiting, r)
-	if len(l.results.waiting) >= resultGroup || l.results.starting.Load() == 0 {
-		report.Poke(l.results.enough)
-	}
 	if l.results.writers < ResultWriters {
 		l.results.writers++
 		l.results.writing.Go(l.writeWaiting)
@@ -78,7 +69,6 @@ func (l *Leases) finish(r *Result) {
 // writeWaiting writes groups until nothing waits.
 func (l *Leases) writeWaiting() {
 	for {
-		l.gather()
 		l.results.pending.Lock()
 		group := l.results.waiting
 		l.results.waiting = nil
@@ -89,22 +79,6 @@ func (l *Leases) writeWaiting() {
 		}
 		l.results.pending.Unlock()
 		l.writeGroup(group, nil)
-	}
-}
-
-// gather waits for a group that is worth a commit, while there may be more in a moment.
-func (l *Leases) gather() {
-	l.results.pending.Lock()
-	n := len(l.results.waiting)
-	l.results.pending.Unlock()
-	if n == 0 || n >= resultGroup || l.results.starting.Load() == 0 {
-		return
-	}
-	timer := time.NewTimer(resultWait)
-	defer timer.Stop()
-	select {
-	case <-l.results.enough:
-	case <-timer.C:
 	}
 }
 

@@ -38,7 +38,6 @@ type Run struct {
 func (x *Run) begin() {
 	l, one := x.leases, &x.lease
 	h, t := one.h, one.row
-	l.results.starting.Add(-1)
 	x.watch = l.Report.Watch(h, []*store.Row{t}, x.claim.Ended)
 	if t.Attempt > t.Max {
 		x.end(decide.Exhausted(t))
@@ -151,7 +150,6 @@ func (x *Run) ended() {
 
 // Start starts the handlers of what one claim took.
 func (l *Leases) Start(runs []*Run) {
-	l.results.starting.Add(int64(len(runs)))
 	var suspects []*Run
 	for _, x := range runs {
 		if x.lease.row.LostBy != "" {
@@ -214,7 +212,6 @@ func (l *Leases) countSuspects(ids []int64, token string) (counted map[int64]boo
 // endBefore ends a run whose handler is not called.
 func (x *Run) endBefore(v decide.Verdict) {
 	l := x.leases
-	l.results.starting.Add(-1)
 	x.watch = l.Report.Watch(x.lease.h, []*store.Row{x.lease.row}, x.claim.Ended)
 	x.end(v)
 }

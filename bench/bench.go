@@ -24,12 +24,10 @@ type bench struct {
 // benchCase is one case. Its sides take turns in each round; or run does all that there is to do.
 type benchCase struct {
 	name, title string
-	budget      int // seconds of a quick run on two cores that nobody else uses
+	rounds      int // at most; 0: as many as the plan has
 	sides       func(p plan) []side
 	turn        func(ctx context.Context, b *bench, t turn) error
 	run         func(ctx context.Context, b *bench) error
-	says        string   // and does not say, for the report
-	metrics     []string // the columns of its table
 }
 
 // turn is that of one side in one round.
@@ -48,7 +46,11 @@ func (c benchCase) measure(ctx context.Context, b *bench) error {
 	if c.run != nil {
 		return c.run(ctx, b)
 	}
-	for round := range b.plan.rounds {
+	rounds := b.plan.rounds
+	if c.rounds > 0 {
+		rounds = min(rounds, c.rounds)
+	}
+	for round := range rounds {
 		for _, s := range c.sides(b.plan) {
 			if err := c.turn(ctx, b, turn{s, c.name, round}); err != nil {
 				return fmt.Errorf("%s: %w", s.name, err)

@@ -17,10 +17,6 @@ const (
 	mFirstSecond = "first second, tasks/s"
 	mSlowest     = "slowest window of 5 s, tasks/s"
 	mCPU         = "client CPU, µs/task"
-	mAllocs      = "allocations/task"
-	mAllocBytes  = "allocated bytes/task"
-	mDead        = "dead tuples left"
-	mSize        = "size afterwards, MB"
 )
 
 const windowLength = 5 * time.Second
@@ -43,17 +39,15 @@ func burn(limit func(plan) time.Duration) func(context.Context, *bench, turn) er
 		if err != nil {
 			return err
 		}
-		cpu, mallocs, bytes := perTask(w.before, w.after, w.done)
+		cpu := perTask(w.before, w.after, w.done)
 		rate := float64(w.done) / w.elapsed.Seconds()
 		b.add(t, mRate, rate)
 		b.add(t, mFirstSecond, w.progress.Windows(min(time.Second, w.elapsed), 0, w.elapsed)[0])
 		b.add(t, mSlowest, slices.Min(w.progress.Windows(windowLength, 0, w.elapsed)))
 		b.add(t, mCPU, cpu)
-		b.add(t, mAllocs, mallocs)
-		b.add(t, mAllocBytes, bytes)
-		b.say("  %-34s round %d: %9.0f tasks/s (%d of %d in %.2f s, %.1f µs CPU, %.0f allocations a task)",
-			t.name, t.round+1, rate, w.done, t.tasks, w.elapsed.Seconds(), cpu, mallocs)
-		return b.leftovers(ctx, t, d)
+		b.say("  %-34s round %d: %9.0f tasks/s (%d of %d in %.2f s, %.1f µs CPU a task)",
+			t.name, t.round+1, rate, w.done, t.tasks, w.elapsed.Seconds(), cpu)
+		return nil
 	}
 }
 
@@ -62,7 +56,7 @@ type worked struct {
 	progress      *measure.Progress
 	done          int
 	elapsed       time.Duration
-	before, after usage
+	before, after Usage
 }
 
 // workOff starts a side and stops it at the end of its turn.
@@ -118,16 +112,4 @@ func follow(ctx context.Context, p *measure.Progress, s side, d *database, limit
 		}
 		pause(ctx, 2*time.Millisecond)
 	}
-}
-
-const leftoversSQL = `/* bench: leftovers */
-SELECT COALESCE(sum(n_dead_tup), 0), pg_database_size(current_database()) / 1e6 FROM pg_stat_user_tables`
-
-// leftovers are the dead tuples and the size that a turn leaves, beside autovacuum.
-func (b *bench) leftovers(ctx context.Context, t turn, d *database) error {
-	var dead, size float64
-	err := d.QueryRowContext(ctx, leftoversSQL).Scan(&dead, &size)
-	b.add(t, mDead, dead)
-	b.add(t, mSize, size)
-	return err
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"time"
 
 	"github.com/txoutbox/outbox/bench/raw"
@@ -37,14 +36,8 @@ var (
 )
 
 var burndownCase = benchCase{
-	name: caseBurndown, budget: 54, title: "burn-down of 200,000 tasks that do nothing",
+	name: caseBurndown, title: "burn-down of 200,000 tasks that do nothing",
 	sides: burndownSides, turn: burn(func(p plan) time.Duration { return p.burn }),
-	says: `How fast a backlog is worked off when the handlers do nothing: the cost of the queue itself. It does
-not say what an app will reach whose handlers do something. The raw limit claims and deletes the
-same rows by prepared statements in the same batches, in a transaction as a handler needs it; for
-leases it is an UPDATE and a DELETE, each committed. watermill-sql has one subscriber, as its claims
-exclude each other.`,
-	metrics: []string{mRate, mFirstSecond, mSlowest, mCPU, mAllocs, mAllocBytes, mDead, mSize},
 }
 
 func burndownSides(p plan) []side {
@@ -69,17 +62,8 @@ const (
 )
 
 var largeCase = benchCase{
-	name: caseLarge, budget: 34, title: "burn-down of 1,000,000 tasks that do nothing, in windows of 5 s",
-	run: func(ctx context.Context, b *bench) error { // two rounds of a quick run are enough for windows of seconds
-		few := *b
-		few.plan.rounds = min(b.plan.rounds, 2)
-		return benchCase{name: caseLarge,
-			sides: largeSides, turn: burn(func(p plan) time.Duration { return p.long })}.measure(ctx, &few)
-	},
-	says: `Whether the rate holds until nothing is left: dead index entries pile up at the head of the queue
-faster than vacuum takes them away. The raw claims start at the head each time, so they show what
-that costs; its first second is what a claim costs before.`,
-	metrics: []string{mRate, mFirstSecond, mSlowest, mCPU, mDead, mSize},
+	name: caseLarge, title: "burn-down of 1,000,000 tasks that do nothing, in windows of 5 s",
+	rounds: 2, sides: largeSides, turn: burn(func(p plan) time.Duration { return p.long }),
 }
 
 func largeSides(p plan) []side {

@@ -23,19 +23,10 @@ const (
 	sidePrepared   = "raw: prepared INSERT"
 	sideEnqueuePgx = "outbox Enqueue, on pgx"
 	sidePreparePgx = "raw: prepared INSERT, on pgx"
-	mRelayMeantime = "tasks/s of the relay meanwhile"
 )
 
 var enqueueCase = benchCase{
-	name: caseEnqueue, budget: 50, title: "one task a transaction, from 8 connections, while a relay is busy", run: enqueueing,
-	says: `BEGIN, one task, COMMIT, from 8 connections of this process, while a relay in another process works
-off tasks of another type with four workers of a Leased handler, whose calls take 2 ms. The bare
-INSERT goes into a table with the same columns, checks and indexes, and no trigger, through the same
-driver, beside the same relay; the raw one is prepared, which saves a round trip and the planning,
-as pgx does by itself. River is on pgx, which prepares its statements, with a client beside it whose
-four workers take 2 ms as well. It does not say what Enqueue adds to a transaction that does more
-than that: less.`,
-	metrics: []string{mSpeed, mRelayMeantime},
+	name: caseEnqueue, title: "one task a transaction, from 8 connections, while a relay is busy", run: enqueueing,
 }
 
 // busyBacklog is the tasks that the busy relay works off meanwhile.
@@ -51,7 +42,7 @@ func enqueueing(ctx context.Context, b *bench) error {
 	set.Workers = 4
 	worker := ChildSettings{River: &set, Set: relaySettings{Pause: work}}
 	for round := range b.plan.rounds {
-		err := b.beside(ctx, ours, relay, func(d *database, busy *process) error {
+		err := b.beside(ctx, ours, relay, func(d *database) error {
 			compared := []side{{name: sideEnqueue, open: oursClient}, {name: sideBare, open: bareClient}}
 			held := []side{{name: sideHeld, open: oursClient}, {name: sideBareHeld, open: bareClient}}
 			if round%2 == 1 {
@@ -60,7 +51,7 @@ func enqueueing(ctx context.Context, b *bench) error {
 			}
 			compared = append(compared, side{name: sidePrepared, open: preparedClient},
 				side{name: sideEnqueuePgx, open: onPgx(oursClient)}, side{name: sidePreparePgx, open: onPgx(preparedClient)})
-			if err := b.hammer(ctx, round, d, busy, compared); err != nil {
+			if err := b.hammer(ctx, round, d, compared); err != nil {
 				return err
 			}
 			release, err := hold(ctx, d.DB)
@@ -68,13 +59,13 @@ func enqueueing(ctx context.Context, b *bench) error {
 				return err
 			}
 			defer release()
-			return b.hammer(ctx, round, d, busy, held)
+			return b.hammer(ctx, round, d, held)
 		})
 		if err != nil {
 			return err
 		}
-		err = b.beside(ctx, riverSide("", busyBacklog, river.Settings{}), worker, func(d *database, busy *process) error {
-			return b.hammer(ctx, round, d, busy, []side{{name: sideRiverTx, open: riverClient}})
+		err = b.beside(ctx, riverSide("", busyBacklog, river.Settings{}), worker, func(d *database) error {
+			return b.hammer(ctx, round, d, []side{{name: sideRiverTx, open: riverClient}})
 		})
 		if err != nil {
 			return err
@@ -85,7 +76,7 @@ func enqueueing(ctx context.Context, b *bench) error {
 
 // beside calls do with a database of the side's on which a child works.
 func (b *bench) beside(ctx context.Context, s side, set ChildSettings,
-	do func(d *database, busy *process) error) error {
+	do func(d *database) error) error {
 	d, err := b.server.fresh(ctx, s)
 	if err != nil {
 		return err
@@ -98,20 +89,20 @@ func (b *bench) beside(ctx context.Context, s side, set ChildSettings,
 		return err
 	}
 	defer busy.stop()
-	return do(d, busy)
+	return do(d)
 }
 
 // hammer lets each of the sides go on for the plan's time, after a tenth of it that does not count.
-func (b *bench) hammer(ctx context.Context, round int, d *database, busy *process, sides []side) error {
+func (b *bench) hammer(ctx context.Context, round int, d *database, sides []side) error {
 	for _, s := range sides {
-		if err := b.hammerSide(ctx, turn{s, caseEnqueue, round}, d, busy); err != nil {
+		if err := b.hammerSide(ctx, turn{s, caseEnqueue, round}, d); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
 	}
 	return nil
 }
 
-func (b *bench) hammerSide(ctx context.Context, t turn, d *database, busy *process) error {
+func (b *bench) hammerSide(ctx context.Context, t turn, d *database) error {
 	c, err := t.open(ctx, d)
 	if err != nil {
 		return err
@@ -120,22 +111,13 @@ func (b *bench) hammerSide(ctx context.Context, t turn, d *database, busy *proce
 	if _, err := repeat(ctx, enqueuers, b.plan.enqueue/10, 0, c.one); err != nil {
 		return err
 	}
-	before, err := busy.used(ctx)
-	if err != nil {
-		return err
-	}
 	began := time.Now()
 	n, err := repeat(ctx, enqueuers, b.plan.enqueue, 0, c.one)
 	if err != nil {
 		return err
 	}
-	rate := float64(n) / time.Since(began).Seconds()
-	after, err := busy.used(ctx)
-	meantime := float64(after.Done-before.Done) / time.Since(began).Seconds()
-	b.add(t, mSpeed, rate)
-	b.add(t, mRelayMeantime, meantime)
-	b.say("  %-40s round %d: %7.0f transactions/s (the relay: %.0f tasks/s)", t.name, t.round+1, rate, meantime)
-	return err
+	b.add(t, mSpeed, float64(n)/time.Since(began).Seconds())
+	return nil
 }
 
 // hold opens a REPEATABLE READ transaction that has a snapshot, so that vacuum removes nothing that

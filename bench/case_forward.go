@@ -26,22 +26,14 @@ const (
 	sideBareNATS       = "nats.go from memory to JetStream"
 	sideForwardKafka   = "outbox to Kafka"
 	sideForwarderKafka = "watermill's Forwarder to Kafka"
-	sideBareKafka      = "franz-go from memory to Kafka"
 	forwardBatch       = 1000
 	forwardWorkers     = 4
-	mForwarded         = "events/s"
 	natsScheme         = "nats://"
 )
 
 var forwardCase = benchCase{
-	name: caseForward, budget: 30, title: "events from committed rows to the broker's acknowledgement",
-	sides: forwardSides, turn: forwardTurn,
-	says: `A backlog of events is published: ours by a relay with four workers and batches of 1,000, watermill
-by its Forwarder from its PostgreSQL queue, with batches of 1,000 and one subscriber, and the bare
-client from memory, with the same headers and up to 1,000 in flight. JetStream is one server with
-files, Kafka is franz-go's kfake in memory; both are in this process and share its cores. It does
-not say what a network to the broker costs: round trips, of which ours and the bare client have few.`,
-	metrics: []string{mForwarded, mCPU, mAllocs},
+	name: caseForward, title: "events from committed rows to the broker's acknowledgement",
+	sides: forwardSides, turn: burn(func(p plan) time.Duration { return p.short }),
 }
 
 // forwarding publishes what a database has to a broker until stop.
@@ -51,12 +43,11 @@ func forwardSides(p plan) []side {
 	n := p.backlog
 	var all []side
 	for _, to := range []struct {
-		ours, watermill, bare string
-		start                 func(context.Context) (string, func(), error)
+		ours, watermill string
+		start           func(context.Context) (string, func(), error)
 	}{
-		{sideForwardNATS, sideForwarderNATS, sideBareNATS, broker.NATS},
-		{sideForwardKafka, sideForwarderKafka,
-			sideBareKafka, func(context.Context) (string, func(), error) { return broker.Kafka() }},
+		{sideForwardNATS, sideForwarderNATS, broker.NATS},
+		{sideForwardKafka, sideForwarderKafka, broker.Kafka},
 	} {
 		on := func(s side, run forwarding) side {
 			s.start = func(ctx context.Context, url string, done func(int)) (func() error, error) {
@@ -81,31 +72,29 @@ func forwardSides(p plan) []side {
 			}
 			return watermill.FillForwarder(ctx, d.DB, n, broker.Subject, payload)
 		}
-		all = append(all, on(oursSide(to.ours, n, relaySettings{}), forwardOurs), on(forwarder, watermill.Forward),
-			bareForward(on, to.bare, n))
+		all = append(all, on(oursSide(to.ours, n, relaySettings{}), forwardOurs), on(forwarder, watermill.Forward))
+		if to.ours == sideForwardNATS {
+			all = append(all, on(bareForward(n)))
+		}
 	}
 	return all
 }
 
-// bareForward publishes from memory.
-func bareForward(on func(side, forwarding) side, name string, n int) side {
-	s := oursSide(name, 0, relaySettings{})
+// bareForward publishes n events from memory to JetStream.
+func bareForward(n int) (side, forwarding) {
+	s := oursSide(sideBareNATS, 0, relaySettings{})
 	s.tasks = n
 	var left atomic.Int64
 	s.left = func(context.Context, *sql.DB) (int, error) { return int(left.Load()), nil }
-	return on(s, func(ctx context.Context, _, at string, done func(int)) (func() error, error) {
+	return s, func(ctx context.Context, _, at string, done func(int)) (func() error, error) {
 		left.Store(int64(n))
 		ctx, cancel := context.WithCancel(ctx)
-		publish := broker.ToKafka
-		if strings.HasPrefix(at, natsScheme) {
-			publish = broker.ToNATS
-		}
 		ended := make(chan error, 1)
 		go func() {
-			ended <- publish(ctx, at, n, payload, func(n int) { left.Add(-int64(n)); done(n) })
+			ended <- broker.ToNATS(ctx, at, n, payload, func(n int) { left.Add(-int64(n)); done(n) })
 		}()
 		return func() error { cancel(); return <-ended }, nil
-	})
+	}
 }
 
 // acknowledged tells done of what its publisher has published.
@@ -160,25 +149,4 @@ func forwardOurs(ctx context.Context, url, at string, done func(int)) (stop func
 		to.Close()
 		return errors.Join(err, db.Close())
 	}, nil
-}
-
-// forwardTurn is a burn-down, whose rate is of events.
-func forwardTurn(ctx context.Context, b *bench, t turn) error {
-	d, err := b.server.fresh(ctx, t.side)
-	if err != nil {
-		return err
-	}
-	defer d.drop()
-	w, err := workOff(ctx, t.side, d, b.plan.short)
-	if err != nil {
-		return err
-	}
-	cpu, mallocs, _ := perTask(w.before, w.after, w.done)
-	rate := float64(w.done) / w.elapsed.Seconds()
-	b.add(t, mForwarded, rate)
-	b.add(t, mCPU, cpu)
-	b.add(t, mAllocs, mallocs)
-	b.say("  %-36s round %d: %9.0f events/s (%d of %d in %.2f s)", t.name, t.round+1, rate, w.done, t.tasks,
-		w.elapsed.Seconds())
-	return nil
 }

@@ -20,12 +20,7 @@ SELECT COALESCE(sum(calls), 0) FROM pg_stat_statements s JOIN pg_database d ON d
 )
 
 var idleCase = benchCase{
-	name: caseIdle, budget: 13, title: "relays that have nothing to do", run: idle,
-	says: `Statements that the server ran for the relays (pg_stat_statements, BEGIN and COMMIT included:
-heartbeats, polls, maintenance), and CPU time of the relay's process (getrusage). Default settings
-with ListenDSN. A quick run is shorter than a minute: what runs once a minute, ten statements, is
-put off until after it. It does not say what the server spends on them.`,
-	metrics: []string{mStatements, mIdleCPU, mResident},
+	name: caseIdle, title: "relays that have nothing to do", run: idle,
 }
 
 func idle(ctx context.Context, b *bench) error {
@@ -37,7 +32,7 @@ func idle(ctx context.Context, b *bench) error {
 		relays int
 		db     *database
 		p      *process
-		before Used
+		before Usage
 	}
 	all := []sleeping{{side: sideIdle1, relays: 1}, {side: sideIdle20, relays: 20}}
 	for i := range all {
@@ -81,8 +76,7 @@ func idle(ctx context.Context, b *bench) error {
 			return err
 		}
 		b.samples.Add(caseIdle, s.side, mStatements, 0, calls/seconds)
-		b.samples.Add(caseIdle, s.side, mIdleCPU, 0, 100*(after.Usage.CPU-s.before.Usage.CPU).Seconds()/seconds)
-		b.samples.Add(caseIdle, s.side, mResident, 0, after.Usage.RSS)
+		b.samples.Add(caseIdle, s.side, mIdleCPU, 0, 100*(after.CPU-s.before.CPU).Seconds()/seconds)
 	}
 	return nil
 }

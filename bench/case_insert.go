@@ -28,17 +28,8 @@ const (
 const groupWithin = 100 * time.Millisecond
 
 var insertCase = benchCase{
-	name: caseInsert, budget: 84, title: "a handler that inserts one row, in the transaction that removes its task",
+	name: caseInsert, title: "a handler that inserts one row, in the transaction that removes its task",
 	sides: insertingSides, turn: burn(func(p plan) time.Duration { return p.insert }),
-	says: `Work in the same database, exactly once: a Tx handler inserts one row, by a statement that its app
-prepared on the relay's pool, as pgx does by itself for River; a Leased handler inserts it in
-task.Complete. River's worker inserts it and completes its job in one transaction (JobCompleteTx),
-with River's fetch settings as in its own benchmark and a pool of ten connections more than workers.
-The Batch handler inserts the rows of its tasks with one statement. The raw limit is BEGIN, claim,
-INSERT, COMMIT by prepared statements; for groups it claims 32, and each INSERT is followed by
-RELEASE and SAVEPOINT in one message. It says what a transaction a task costs; it does not say what
-a larger transaction of an app costs.`,
-	metrics: []string{mRate, mCPU, mAllocs, mDead},
 }
 
 // tuned are River's fetch settings of its benchmark, for workers that use connections.
@@ -86,11 +77,8 @@ const (
 )
 
 var defaultsCase = benchCase{
-	name: caseDefaults, budget: 35, title: "default settings, with 10 and with 100 workers",
+	name: caseDefaults, title: "default settings, with 10 and with 100 workers",
 	sides: defaultsSides, turn: burn(func(p plan) time.Duration { return p.short }),
-	says: `What one gets without tuning: ours with the one setting ListenDSN, River with its defaults (it
-fetches every 100 ms at most, so many jobs as it has workers). The handlers do nothing.`,
-	metrics: []string{mRate, mCPU, mAllocs},
 }
 
 func defaultsSides(p plan) []side {

@@ -17,13 +17,7 @@ import (
 const (
 	caseLatency       = "latency"
 	mP50              = "p50, ms"
-	mP95              = "p95, ms"
 	mP99              = "p99, ms"
-	mMost             = "most, ms"
-	mCount            = "samples"
-	mToClaim          = "commit to claim, p50 ms"
-	mClaiming         = "claim, p50 ms"
-	mToHandler        = "claimed to handler, p50 ms"
 	sideRiverDefaults = "River, defaults"
 	sideAcross        = "outbox Tx, across processes"
 	sideAcrossLeased  = "outbox Leased, across processes"
@@ -33,16 +27,7 @@ const (
 )
 
 var latencyCase = benchCase{
-	name: caseLatency, budget: 34, title: "from commit to handler start, on an idle queue", run: latency,
-	says: `One task at a time, at random moments, on a queue where nothing else happens: the time from the
-return of COMMIT in the enqueuing process to the first line of the handler in another process, by
-the one clock of the machine; a handler that starts before COMMIT has returned counts as 0. All of
-ours with default settings and ListenDSN, but for polling only, which has none. Each sample waits
-for the one before. Raw is an INSERT with pg_notify, and one prepared claim for each notification.
-The legs of ours are until the relay begins its claim, until the task is claimed (Leased: and the
-lease is committed), and until the handler runs (Tx: once its run is in the journal). It does not
-say what a busy queue's tasks wait: that is the backlog before them.`,
-	metrics: []string{mP50, mP95, mP99, mMost, mCount, mToClaim, mClaiming, mToHandler},
+	name: caseLatency, title: "from commit to handler start, on an idle queue", run: latency,
 }
 
 // defaultRelay is a relay at its defaults, with ListenDSN.
@@ -55,25 +40,17 @@ type pickup struct {
 	process *process
 }
 
-// times are milliseconds from a commit to the start of its task's handler, and its legs.
-type times struct{ all, toClaim, claim, toHandler float64 }
-
-// sample enqueues task n and returns how long its handler took to start.
-func (p pickup) sample(ctx context.Context, n int) (t times, err error) {
+// sample enqueues task n and returns in how many milliseconds after the commit its handler started.
+func (p pickup) sample(ctx context.Context, n int) (ms float64, err error) {
 	if err := p.client.one(ctx, n); err != nil {
-		return t, err
+		return 0, err
 	}
 	committed := time.Now().UnixNano()
 	at, err := p.process.started(ctx, n)
 	if err != nil {
-		return t, fmt.Errorf("%s, task %d: %w", p.name, n, err)
+		return 0, fmt.Errorf("%s, task %d: %w", p.name, n, err)
 	}
-	ms := func(from, to int64) float64 { return max(0, float64(to-from)/1e6) }
-	t.all = ms(committed, at.At)
-	if at.Claim > 0 {
-		t.toClaim, t.claim, t.toHandler = ms(committed, at.Claim), ms(at.Claim, at.Claimed), ms(at.Claimed, at.At)
-	}
-	return t, nil
+	return max(0, float64(at-committed)/1e6), nil
 }
 
 func latency(ctx context.Context, b *bench) error {
@@ -108,7 +85,7 @@ func latency(ctx context.Context, b *bench) error {
 		all = append(all, p)
 	}
 	const warm = 5
-	taken := map[string][]times{}
+	taken := map[string][]float64{}
 	for n := range b.plan.pickups + warm {
 		rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 		for _, p := range all {
@@ -131,23 +108,9 @@ func latency(ctx context.Context, b *bench) error {
 	return b.polling(ctx)
 }
 
-func (b *bench) addLatency(side string, taken []times) {
-	add := func(metric string, q float64, of func(times) float64) {
-		ms := make([]float64, len(taken))
-		for i, t := range taken {
-			ms[i] = of(t)
-		}
-		if v := measure.Quantile(ms, q); v > 0 {
-			b.samples.Add(caseLatency, side, metric, 0, v)
-		}
-	}
-	for metric, q := range map[string]float64{mP50: 0.5, mP95: 0.95, mP99: 0.99, mMost: 1} {
-		add(metric, q, func(t times) float64 { return t.all })
-	}
-	add(mToClaim, 0.5, func(t times) float64 { return t.toClaim })
-	add(mClaiming, 0.5, func(t times) float64 { return t.claim })
-	add(mToHandler, 0.5, func(t times) float64 { return t.toHandler })
-	b.samples.Add(caseLatency, side, mCount, 0, float64(len(taken)))
+func (b *bench) addLatency(side string, ms []float64) {
+	b.samples.Add(caseLatency, side, mP50, 0, measure.Quantile(ms, 0.5))
+	b.samples.Add(caseLatency, side, mP99, 0, measure.Quantile(ms, 0.99))
 }
 
 // polling measures relays without ListenDSN, several side by side, as each sample takes seconds: a
@@ -169,13 +132,13 @@ func (b *bench) polling(ctx context.Context) error {
 		return err
 	}
 	defer p.stop()
-	taken, errs := make([][]times, len(clients)), make([]error, len(clients))
+	taken, errs := make([][]float64, len(clients)), make([]error, len(clients))
 	var group sync.WaitGroup
 	for i, c := range clients {
 		group.Go(func() {
 			for n := 0; n < b.plan.polls && errs[i] == nil; n++ {
 				pause(ctx, b.plan.settle/2+rand.N(time.Second))
-				var t times
+				var t float64
 				t, errs[i] = pickup{sidePolling, c, p}.sample(ctx, n*len(clients)+i)
 				taken[i] = append(taken[i], t)
 			}

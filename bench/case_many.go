@@ -16,14 +16,8 @@ const (
 )
 
 var manyCase = benchCase{
-	name: caseMany, budget: 10, title: "5,000 tasks a call, one connection",
+	name: caseMany, title: "5,000 tasks a call, one connection",
 	sides: manySides, turn: manyTurn,
-	says: `Calls of 5,000 tasks, each in a transaction, one after the other on one connection, nothing else
-going on. All sides start from Go values, so encoding them as JSON is included. The bare statement
-goes through lib/pq into a table with the same columns, checks and indexes and no trigger, and does
-not return the ids, as EnqueueMany does. River is on pgx; InsertManyFast uses COPY and returns no
-ids either.`,
-	metrics: []string{mRate, mCPU, mAllocs},
 }
 
 func manySides(plan) []side {
@@ -44,10 +38,9 @@ func manyTurn(ctx context.Context, b *bench, t turn) error {
 			}
 		}
 		rate := float64(b.plan.many) / time.Since(began).Seconds()
-		cpu, mallocs, _ := perTask(before, usageNow(), b.plan.many)
+		cpu := perTask(before, usageNow(), b.plan.many)
 		b.add(t, mRate, rate)
 		b.add(t, mCPU, cpu)
-		b.add(t, mAllocs, mallocs)
 		b.say("  %-34s round %d: %9.0f tasks/s", t.name, t.round+1, rate)
 		return nil
 	})

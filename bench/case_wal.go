@@ -12,10 +12,6 @@ import (
 const (
 	caseWAL       = "wal"
 	mWAL          = "WAL bytes/task"
-	mWALEnqueue   = "of them to enqueue"
-	mWALImages    = "full-page images/task"
-	mWALVacuum    = "WAL bytes/task of a VACUUM afterwards"
-	mWALDead      = "dead tuples/task before it"
 	sideWALRiver  = "River"
 	sideWALBatch  = "outbox Batch"
 	sideWALTx     = "outbox Tx"
@@ -26,16 +22,8 @@ const (
 )
 
 var walCase = benchCase{
-	name: caseWAL, budget: 22, title: "WAL from enqueue to done",
+	name: caseWAL, title: "WAL from enqueue to done",
 	sides: walSides, turn: walTurn,
-	says: `How much write-ahead log a task costs, from its enqueue to the commit that ends it: what goes to the
-disk, to replicas and into the archive. Tasks are enqueued 1,000 a transaction; then they are worked
-off. Each turn begins with a checkpoint and a tenth of the tasks as a warm-up, so that few pages are
-touched for the first time since the checkpoint; the full-page images that remain are counted.
-Groups have the settings of the case "insert". Autovacuum is off meanwhile; what a VACUUM writes
-afterwards is told apart. It does not say what larger payloads cost: each byte of them is written
-once by all sides.`,
-	metrics: []string{mWAL, mWALEnqueue, mWALImages, mWALVacuum, mWALDead},
 }
 
 func walSides(p plan) []side {
@@ -74,63 +62,39 @@ func walTurn(ctx context.Context, b *bench, t turn) error {
 	return b.with(ctx, t.side, func(d *database, c client) error { return b.walOf(ctx, t, d, c) })
 }
 
+// walOf counts what the log grew by after a warm-up of a tenth of the tasks, so that few pages are
+// touched for the first time since the checkpoint.
 func (b *bench) walOf(ctx context.Context, t turn, d *database, c client) error {
-	if _, err := b.walPass(ctx, d, t.side, c, t.tasks/10); err != nil { // the warm-up
+	if _, err := b.walPass(ctx, d, t.side, c, t.tasks/10); err != nil {
 		return err
 	}
-	p, err := b.walPass(ctx, d, t.side, c, t.tasks)
-	if err != nil {
-		return err
-	}
-	var dead float64
-	if err := d.QueryRowContext(ctx, deadSQL).Scan(&dead); err != nil {
-		return err
-	}
-	if err := d.exec(ctx, `VACUUM`); err != nil {
-		return err
-	}
-	vacuumed, err := b.position(ctx)
-	for metric, sum := range map[string]float64{
-		mWAL: p.done.bytes - p.start.bytes, mWALEnqueue: p.enqueued.bytes - p.start.bytes,
-		mWALImages: p.done.images - p.start.images, mWALDead: dead, mWALVacuum: vacuumed.bytes - p.done.bytes,
-	} {
-		b.add(t, metric, sum/float64(t.tasks))
-	}
+	bytes, err := b.walPass(ctx, d, t.side, c, t.tasks)
+	b.add(t, mWAL, bytes/float64(t.tasks))
 	return err
 }
 
-// position is where the log ends, and how many full-page images it had so far.
-type position struct{ bytes, images float64 }
-
 const positionSQL = `/* bench: the end of the log */
-SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn, wal_fpi FROM pg_stat_wal`
+SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn`
 
-const deadSQL = `/* bench: dead tuples */
-SELECT COALESCE(sum(n_dead_tup), 0) FROM pg_stat_user_tables`
-
-func (b *bench) position(ctx context.Context) (p position, err error) {
-	return p, b.server.admin.QueryRowContext(ctx, positionSQL).Scan(&p.bytes, &p.images)
+func (b *bench) position(ctx context.Context) (bytes float64, err error) {
+	return bytes, b.server.admin.QueryRowContext(ctx, positionSQL).Scan(&bytes)
 }
 
-// pass is where the log ended at the start, after the enqueues, and when all was done.
-type pass struct{ start, enqueued, done position }
-
-func (b *bench) walPass(ctx context.Context, d *database, s side, c client, n int) (p pass, err error) {
-	if p.start, err = b.position(ctx); err != nil {
-		return p, err
+// walPass enqueues n tasks, 1,000 a transaction, and works them off.
+func (b *bench) walPass(ctx context.Context, d *database, s side, c client, n int) (bytes float64, err error) {
+	start, err := b.position(ctx)
+	if err != nil {
+		return 0, err
 	}
 	for left := n; left > 0; left -= walChunk {
 		if err := c.many(ctx, min(left, walChunk)); err != nil {
-			return p, err
+			return 0, err
 		}
-	}
-	if p.enqueued, err = b.position(ctx); err != nil {
-		return p, err
 	}
 	s.tasks = n
 	if _, err := workOff(ctx, s, d, time.Minute); err != nil {
-		return p, fmt.Errorf("work off: %w", err)
+		return 0, fmt.Errorf("work off: %w", err)
 	}
-	p.done, err = b.position(ctx)
-	return p, err
+	end, err := b.position(ctx)
+	return end - start, err
 }

@@ -10,22 +10,18 @@ import (
 	"os"
 	"os/signal"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/txoutbox/outbox/bench/raw"
 	"github.com/txoutbox/outbox/bench/river"
-	"github.com/txoutbox/outbox/relay"
 )
 
 // child is what a parent calls in its child.
 type child struct {
-	done  atomic.Int64
 	stops []func() error
 
 	mu     sync.Mutex
-	starts map[int]chan Start // of handlers, by the payload's number
-	claim  relay.Claim        // the last one of ours that took a task
+	starts map[int]chan int64 // of handlers, by the payload's number
 }
 
 // runIfChild runs a child and ends the process, if this process is one.
@@ -34,7 +30,7 @@ func runIfChild() {
 		return
 	}
 	signal.Ignore(os.Interrupt) // a Ctrl-C reaches parent and children; the parent decides
-	c := &child{starts: map[int]chan Start{}}
+	c := &child{starts: map[int]chan int64{}}
 	err := rpc.RegisterName("Child", c)
 	rpc.ServeConn(struct {
 		io.Reader
@@ -53,10 +49,7 @@ func runIfChild() {
 // Start starts what the settings say.
 func (c *child) Start(set ChildSettings, _ *bool) error {
 	ctx := context.Background()
-	handle := func(n int, first load) {
-		c.begun(first.N)
-		c.done.Add(int64(n))
-	}
+	handle := func(_ int, first load) { c.begun(first.N) }
 	add := func(stop func() error, err error) error {
 		if err == nil {
 			c.stops = append(c.stops, stop)
@@ -65,7 +58,7 @@ func (c *child) Start(set ChildSettings, _ *bool) error {
 	}
 	for _, url := range set.URLs {
 		for range set.Relays {
-			if err := add(startRelay(ctx, url, set.Set, handle, relay.Observer{Claimed: c.claimed})); err != nil {
+			if err := add(startRelay(ctx, url, set.Set, handle)); err != nil {
 				return err
 			}
 		}
@@ -94,46 +87,31 @@ func (c *child) Start(set ChildSettings, _ *bool) error {
 	return nil
 }
 
-// claimed notes a claim that took tasks.
-func (c *child) claimed(claim relay.Claim) {
-	if claim.Tasks > 0 {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.claim = claim
-	}
-}
-
 // begun notes the start of a handler, the first one of each number.
 func (c *child) begun(n int) {
-	s := Start{At: time.Now().UnixNano()}
-	starts, claim := c.startOf(n)
-	if claim.Tasks > 0 {
-		s.Claim, s.Claimed = claim.Start.UnixNano(), claim.Start.Add(claim.Duration).UnixNano()
-	}
 	select {
-	case starts <- s:
+	case c.startOf(n) <- time.Now().UnixNano():
 	default:
 	}
 }
 
-func (c *child) startOf(n int) (chan Start, relay.Claim) {
+func (c *child) startOf(n int) chan int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.starts[n] == nil {
-		c.starts[n] = make(chan Start, 1)
+		c.starts[n] = make(chan int64, 1)
 	}
-	return c.starts[n], c.claim
+	return c.starts[n]
 }
 
-// Started waits for the start of the handler of task n.
-func (c *child) Started(n int, at *Start) error {
-	starts, _ := c.startOf(n)
-	*at = <-starts
+// Started waits for the start of the handler of task n, in Unix nanoseconds.
+func (c *child) Started(n int, at *int64) error {
+	*at = <-c.startOf(n)
 	return nil
 }
 
-// Used is what the process has used and done so far.
-func (c *child) Used(_ bool, u *Used) error {
-	*u = Used{usageNow(), c.done.Load()}
+// Used is what the process has used so far.
+func (c *child) Used(_ bool, u *Usage) error {
+	*u = usageNow()
 	return nil
 }

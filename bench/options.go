@@ -26,7 +26,7 @@ func parseOptions(args []string, errout io.Writer) (options, error) {
 	f.BoolVar(&o.check, "check", false, "exit with 1 if a target is missed, and name it")
 	f.StringVar(&chosen, "case", "", "only these `cases`, separated by commas: "+strings.Join(caseNames(), ", "))
 	f.IntVar(&o.rounds, "rounds", 3, "turns of each side of what is compared")
-	f.StringVar(&o.report, "report", "", "write benchmarks.md and benchmarks/details.md into this `directory`")
+	f.StringVar(&o.report, "report", "", "write benchmarks.md into this `directory`")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}

@@ -29,16 +29,6 @@ type ChildSettings struct {
 	Raw    bool
 }
 
-// Used is what a child has used and done so far.
-type Used struct {
-	Usage usage
-	Done  int64
-}
-
-// Start is when a handler started, and when the last claim of ours before that began and had a task,
-// 0 without one: in Unix nanoseconds.
-type Start struct{ Claim, Claimed, At int64 }
-
 // process is a child, as its parent sees it.
 type process struct {
 	cmd *exec.Cmd
@@ -83,14 +73,14 @@ func (p *process) call(ctx context.Context, within time.Duration, method string,
 	}
 }
 
-// used asks the child what it has used and done so far.
-func (p *process) used(ctx context.Context) (u Used, err error) {
+// used asks the child what it has used so far.
+func (p *process) used(ctx context.Context) (u Usage, err error) {
 	err = p.call(ctx, 10*time.Second, "Used", true, &u)
 	return u, err
 }
 
 // started waits for the start of the handler of task n.
-func (p *process) started(ctx context.Context, n int) (at Start, err error) {
+func (p *process) started(ctx context.Context, n int) (at int64, err error) {
 	err = p.call(ctx, 10*time.Second, "Started", n, &at)
 	return at, err
 }

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/txoutbox/outbox/bench/measure"
@@ -28,15 +27,12 @@ func (r *report) missed() bool {
 	return slices.ContainsFunc(r.verdicts, func(v verdict) bool { return v.Outcome == outcomeFail })
 }
 
-// write writes benchmarks.md and benchmarks/details.md.
+// write writes benchmarks.md.
 func (r *report) write(dir string) error {
-	if err := os.MkdirAll(filepath.Join(dir, "benchmarks"), 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(dir, "benchmarks.md"), []byte(r.summary()), 0o644); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(dir, "benchmarks", "details.md"), []byte(r.details()), 0o644)
+	return os.WriteFile(filepath.Join(dir, "benchmarks.md"), []byte(r.summary()), 0o644)
 }
 
 // summary is docs/benchmarks.md.
@@ -44,8 +40,7 @@ func (r *report) summary() string {
 	return `# Benchmarks
 
 The program in [bench](../bench) measures and writes this page. All numbers are of one run.
-` + "`cd bench && go run . -quick`" + ` measures yours; ` + "`-report DIR`" + ` also writes the table of each case to
-DIR/benchmarks/details.md.
+` + "`cd bench && go run . -quick`" + ` measures yours, and prints the table of each case.
 
 ` + r.conditions() + r.reached() + r.besideRiver()
 }
@@ -121,24 +116,4 @@ func (r *report) besideRiver() string {
 	}
 	return "## Beside River\n\n| | | ours | River | | ours / River | better |\n|---|---|---|---|---|---|---|\n" + rows +
 		"\n"
-}
-
-// details is docs/benchmarks/details.md: all targets, and the table of each case.
-func (r *report) details() string {
-	s := "# Benchmarks by case\n\n## Targets\n\n" + targetsHead
-	for _, v := range r.verdicts {
-		s += targetRow(v)
-	}
-	for _, c := range cases {
-		rows := table(r.samples, c)
-		if len(rows) == 0 {
-			continue
-		}
-		s += fmt.Sprintf("\n## %s\n\n%s\n\n| | %s |\n|---|%s\n", c.title, c.says,
-			strings.Join(c.metrics, " | "), strings.Repeat("---|", len(c.metrics)))
-		for _, row := range rows {
-			s += "| " + strings.Join(row, " | ") + " |\n"
-		}
-	}
-	return s
 }

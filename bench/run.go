@@ -32,7 +32,7 @@ func run(ctx context.Context, o options, p plan, out io.Writer) (*report, error)
 		if err := c.measure(ctx, b); err != nil {
 			return nil, fmt.Errorf("%s: %w", c.name, err)
 		}
-		b.say("  took %.0f s; a quick run has %d", time.Since(began).Seconds(), c.budget)
+		b.say("  took %.0f s", time.Since(began).Seconds())
 		printTable(out, b.samples, c)
 	}
 	verdicts := judge(b.samples, targets(p))

@@ -13,7 +13,7 @@ import (
 func table(samples *measure.Samples, c benchCase) (rows [][]string) {
 	for _, side := range samples.Sides(c.name) {
 		row := []string{side}
-		for _, m := range c.metrics {
+		for _, m := range samples.Metrics(c.name) {
 			row = append(row, cellWith(samples.Of(c.name, side, m), ""))
 		}
 		rows = append(rows, row)
@@ -23,7 +23,7 @@ func table(samples *measure.Samples, c benchCase) (rows [][]string) {
 
 func printTable(out io.Writer, samples *measure.Samples, c benchCase) {
 	w := tabwriter.NewWriter(out, 2, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "  \t%s\n", strings.Join(c.metrics, "\t"))
+	fmt.Fprintf(w, "  \t%s\n", strings.Join(samples.Metrics(c.name), "\t"))
 	for _, row := range table(samples, c) {
 		fmt.Fprintf(w, "  %s\n", strings.Join(row, "\t"))
 	}

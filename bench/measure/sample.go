@@ -37,10 +37,18 @@ func (s *Samples) Rounds(caseName, side, metric string) map[int]float64 {
 
 // Sides are the sides of a case, in the order in which they first gave a sample.
 func (s *Samples) Sides(caseName string) []string {
-	var out []string
+	return s.distinct(caseName, func(v Sample) string { return v.Side })
+}
+
+// Metrics are those of a case, in the order of their first samples.
+func (s *Samples) Metrics(caseName string) []string {
+	return s.distinct(caseName, func(v Sample) string { return v.Metric })
+}
+
+func (s *Samples) distinct(caseName string, of func(Sample) string) (out []string) {
 	for _, v := range s.all {
-		if v.Case == caseName && !slices.Contains(out, v.Side) {
-			out = append(out, v.Side)
+		if v.Case == caseName && !slices.Contains(out, of(v)) {
+			out = append(out, of(v))
 		}
 	}
 	return out

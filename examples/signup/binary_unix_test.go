@@ -41,8 +41,8 @@ func startProgram(t *testing.T, args ...string) *program {
 	relaytest.Must(os.Chmod(temp, 0o1777))
 	p := &program{Cmd: exec.Command(binary, args...), temp: temp}
 	p.Env = append(os.Environ(), "TMPDIR="+temp)
-	if _, err := pgtest.Server(t).Program("postgres"); err != nil { // it is at a URL or in Docker
-		p.Env = append(p.Env, devdb.Variable+"="+pgtest.Database(t)) // leave no tables in it, start no second container
+	if _, err := pgtest.Server(t).Program("postgres"); err != nil { // it is at a URL
+		p.Env = append(p.Env, devdb.Variable+"="+pgtest.Database(t)) // leave no tables in it
 	}
 	p.Stdout, p.Stderr = &p.out, &p.out
 	p.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

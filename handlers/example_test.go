@@ -12,9 +12,9 @@ import (
 
 	"github.com/lib/pq"
 	"github.com/sethvargo/go-retry"
-
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -238,3 +238,11 @@ func ExampleBackoff() {
 	// attempt 3 of 3
 	// dead: no answer
 }
+
+// Helpers of the examples.
+var (
+	exampleDatabase = relaytest.ExampleDatabase
+	enqueueAll      = relaytest.EnqueueAll
+	must            = relaytest.Must
+	runDue          = relaytest.RunDue
+)

@@ -1,8 +1,12 @@
 package outboxamqp_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
+	"io"
+	"net"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -177,4 +181,101 @@ func TestARefusedLoginIsTriedAgain(t *testing.T) {
 	login.right.Store(true)
 	relaytest.Eventually(t, time.Minute, "a login",
 		func() bool { return p.Publish(within(t, time.Minute), events(1, q)) == nil })
+}
+
+// An event that is to be retried holds up its key, so that the order is kept. One that is refused
+// for good does not.
+func TestAFailedEventHoldsUpItsKey(t *testing.T) {
+	t.Parallel()
+	r := broker(t)
+	ch := channel(t, r)
+	q := queue(t, ch)
+	p := connect(t, r.url(), outboxamqp.Config{})
+	all := events(6, q)
+	all[0].To, all[3].Data = fullQueue(t, ch), make([]byte, mostBytes+1)
+	for i, key := range []string{"held", "other", "held", "refused", "refused", "held"} {
+		all[i].Key = key
+	}
+	errs := p.Publish(within(t, time.Minute), all)
+	if len(errs) != 6 {
+		t.Fatalf("%d errors", len(errs))
+	}
+	for i, want := range map[int]string{0: "the target's", 2: "the broker's",
+		5: "the broker's"} { // no attempt counts of what is not sent
+		if kind := forwardtest.Fault(errs[i]); kind != want {
+			t.Errorf("event %d: %s, want %s: %v", i, kind, want, errs[i])
+		}
+	}
+	if !forward.IsPermanent(errs[3]) || errs[1] != nil || errs[4] != nil {
+		t.Error(errs)
+	}
+	var ids []string
+	for _, d := range content(t, ch, q) {
+		ids = append(ids, d.MessageId)
+	}
+	if got := strings.Join(ids, " "); got != "1 4" {
+		t.Errorf("arrived: %s", got)
+	}
+}
+
+// poisoned is a connection that the broker closes with a code over each event whose data has the
+// word poison.
+type poisoned struct {
+	net.Conn
+	code   uint16
+	said   *io.PipeReader // of the broker
+	say    *io.PipeWriter
+	copied chan struct{} // closed at the end of what the broker itself says
+	closed atomic.Bool   // so nothing is written any more
+}
+
+// dialPoisoned is that of an amqp.Config.
+func dialPoisoned(code uint16) func(network, address string) (net.Conn, error) {
+	return func(network, address string) (net.Conn, error) {
+		c, err := net.DialTimeout(network, address, time.Minute)
+		if err != nil {
+			return nil, err
+		}
+		p := &poisoned{Conn: c, code: code, copied: make(chan struct{})}
+		p.said, p.say = io.Pipe()
+		go func() {
+			defer close(p.copied)
+			_, _ = io.Copy(p.say, c)
+		}()
+		return p, nil
+	}
+}
+
+func (p *poisoned) Write(b []byte) (int, error) {
+	switch {
+	case p.closed.Load():
+		return len(b), nil
+	case !bytes.Contains(b, []byte("poison")):
+		return p.Conn.Write(b)
+	}
+	p.closed.Store(true)
+	_ = p.Conn.Close()
+	go func() {
+		<-p.copied
+		_, _ = p.say.Write(connectionClose(p.code))
+	}()
+	return len(b), nil
+}
+
+func (p *poisoned) Read(b []byte) (int, error)      { return p.said.Read(b) }
+func (p *poisoned) SetReadDeadline(time.Time) error { return nil }
+
+func (p *poisoned) Close() error {
+	_ = p.say.Close()
+	return p.Conn.Close()
+}
+
+// connectionClose is the frame of that method.
+func connectionClose(code uint16) []byte {
+	const reason = "POISONED"
+	payload := binary.BigEndian.AppendUint16([]byte{0, 10, 0, 50}, code)
+	payload = append(append(payload, byte(len(reason))), reason...)
+	payload = append(payload, 0, 60, 0, 40) // basic.publish
+	frame := binary.BigEndian.AppendUint32([]byte{1, 0, 0}, uint32(len(payload)))
+	return append(append(frame, payload...), 0xCE)
 }

@@ -25,8 +25,7 @@ import (
 
 // Payload is that of an event: the N-th one of all.
 type Payload struct {
-	N   int    `json:"n"`
-	Pad string `json:"pad,omitempty"`
+	N int `json:"n"`
 }
 
 // Placed is the type of the events.
@@ -88,19 +87,6 @@ func NothingLeft(t testing.TB, db *relaytest.Database) {
 	t.Helper()
 	relaytest.Eventually(t, 2*time.Minute, "all events to be published", func() bool {
 		return db.Int(t, `SELECT count(*) FROM outbox.task`) == 0
-	})
-}
-
-// Outage waits until a Forwarder has noticed that its broker is unavailable, and with
-// OUTBOX_TEST_LONG=1 until that has been so for a minute.
-func Outage(t testing.TB, f *forward.Forwarder) {
-	t.Helper()
-	began, least := time.Now(), time.Duration(0)
-	if os.Getenv("OUTBOX_TEST_LONG") != "" {
-		least = time.Minute
-	}
-	relaytest.Eventually(t, 2*time.Minute, "the relay to notice", func() bool {
-		return f.Stats().Unavailable > 0 && time.Since(began) >= least
 	})
 }
 

@@ -1,14 +1,13 @@
 -- +goose Up
 -- The tables, indexes and sequence of the outbox. Needs PostgreSQL 14 or newer, and UTF8.
--- Migrations make and change these only. The functions, views and triggers are beside them, as
--- files of their present state.
+-- Functions, views, triggers and comments are beside it, as files of their present state.
 
 -- +goose StatementBegin
 DO $$
 BEGIN
   IF current_setting('server_encoding') <> 'UTF8' THEN
-    RAISE EXCEPTION 'the database % has the encoding %, but tasks need UTF8',
-      current_database(), current_setting('server_encoding')
+    RAISE EXCEPTION 'the database % has the encoding %, but tasks need UTF8', current_database(),
+      current_setting('server_encoding')
       USING ERRCODE = 'feature_not_supported',
             HINT = 'Create a database with TEMPLATE template0 ENCODING ''UTF8'', '
                    'and move the data there.';
@@ -35,8 +34,7 @@ DO $$
 BEGIN
   IF NOT EXISTS (SELECT FROM pg_attribute
                   WHERE attrelid = 'outbox.migration'::regclass AND attname = 'functions') THEN
-    RAISE EXCEPTION 'the schema % is from before the first release, and cannot be migrated',
-      'outbox'
+    RAISE EXCEPTION 'the schema % is from before the first release, and cannot be migrated', 'outbox'
       USING ERRCODE = 'feature_not_supported',
             HINT = 'Drop the schema, with the tasks in it, and start anew.';
   END IF;
@@ -44,12 +42,6 @@ END
 $$;
 -- +goose StatementEnd
 
-COMMENT ON COLUMN outbox.migration.oldest_version
-  IS 'code whose newest migration is this one, or newer, may run beside this migration; '
-     'NULL: only code that has it';
-COMMENT ON COLUMN outbox.migration.functions
-  IS 'hash of the functions that are there since this migration; NULL: those from before';
-COMMENT ON COLUMN outbox.migration.relations IS 'likewise, of the views and triggers';
 
 -- What is still to do. A finished task is deleted. The table has no CHECKs and few triggers:
 -- PostgreSQL prepares each CHECK, and each WHEN of a trigger, anew for every statement. Functions
@@ -77,32 +69,7 @@ CREATE TABLE IF NOT EXISTS outbox.task (
   unique_key        text COLLATE "C",
   unique_until_done boolean     NOT NULL DEFAULT false,
   timeline          jsonb
-) WITH (
-  autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
-  autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 10000,
-  autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 10000,
-  autovacuum_vacuum_cost_delay = 0
 );
-COMMENT ON COLUMN outbox.task.relay_id
-  IS 'leased: the relay that holds the lease; otherwise: the relay that died while it ran this '
-     'task';
-COMMENT ON COLUMN outbox.task.priority     IS 'lower runs first; 0 is normal';
-COMMENT ON COLUMN outbox.task.attempt      IS 'attempts begun and counted; 0 until the first';
-COMMENT ON COLUMN outbox.task.max_attempts IS 'NULL: as the handler was registered';
-COMMENT ON COLUMN outbox.task.timeout_ms   IS 'of one run; NULL: as the handler was registered';
-COMMENT ON COLUMN outbox.task.iterations
-  IS 'how often its handler returned RunAgain; 0 until the first time';
-COMMENT ON COLUMN outbox.task.ordering_key
-  IS 'tasks of one type and key run one after the other; NULL: in no order';
-COMMENT ON COLUMN outbox.task.skip_failed
-  IS 'after a failed attempt the task leaves the order, and the key goes on';
-COMMENT ON COLUMN outbox.task.unique_key
-  IS 'at most one waiting task of a type has it; insert $payload to have it made of the payload';
-COMMENT ON COLUMN outbox.task.unique_until_done
-  IS 'the task keeps its key while it runs and through its retries';
-COMMENT ON COLUMN outbox.task.timeline
-  IS 'failed, throttled and lost runs, deaths, redrives and replacements, the oldest first, at most '
-     '20; NULL: none';
 
 -- The lanes: the ready tasks of each type, in the order of claims. Each entry has its task's id, so
 -- live entries are never equal, and deduplication saves no page split.
@@ -112,20 +79,16 @@ CREATE INDEX IF NOT EXISTS task_lane ON outbox.task (task_type, priority, attemp
 -- priority and attempts, and for the age of the oldest.
 CREATE INDEX IF NOT EXISTS task_due ON outbox.task (task_type, run_at, task_id)
   WITH (deduplicate_items = off) WHERE state = 'ready';
-CREATE INDEX IF NOT EXISTS task_scheduled ON outbox.task (task_type, run_at)
-  WHERE state = 'scheduled';
-CREATE INDEX IF NOT EXISTS task_leased ON outbox.task (relay_id, leased_until)
-  WHERE state = 'leased';
+CREATE INDEX IF NOT EXISTS task_scheduled ON outbox.task (task_type, run_at) WHERE state = 'scheduled';
+CREATE INDEX IF NOT EXISTS task_leased ON outbox.task (relay_id, leased_until) WHERE state = 'leased';
 -- The head of an ordering key, and the tasks behind it.
 CREATE UNIQUE INDEX IF NOT EXISTS task_head ON outbox.task (task_type, ordering_key)
   WHERE ordering_key IS NOT NULL AND state <> 'waiting';
 CREATE INDEX IF NOT EXISTS task_waiting ON outbox.task (task_type, ordering_key, task_id)
   WHERE state = 'waiting';
--- Pages of waiting tasks by id. task_waiting has the ordering key first, which not everybody may
--- read. Statements that look for the next task of an ordering key must not take this index for its
--- order, nor pages that one, so no condition implies the other.
-CREATE INDEX IF NOT EXISTS task_waiting_id ON outbox.task (task_type, task_id)
-  WHERE state || '' = 'waiting';
+-- Pages of waiting tasks by id, for roles that may not read ordering keys. Its condition keeps the
+-- statements that look for the next task of an ordering key from it: they would read all of a type.
+CREATE INDEX IF NOT EXISTS task_waiting_id ON outbox.task (task_type, task_id) WHERE state || '' = 'waiting';
 
 -- Dead letters: tasks that no relay will run again by itself. A column of a task is one of these, too.
 CREATE TABLE IF NOT EXISTS outbox.dead_task (
@@ -134,43 +97,27 @@ CREATE TABLE IF NOT EXISTS outbox.dead_task (
   reason            text COLLATE "C" NOT NULL,
   task_max_attempts smallint,
   PRIMARY KEY (task_id),
-  CONSTRAINT dead_task_reason_check
-    CHECK (reason IN ('attempts', 'handler', 'lost_connections', 'committed')),
+  CONSTRAINT dead_task_reason_check CHECK (reason IN ('attempts', 'handler', 'lost_connections', 'committed')),
   CONSTRAINT dead_task_attempts_check CHECK (reason <> 'attempts' OR attempt >= max_attempts)
 );
 ALTER TABLE outbox.dead_task ALTER COLUMN state SET DEFAULT 'dead',
   ALTER COLUMN max_attempts SET NOT NULL;
-COMMENT ON COLUMN outbox.dead_task.reason
-  IS 'attempts: all were used; handler: it returned Dead, or its backoff said stop; '
-     'lost_connections: ten runs lost their connection; '
-     'committed: the handler committed the claim and then failed';
-COMMENT ON COLUMN outbox.dead_task.max_attempts
-  IS 'the limit that held: the task''s own or its handler''s';
-COMMENT ON COLUMN outbox.dead_task.task_max_attempts
-  IS 'the task''s own limit, which a redriven task gets back; NULL: it had none';
 CREATE INDEX IF NOT EXISTS dead_task_died ON outbox.dead_task (died_at, task_id);
 CREATE INDEX IF NOT EXISTS dead_task_type ON outbox.dead_task (task_type, died_at, task_id);
 
--- History: finished tasks of the types that keep them. Nothing else reads it: a task in it is
--- finished.
+-- History: finished tasks of the types that keep them.
 CREATE TABLE IF NOT EXISTS outbox.done_task (
   LIKE outbox.task INCLUDING DEFAULTS,
   finished_at timestamptz NOT NULL,
   keep_until  timestamptz NOT NULL,
   PRIMARY KEY (task_id)
-) WITH (
-  autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 ALTER TABLE outbox.done_task ALTER COLUMN state SET DEFAULT 'finished';
-COMMENT ON COLUMN outbox.done_task.keep_until IS 'relays delete the row after this time';
-COMMENT ON COLUMN outbox.done_task.last_error
-  IS 'what its handler discarded it for; NULL: the handler succeeded';
 CREATE INDEX IF NOT EXISTS done_task_keep_until ON outbox.done_task (keep_until);
 CREATE INDEX IF NOT EXISTS done_task_type ON outbox.done_task (task_type, task_id);
 
--- The journal: runs inside claims that are not committed yet. The claim deletes the rows of its
--- tasks when it ends with a result; a row that stays is a run that was lost. A batch has one row,
--- whose task_id is one of its tasks.
+-- The journal: runs inside claims that are not committed yet. A claim that ends with a result deletes
+-- its row; a row that stays is a lost run. A batch has one row, whose task_id is one of its tasks.
 CREATE TABLE IF NOT EXISTS outbox.running (
   task_id         bigint      NOT NULL,
   token           uuid        NOT NULL,
@@ -182,15 +129,8 @@ CREATE TABLE IF NOT EXISTS outbox.running (
   last_id         bigint,
   xid             xid8,
   PRIMARY KEY (task_id, token)
-) WITH (
-  autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
-  autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 10000,
-  autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 10000,
-  autovacuum_vacuum_cost_delay = 0
 );
 ALTER TABLE outbox.running ALTER COLUMN task_ids SET STORAGE EXTERNAL;
-COMMENT ON COLUMN outbox.running.task_ids IS 'a batch: all its tasks; NULL: the one task';
-COMMENT ON COLUMN outbox.running.xid      IS 'a batch: the transaction of its claim';
 CREATE INDEX IF NOT EXISTS running_batch ON outbox.running (last_id) WHERE task_ids IS NOT NULL;
 
 -- One row for each relay process; it is alive until alive_until.
@@ -205,16 +145,7 @@ CREATE TABLE IF NOT EXISTS outbox.relay (
   connections   integer,
   taken_over_at timestamptz,
   schedules     jsonb
-) WITH (
-  fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 100,
-  autovacuum_vacuum_cost_delay = 0
 );
-COMMENT ON COLUMN outbox.relay.workers     IS 'handler calls at once; NULL: not known';
-COMMENT ON COLUMN outbox.relay.connections IS 'of its pool; NULL: not known, or any number';
-COMMENT ON COLUMN outbox.relay.taken_over_at
-  IS 'when another relay last found this one dead, and took over what it held; NULL: alive';
-COMMENT ON COLUMN outbox.relay.schedules
-  IS 'the definition of each schedule in its Config, by name; NULL: not known';
 
 -- The second, since 1970 by this server's clock, until which some idle relay asks to be woken.
 CREATE SEQUENCE IF NOT EXISTS outbox.wake AS bigint MINVALUE 0 START 0 NO CYCLE;
@@ -223,13 +154,9 @@ CREATE SEQUENCE IF NOT EXISTS outbox.wake AS bigint MINVALUE 0 START 0 NO CYCLE;
 CREATE TABLE IF NOT EXISTS outbox.maintenance (
   job    text COLLATE "C" PRIMARY KEY,
   due_at timestamptz NOT NULL DEFAULT now()
-) WITH (
-  fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 100,
-  autovacuum_vacuum_cost_delay = 0
 );
 
--- One row for each schedule that a relay was started with. Relays that know it compute when it
--- fires from what is in the row. The row is locked while it fires.
+-- One row for each schedule that a relay was started with. The row is locked while it fires.
 CREATE TABLE IF NOT EXISTS outbox.schedule (
   name       text COLLATE "C" PRIMARY KEY,
   next_at    timestamptz,
@@ -242,28 +169,13 @@ CREATE TABLE IF NOT EXISTS outbox.schedule (
   spec       text COLLATE "C" NOT NULL DEFAULT '',
   timing     text COLLATE "C" NOT NULL,
   definition text COLLATE "C" NOT NULL,
-  CONSTRAINT schedule_name_check
-    CHECK (octet_length(name) BETWEEN 1 AND 128 AND name !~ '[[:cntrl:]]'),
+  CONSTRAINT schedule_name_check CHECK (octet_length(name) BETWEEN 1 AND 128 AND name !~ '[[:cntrl:]]'),
   CONSTRAINT schedule_catch_up_check CHECK (catch_up IN ('once', 'all')),
-  CONSTRAINT schedule_time_check
-    CHECK (isfinite(next_at) AND next_at < '10000-01-01 00:00:00+00'
+  CONSTRAINT schedule_time_check CHECK (isfinite(next_at) AND next_at < '10000-01-01 00:00:00+00'
        AND isfinite(last_at) AND last_at < '10000-01-01 00:00:00+00')
-) WITH (
-  fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 100,
-  autovacuum_vacuum_cost_delay = 0
 );
-COMMENT ON COLUMN outbox.schedule.next_at
-  IS 'the next firing; NULL: it has ended, or its Next misbehaved';
-COMMENT ON COLUMN outbox.schedule.last_at IS 'the latest firing that enqueued a task';
-COMMENT ON COLUMN outbox.schedule.payload
-  IS 'as last registered, to be read: what is enqueued comes from the code of the relay that fires';
-COMMENT ON COLUMN outbox.schedule.timing
-  IS 'a hash of when it fires: when it changes, next_at is computed anew';
-COMMENT ON COLUMN outbox.schedule.definition
-  IS 'a hash of all of it: only relays that know this very schedule fire it';
 
--- A type has a row only if it was paused or is limited. A relay that starts with a limit writes it
--- here: the last one counts.
+-- Types that were paused or are limited. A relay writes its limits as it starts: the last one counts.
 CREATE TABLE IF NOT EXISTS outbox.task_type (
   task_type   text COLLATE "C" PRIMARY KEY,
   paused      boolean NOT NULL DEFAULT false,
@@ -273,19 +185,11 @@ CREATE TABLE IF NOT EXISTS outbox.task_type (
   CONSTRAINT task_type_name_check
     CHECK (octet_length(task_type) BETWEEN 1 AND 128 AND task_type !~ '[[:cntrl:]]'),
   CONSTRAINT task_type_max_running_check CHECK (max_running > 0),
-  CONSTRAINT task_type_rate_check
-    CHECK (rate > 0 AND rate_per > 0 AND (rate IS NULL) = (rate_per IS NULL))
+  CONSTRAINT task_type_rate_check CHECK (rate > 0 AND rate_per > 0 AND (rate IS NULL) = (rate_per IS NULL))
 );
-COMMENT ON COLUMN outbox.task_type.paused IS 'no relay claims its tasks';
-COMMENT ON COLUMN outbox.task_type.max_running
-  IS 'handler calls at once in all relays; NULL: any number';
-COMMENT ON COLUMN outbox.task_type.rate
-  IS 'tasks that may start in rate_per, in all relays; NULL: any number';
-COMMENT ON COLUMN outbox.task_type.rate_per IS 'microseconds';
 
--- A type with max_running has this many slots, numbered from 1. A slot is held by the transaction
--- that has it locked, or by the lease that it names, while its task has that token. So nothing has
--- to free it.
+-- A type with max_running has so many slots, numbered from 1. The transaction that has it locked holds
+-- a slot, or the lease that it names, while its task has that token. So nothing has to free it.
 CREATE TABLE IF NOT EXISTS outbox.slot (
   task_type   text COLLATE "C" NOT NULL,
   slot        integer NOT NULL CHECK (slot > 0),
@@ -293,48 +197,28 @@ CREATE TABLE IF NOT EXISTS outbox.slot (
   lease_token uuid,
   PRIMARY KEY (task_type, slot),
   CONSTRAINT slot_lease_check CHECK ((task_id IS NULL) = (lease_token IS NULL))
-) WITH (
-  fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500,
-  autovacuum_vacuum_cost_delay = 0
 );
 
--- The token bucket of a type with a rate. It fills up with time: emptied_at is when it would have
--- been empty.
+-- The token bucket of a type with a rate. It fills with time; emptied_at is when it would have been empty.
 CREATE TABLE IF NOT EXISTS outbox.bucket (
   task_type  text COLLATE "C" PRIMARY KEY,
   emptied_at timestamptz NOT NULL DEFAULT '-infinity'
-) WITH (
-  fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500,
-  autovacuum_vacuum_cost_delay = 0
 );
 
--- Which task has a unique key, or had it last. A row whose task is gone means nothing, and is
--- swept.
+-- The task that has a unique key, or had it last. A row whose task is gone is swept.
 CREATE TABLE IF NOT EXISTS outbox.unique_key (
   task_type text COLLATE "C" NOT NULL,
   key       text COLLATE "C" NOT NULL,
   task_id   bigint NOT NULL,
   PRIMARY KEY (task_type, key),
   CONSTRAINT unique_key_length_check CHECK (octet_length(key) BETWEEN 1 AND 256)
-) WITH (
-  fillfactor = 70,
-  autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
-  autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 10000,
-  autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 10000,
-  autovacuum_vacuum_cost_delay = 0
-);
+) WITH (fillfactor = 70);
 
--- Ordering keys that may have no head, the one task that may run. A relay promotes the next waiting
--- task, if there is one.
+-- Ordering keys that may have no head. A relay promotes the next waiting task of each.
 CREATE TABLE IF NOT EXISTS outbox.headless_key (
   headless_key_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   task_type       text COLLATE "C" NOT NULL,
   ordering_key    text COLLATE "C" NOT NULL
-) WITH (
-  autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
-  autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 10000,
-  autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 10000,
-  autovacuum_vacuum_cost_delay = 0
 );
 
 -- Its one row is locked by the relay that promotes.
@@ -343,35 +227,24 @@ CREATE TABLE IF NOT EXISTS outbox.promote_lock (
 );
 INSERT INTO outbox.promote_lock DEFAULT VALUES ON CONFLICT DO NOTHING;
 
--- Requests to cancel tasks that run. Relays read them with their heartbeat, and delete them when
--- the task is gone. The table is not unique by task: nobody who cancels waits for another.
+-- Requests to cancel running tasks. A relay deletes them when the task is gone. A task may have
+-- several, so a session that cancels waits for no other.
 CREATE TABLE IF NOT EXISTS outbox.cancel (
   cancel_id    bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   task_id      bigint      NOT NULL,
   requested_at timestamptz NOT NULL DEFAULT clock_timestamp()
-) WITH (
-  autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
-  autovacuum_vacuum_cost_delay = 0
 );
 CREATE INDEX IF NOT EXISTS cancel_task_id ON outbox.cancel (task_id);
 
--- How many tasks there are by type and kind: a state of outbox.task, or dead. The kinds failed
--- (runs) and canceled (tasks taken back) are totals. The count is this table plus
--- outbox.counter_log.
+-- How many tasks there are by type and kind: a state of outbox.task, or dead. The kinds failed (runs)
+-- and canceled are totals. The count is this table plus outbox.counter_log.
 CREATE TABLE IF NOT EXISTS outbox.counter (
   task_type text COLLATE "C" NOT NULL,
   kind      text COLLATE "C" NOT NULL,
   tasks     bigint NOT NULL,
   arrived   bigint NOT NULL,
   PRIMARY KEY (task_type, kind)
-) WITH (
-  fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500,
-  autovacuum_vacuum_cost_delay = 0
 );
-COMMENT ON COLUMN outbox.counter.tasks IS 'now; failed and canceled: ever';
-COMMENT ON COLUMN outbox.counter.arrived
-  IS 'dead: ever died; the states together: ever enqueued, so that finished = arrived - tasks, '
-     'less what died and was canceled';
 
 -- Changes that are not in outbox.counter yet. Transactions only add rows, so none waits for
 -- another; a relay folds them every few seconds. Beside a publication PostgreSQL deletes no row
@@ -402,15 +275,7 @@ CREATE TABLE IF NOT EXISTS outbox.sample (
   oldest_ready bigint      NOT NULL,
   task_type    text COLLATE "C" NOT NULL,
   PRIMARY KEY (task_type, at)
-) WITH (
-  autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
-  autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 10000,
-  autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 10000,
-  autovacuum_vacuum_cost_delay = 0
 );
-COMMENT ON COLUMN outbox.sample.finished IS 'since the counters began, as failed';
-COMMENT ON COLUMN outbox.sample.oldest_ready
-  IS 'for how long the ready task that waits longest had been due, in microseconds';
 CREATE INDEX IF NOT EXISTS sample_at ON outbox.sample (at);
 
 -- Actions by hand. A tool writes the row in the transaction of the action; nothing deletes it.
@@ -428,9 +293,6 @@ CREATE TABLE IF NOT EXISTS outbox.audit (
   CONSTRAINT audit_target_check CHECK (octet_length(target) <= 1024),
   CONSTRAINT audit_count_check  CHECK (count >= 0)
 );
-COMMENT ON COLUMN outbox.audit.target
-  IS 'a task type, a task id, a filter in words; never a payload';
-COMMENT ON COLUMN outbox.audit.count IS 'how many tasks it was about';
 CREATE INDEX IF NOT EXISTS audit_target_idx ON outbox.audit (target);
 
 -- Events that a consumer has handled, for package inbox.
@@ -443,15 +305,11 @@ CREATE TABLE IF NOT EXISTS outbox.inbox (
   CONSTRAINT inbox_source_check CHECK (octet_length(source) BETWEEN 1 AND 1024),
   CONSTRAINT inbox_event_id_check CHECK (octet_length(event_id) BETWEEN 1 AND 1024),
   CONSTRAINT inbox_keep_until_check CHECK (isfinite(keep_until))
-) WITH (
-  autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0
-);
-COMMENT ON COLUMN outbox.inbox.keep_until
-  IS 'relays delete the row after this time; a repetition is not noticed any more then';
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX IF NOT EXISTS inbox_keep_until ON outbox.inbox (keep_until);
 
--- Which database the tasks are of. Relays leave the tasks of a copy alone until it is adopted. The
--- table has one row; it has more if the rows of another database were loaded into this one.
+-- The database that the tasks are of. Relays leave the tasks of a copy alone until it is adopted.
+-- There is one row, or more if rows of another database were loaded into this one.
 CREATE TABLE IF NOT EXISTS outbox.origin (
   database_id    uuid PRIMARY KEY DEFAULT gen_random_uuid(),
   database_name  text COLLATE "C" NOT NULL,
@@ -465,16 +323,28 @@ CREATE TABLE IF NOT EXISTS outbox.origin (
   CONSTRAINT origin_environment_check
     CHECK (octet_length(environment) BETWEEN 1 AND 128 AND environment !~ '[[:cntrl:]]')
 );
-COMMENT ON TABLE outbox.origin IS 'the database that the tasks are of, as it was noted';
-COMMENT ON COLUMN outbox.origin.database_id
-  IS 'made by the migration, and anew by the command outbox adopt';
-COMMENT ON COLUMN outbox.origin.system_id IS 'of pg_control_system(); NULL: hidden';
-COMMENT ON COLUMN outbox.origin.table_oid
-  IS 'of this table: a dump does not keep it, pg_upgrade and physical copies do';
-COMMENT ON COLUMN outbox.origin.server_version IS 'the major version';
-COMMENT ON COLUMN outbox.origin.row_xid
-  IS 'xmin of this row: a dump does not keep that either; two new servers may give the same oids';
-COMMENT ON COLUMN outbox.origin.environment
-  IS 'relay.Config.Environment of the first relay that named one';
+
+-- +goose StatementBegin
+DO $$
+DECLARE
+  name text;
+BEGIN
+  -- Their rows come and go, so vacuum runs by how many did, and does not rest.
+  FOREACH name IN ARRAY '{task,running,unique_key,headless_key,cancel,sample}'::text[] LOOP
+    EXECUTE format('ALTER TABLE outbox.%I SET (
+      autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+      autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 10000,
+      autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 10000,
+      autovacuum_vacuum_cost_delay = 0)', name);
+  END LOOP;
+  -- Their few rows are updated often, each to its next place in the same page.
+  FOREACH name IN ARRAY '{relay,maintenance,schedule,slot,bucket,counter}'::text[] LOOP
+    EXECUTE format('ALTER TABLE outbox.%I SET (
+      fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 100,
+      autovacuum_vacuum_cost_delay = 0)', name);
+  END LOOP;
+END
+$$;
+-- +goose StatementEnd
 
 INSERT INTO outbox.migration (version, oldest_version) VALUES (1, 1) ON CONFLICT DO NOTHING;

@@ -1,4 +1,4 @@
--- Views and triggers, whose making locks views and tables. Those of the present state are made only
+-- Views, triggers and comments, whose making locks views and tables. Those of the present state are made only
 -- if this file has changed. PostgreSQL lets a view get columns at its end only (42P16).
 
 -- Tasks with unique keys, to insert into with on_conflict, and to be told what came of it:
@@ -75,3 +75,88 @@ CREATE OR REPLACE TRIGGER dead_task_truncated AFTER TRUNCATE ON outbox.dead_task
   FOR EACH STATEMENT EXECUTE FUNCTION outbox.task_truncated();
 CREATE OR REPLACE TRIGGER keyed_task_insert INSTEAD OF INSERT ON outbox.keyed_task
   FOR EACH ROW EXECUTE FUNCTION outbox.keyed_task_insert();
+
+-- What psql shows of the tables.
+COMMENT ON COLUMN outbox.migration.oldest_version
+  IS 'code whose newest migration is this one, or newer, may run beside this migration; '
+     'NULL: only code that has it';
+COMMENT ON COLUMN outbox.migration.functions
+  IS 'hash of the functions that are there since this migration; NULL: those from before';
+COMMENT ON COLUMN outbox.migration.relations IS 'likewise, of the views and triggers';
+COMMENT ON COLUMN outbox.task.relay_id
+  IS 'leased: the relay that holds the lease; otherwise: the relay that died while it ran this '
+     'task';
+COMMENT ON COLUMN outbox.task.priority     IS 'lower runs first; 0 is normal';
+COMMENT ON COLUMN outbox.task.attempt      IS 'attempts begun and counted; 0 until the first';
+COMMENT ON COLUMN outbox.task.max_attempts IS 'NULL: as the handler was registered';
+COMMENT ON COLUMN outbox.task.timeout_ms   IS 'of one run; NULL: as the handler was registered';
+COMMENT ON COLUMN outbox.task.iterations
+  IS 'how often its handler returned RunAgain; 0 until the first time';
+COMMENT ON COLUMN outbox.task.ordering_key
+  IS 'tasks of one type and key run one after the other; NULL: in no order';
+COMMENT ON COLUMN outbox.task.skip_failed
+  IS 'after a failed attempt the task leaves the order, and the key goes on';
+COMMENT ON COLUMN outbox.task.unique_key
+  IS 'at most one waiting task of a type has it; insert $payload to have it made of the payload';
+COMMENT ON COLUMN outbox.task.unique_until_done
+  IS 'the task keeps its key while it runs and through its retries';
+COMMENT ON COLUMN outbox.task.timeline
+  IS 'failed, throttled and lost runs, deaths, redrives and replacements, the oldest first, at most '
+     '20; NULL: none';
+COMMENT ON COLUMN outbox.dead_task.reason
+  IS 'attempts: all were used; handler: it returned Dead, or its backoff said stop; '
+     'lost_connections: ten runs lost their connection; '
+     'committed: the handler committed the claim and then failed';
+COMMENT ON COLUMN outbox.dead_task.max_attempts
+  IS 'the limit that held: the task''s own or its handler''s';
+COMMENT ON COLUMN outbox.dead_task.task_max_attempts
+  IS 'the task''s own limit, which a redriven task gets back; NULL: it had none';
+COMMENT ON COLUMN outbox.done_task.keep_until IS 'relays delete the row after this time';
+COMMENT ON COLUMN outbox.done_task.last_error
+  IS 'what its handler discarded it for; NULL: the handler succeeded';
+COMMENT ON COLUMN outbox.running.task_ids IS 'a batch: all its tasks; NULL: the one task';
+COMMENT ON COLUMN outbox.running.xid      IS 'a batch: the transaction of its claim';
+COMMENT ON COLUMN outbox.relay.workers     IS 'handler calls at once; NULL: not known';
+COMMENT ON COLUMN outbox.relay.connections IS 'of its pool; NULL: not known, or any number';
+COMMENT ON COLUMN outbox.relay.taken_over_at
+  IS 'when another relay last found this one dead, and took over what it held; NULL: alive';
+COMMENT ON COLUMN outbox.relay.schedules
+  IS 'the definition of each schedule in its Config, by name; NULL: not known';
+COMMENT ON COLUMN outbox.schedule.next_at
+  IS 'the next firing; NULL: it has ended, or its Next misbehaved';
+COMMENT ON COLUMN outbox.schedule.last_at IS 'the latest firing that enqueued a task';
+COMMENT ON COLUMN outbox.schedule.payload
+  IS 'as last registered, to be read: what is enqueued comes from the code of the relay that fires';
+COMMENT ON COLUMN outbox.schedule.timing
+  IS 'a hash of when it fires: when it changes, next_at is computed anew';
+COMMENT ON COLUMN outbox.schedule.definition
+  IS 'a hash of all of it: only relays that know this very schedule fire it';
+COMMENT ON COLUMN outbox.task_type.paused IS 'no relay claims its tasks';
+COMMENT ON COLUMN outbox.task_type.max_running
+  IS 'handler calls at once in all relays; NULL: any number';
+COMMENT ON COLUMN outbox.task_type.rate
+  IS 'tasks that may start in rate_per, in all relays; NULL: any number';
+COMMENT ON COLUMN outbox.task_type.rate_per IS 'microseconds';
+COMMENT ON COLUMN outbox.counter.tasks IS 'now; failed and canceled: ever';
+COMMENT ON COLUMN outbox.counter.arrived
+  IS 'dead: ever died; the states together: ever enqueued, so that finished = arrived - tasks, '
+     'less what died and was canceled';
+COMMENT ON COLUMN outbox.sample.finished IS 'since the counters began, as failed';
+COMMENT ON COLUMN outbox.sample.oldest_ready
+  IS 'for how long the ready task that waits longest had been due, in microseconds';
+COMMENT ON COLUMN outbox.audit.target
+  IS 'a task type, a task id, a filter in words; never a payload';
+COMMENT ON COLUMN outbox.audit.count IS 'how many tasks it was about';
+COMMENT ON COLUMN outbox.inbox.keep_until
+  IS 'relays delete the row after this time; a repetition is not noticed any more then';
+COMMENT ON TABLE outbox.origin IS 'the database that the tasks are of, as it was noted';
+COMMENT ON COLUMN outbox.origin.database_id
+  IS 'made by the migration, and anew by the command outbox adopt';
+COMMENT ON COLUMN outbox.origin.system_id IS 'of pg_control_system(); NULL: hidden';
+COMMENT ON COLUMN outbox.origin.table_oid
+  IS 'of this table: a dump does not keep it, pg_upgrade and physical copies do';
+COMMENT ON COLUMN outbox.origin.server_version IS 'the major version';
+COMMENT ON COLUMN outbox.origin.row_xid
+  IS 'xmin of this row: a dump does not keep that either; two new servers may give the same oids';
+COMMENT ON COLUMN outbox.origin.environment
+  IS 'relay.Config.Environment of the first relay that named one';

@@ -17,7 +17,6 @@ type Parts struct {
 	Conns    *pg.Pool
 	Poll     func(context.Context) error
 	Schedule func(context.Context) error
-	Take     func(ctx context.Context, n int) (int, error) // tokens of the rate of the first type
 }
 
 // Parts returns those with the clock now, and with the one job of maintenance, if any.
@@ -28,12 +27,7 @@ func (r *Relay) Parts(now func() time.Time, only string) Parts {
 		}
 	}
 	x := newRun(context.Background(), r.params(false, now))
-	first := r.settings.handlers[0]
 	return Parts{Heart: x.heart, Journal: x.journal, Conns: x.store.Conns, Schedule: x.scheduler.Once,
 		Poll: func(ctx context.Context) error { _, err := x.newPoller().poll(ctx, plan.Poll{}); return err },
-		Take: func(ctx context.Context, n int) (int, error) {
-			got, _, err := x.rates.take(ctx, first, n)
-			return got, err
-		},
 	}
 }

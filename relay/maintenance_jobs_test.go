@@ -1,12 +1,10 @@
 package relay_test
 
 import (
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/relaytest"
-	"github.com/txoutbox/outbox/internal/upkeep"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -39,13 +37,4 @@ func TestARelayWithoutARightGoesOn(t *testing.T) {
 	r.Log.Want(t, 1, "PostgreSQL refuses a job of the relay's upkeep")
 	r.Log.Want(t, 1, "schedules cannot be fired")
 	db.Do(t, `ALTER TABLE outbox.elsewhere RENAME TO cancel`)
-}
-
-func TestEachSharedJobIsAmongTheFaultyLoops(t *testing.T) {
-	t.Parallel()
-	for _, j := range upkeep.SharedJobs(time.Hour) {
-		if !slices.ContainsFunc(faultyLoops, func(l faultyLoop) bool { return l.job == j.Name }) {
-			t.Errorf("faultyLoops has no loop of the shared job %q", j.Name)
-		}
-	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/upkeep"
 	"github.com/txoutbox/outbox/relay"
 	"github.com/txoutbox/outbox/schema"
 )
@@ -28,17 +30,22 @@ func TestARelayNeedsNoMoreThanTheRoleOfWorkers(t *testing.T) {
 		CREATE ROLE web_app LOGIN PASSWORD 'of the test' IN ROLE outbox_enqueuer`)
 	pool := func(role string) *database { return open(t, as(t, owner.URL, role, "of the test")) }
 	worker, web := pool("relay_app"), pool("web_app")
-	under := func(app *database) *loopsUnderTest {
-		u := &loopsUnderTest{db: owner, faulty: &faulty{}}
-		u.pool = app.through(t, u.faulty.wrap)
-		return u
-	}
-	asOwner, asWorker := under(owner), under(worker)
 	for _, c := range faultyLoops {
-		want, _ := asOwner.try(t, c, 0, fault{}, "")
-		if got, _ := asWorker.try(t, c, 0, fault{}, ""); got != want {
+		want, _ := c.try(t, owner, owner, &faulty{}, 0, fault{}, "")
+		if got, _ := c.try(t, owner, worker, &faulty{}, 0, fault{}, ""); got != want {
 			t.Errorf("%s: a worker's leaves\n%s\nwant\n%s", c.name, got, want)
 		}
+	}
+	for _, job := range upkeep.SharedJobs(time.Hour) {
+		log := &records{}
+		r, err := relay.New(worker.DB, all(), relay.Config{DeadRetention: time.Hour, Logger: slog.New(slog.NewTextHandler(log, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := newLoops(r, job.Name)
+		l.done(t, "maintain")
+		l.Close()
+		log.Want(t, 0, "42501")
 	}
 	owner.Do(t, emptyAll)
 

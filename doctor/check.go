@@ -42,7 +42,7 @@ func (s settings) run(ctx context.Context, db *sql.DB, client *admin.Client, c c
 		set := fmt.Sprintf("SET LOCAL statement_timeout = %d; SET LOCAL lock_timeout = %d", ms,
 			max(ms/2, 1)) // to tell a lock from a busy server
 		_, err = tx.ExecContext(bounded,
-			set+"; SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL enable_seqscan = off; SET LOCAL jit = off")
+			set+"; SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL intervalstyle = postgres; SET LOCAL enable_seqscan = off; SET LOCAL jit = off")
 	}
 	if err == nil {
 		err = c.look(bounded, v)

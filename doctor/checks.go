@@ -1,5 +1,10 @@
 package doctor
 
+import (
+	"context"
+	"slices"
+)
+
 // checks are all checks, in the order in which they are shown. Only Check refers to them.
 var checks = []check{
 	{look: checkVersion, passed: []passed{{"schema-version", "the schema is of the version that this program needs"}}},
@@ -10,28 +15,27 @@ var checks = []check{
 	{look: checkRoles, passed: []passed{{"roles",
 		"the roles have the rights that this version gives them, or there are none"}}},
 	{look: checkRowSecurity, passed: []passed{{"row-security", "row level security is off"}}},
-	{look: checkForeignKeys, passed: []passed{{"foreign-keys", "no table of the app refers to the outbox's tables"}}},
+	report("foreign-keys", "no table of the app refers to the outbox's tables", foreignKeysSQL, (*visit).schemaName),
 	{look: checkCounts, passed: []passed{{"counts", "the counts are those of the rows"}}},
 	{look: checkSequences, passed: []passed{{"sequences", "new ids are above those that were given"}}},
 	{look: checkOrigin, passed: []passed{
 		{"copy", "this is the database that the tasks were enqueued in"},
 		{"environment", "a relay has named the environment, so that snapshots can be told apart"}}},
-	{look: checkServer, passed: []passed{
-		{"server-version", "the server's version is supported"},
-		{"primary", "the server is a primary"},
-		{"durability", "fsync and full_page_writes are on, and commits wait for the disk"}}},
+	report("server-version", "the server's version is supported", serverVersionSQL),
+	report("primary", "the server is a primary", primarySQL),
+	report("durability", "fsync and full_page_writes are on, and commits wait for the disk", durabilitySQL),
 	{look: checkSettings, bare: true, passed: []passed{{"session-settings",
 		"no timeout or mode of the roles, the database or the server is in the relays' way"}}},
-	{look: checkAutovacuum, passed: []passed{{"autovacuum", "it is on, with the outbox's settings for its tables"}}},
-	{look: checkDeadRows, passed: []passed{{"dead-rows", "autovacuum keeps up"}}},
+	report("autovacuum", "it is on, with the outbox's settings for its tables", autovacuumSQL, (*visit).schemaName),
+	report("dead-rows", "autovacuum keeps up", deadRowsSQL, (*visit).schemaName, (*visit).deadRows),
 	{look: checkHolders, passed: []passed{
 		{"held-transaction", "no session has held a transaction open for long"},
 		{"prepared-transaction", "no prepared transaction is old"},
 		{"replication-slot", "no slot keeps dead rows"},
 		{"standby-feedback", "no standby keeps dead rows"}}},
-	{look: checkLocks, passed: []passed{{"lock-wait", "no session waits for a lock on the outbox's tables"}}},
-	{look: checkNotifications, passed: []passed{
-		{"notification-queue", "the queue of notifications is empty, or nearly so"}}},
+	report("lock-wait", "no session waits for a lock on the outbox's tables",
+		locksSQL, (*visit).schemaName, (*visit).waited),
+	report("notification-queue", "the queue of notifications is empty, or nearly so", notificationsSQL),
 	{look: checkConnections, passed: []passed{{"connections", "the server has connections to give"}}},
 	{look: checkTasks, passed: []passed{
 		{"relays", "relays are alive, and the dead ones hold nothing"},
@@ -40,8 +44,29 @@ var checks = []check{
 		{"unhandled-type", "there is a relay for each type with tasks"},
 		{"paused-type", "no type with tasks is paused"},
 		{"starving-type", "no type waits for longer than it should"}}},
-	{look: checkMaintenance, passed: []passed{{"maintenance", "the relays do it in time"}}},
-	{look: checkSchedules, passed: []passed{{"schedules", "they fire in time, and living relays have them"}}},
+	report("maintenance", "the relays do it in time", maintenanceSQL),
+	report("schedules", "they fire in time, and living relays have them", schedulesSQL),
 	{look: checkDeadLetters, passed: []passed{{"dead-letters", "there are none"}}},
-	{look: checkIndexBloat, passed: []passed{{"index-bloat", "no index is much larger than its entries"}}},
+	report("index-bloat", "no index is much larger than its entries",
+		indexBloatSQL, (*visit).schemaName, (*visit).bloated),
 }
+
+// report is a check whose findings a query returns: severity, subject, fault and remedy. fine is the
+// text if there are none.
+func report(name, fine, query string, args ...func(*visit) any) check {
+	return check{passed: []passed{{name, fine}}, look: func(ctx context.Context, v *visit) error {
+		var values []any
+		for _, arg := range args {
+			values = append(values, arg(v))
+		}
+		var severity, subject, what, do string
+		return v.each(ctx, query, values, []any{&severity, &subject, &what, &do}, func() {
+			v.add(name, Severity(slices.Index(severities[:], severity)), subject, what, do)
+		})
+	}}
+}
+
+func (v *visit) schemaName() any { return v.schema }
+func (v *visit) waited() any     { return v.settings.waited.Microseconds() }
+func (v *visit) deadRows() any   { return v.settings.dead }
+func (v *visit) bloated() any    { return v.settings.bloated }

@@ -23,7 +23,8 @@ func checkCounts(ctx context.Context, v *visit) error {
 		return err
 	}
 	if n >= mostCounted {
-		v.add("counts", OK, "", fmt.Sprintf("not checked, as there are %d tasks or more: outbox repair counts them", mostCounted), "")
+		v.add("counts", OK, "", fmt.Sprintf("not checked, as there are %d tasks or more: outbox repair counts them",
+			mostCounted), "")
 		return nil
 	}
 	found, err := v.admin.Defects(ctx, admin.RepairOptions{Kinds: []admin.DefectKind{admin.DefectCounts}})

@@ -62,16 +62,15 @@ SELECT pg_has_role('pg_read_all_stats', 'USAGE')
                     WHERE a.datname = current_database() AND a.usesysid IS NOT NULL AND NOT pg_has_role(a.usesysid, 'USAGE')),
        quote_ident(current_user)`
 
+// Claims read the hot tables, whose rows come and go.
+const hotDeadSQL = `/* outbox: dead rows of the hot tables */
+SELECT COALESCE(max(n_dead_tup), 0) FROM pg_stat_all_tables
+ WHERE schemaname = $1 AND relname IN ('task', 'running', 'counter_log', 'headless_key', 'unique_key', 'slot', 'bucket')`
+
 func checkHolders(ctx context.Context, v *visit) error {
-	tables, err := v.tableStats(ctx)
-	if err != nil {
-		return err
-	}
 	var dead int64 // in the hot table that has most
-	for _, t := range tables {
-		if t.hot {
-			dead = max(dead, t.dead)
-		}
+	if err := v.row(ctx, hotDeadSQL, []any{v.schema}, &dead); err != nil {
+		return err
 	}
 	var h holder
 	into := []any{&h.kind, &h.id, &h.quoted, &h.name, &h.role, &h.database, &h.state, &h.here, &h.behind, &h.age}
@@ -85,7 +84,8 @@ func checkHolders(ctx context.Context, v *visit) error {
 	}
 	if !seen {
 		v.add("held-transaction", Unknown, "",
-			"checked in part: this role sees neither the age nor the state of other roles' sessions", "GRANT pg_monitor TO "+role)
+			"checked in part: this role sees neither the age nor the state of other roles' sessions",
+			"GRANT pg_monitor TO "+role)
 	}
 	return nil
 }
@@ -117,7 +117,8 @@ func (v *visit) judge(h holder, dead int64) {
 	}
 	effect := ", and keeps its locks and its connection"
 	if h.behind.Valid {
-		effect = fmt.Sprintf(", and vacuum can remove no rows that died since, %s ago", plural(h.behind.Int64, "transaction"))
+		effect = fmt.Sprintf(", and vacuum can remove no rows that died since, %s ago",
+			plural(h.behind.Int64, "transaction"))
 		if dead > 0 {
 			effect += fmt.Sprintf(" (%s in one table of the outbox)", plural(dead, "dead row"))
 		}
@@ -132,13 +133,15 @@ func (v *visit) judge(h holder, dead int64) {
 			do += ", in the database " + h.database
 		}
 		add("prepared-transaction", h.id,
-			fmt.Sprintf("a transaction of the role %s in the database %s has been prepared%s", h.role, h.database, since), do)
+			fmt.Sprintf("a transaction of the role %s in the database %s has been prepared%s", h.role, h.database,
+				since), do)
 	case "slot":
 		do := "find the reason for its standby's lag: mostly a long query there, with hot_standby_feedback"
 		if idleSlot {
 			do = "start its standby again; or, if it will not return, SELECT pg_drop_replication_slot(" + h.quoted + ")"
 		}
-		add("replication-slot", h.id, fmt.Sprintf("the %s replication slot %s keeps the snapshot of a standby", h.state, h.id), do)
+		add("replication-slot", h.id, fmt.Sprintf("the %s replication slot %s keeps the snapshot of a standby", h.state,
+			h.id), do)
 	case "standby":
 		add("standby-feedback", h.name,
 			fmt.Sprintf("the standby %s (pid %s) sends the snapshot of an old query", h.name, h.id),

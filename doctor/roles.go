@@ -33,7 +33,8 @@ func grants() (out []grant) {
 			for _, object := range strings.Split(m[3], ",") {
 				for _, group := range strings.Split(m[4], ",") {
 					out = append(out, grant{
-						strings.TrimPrefix(strings.TrimSpace(group), "outbox_"), r, strings.TrimPrefix(strings.TrimSpace(object), "outbox."),
+						strings.TrimPrefix(strings.TrimSpace(group), "outbox_"), r,
+						strings.TrimPrefix(strings.TrimSpace(object), "outbox."),
 					})
 				}
 			}
@@ -77,11 +78,13 @@ func checkRoles(ctx context.Context, v *visit) error {
 	}
 	var roles, kinds, objects []string
 	for _, g := range grants() {
-		roles, kinds, objects = append(roles, quote(v.schema+"_"+g.group)), append(kinds, g.right), append(objects, g.object)
+		roles, kinds, objects = append(roles, quote(v.schema+"_"+g.group)), append(kinds, g.right),
+			append(objects, g.object)
 	}
 	lacking := map[string][]string{}
 	var role, kind, object string
-	args := []any{v.schema, strings.Join(roles, " "), strings.Join(kinds, " "), strings.Join(objects, " "), quote(owner)}
+	args := []any{v.schema, strings.Join(roles, " "), strings.Join(kinds, " "), strings.Join(objects, " "),
+		quote(owner)}
 	err := v.each(ctx, lackingSQL, args, []any{&role, &kind, &object}, func() {
 		if kind == "owner" {
 			v.add("roles", Warning, object, fmt.Sprintf("%s does not belong to %s, which owns the outbox: "+

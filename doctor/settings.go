@@ -46,13 +46,15 @@ var timeouts = map[string]struct {
 	least    time.Duration
 	what, do string
 }{
-	"statement_timeout": {5 * time.Second, "it may end statements of the relays that claim, poll or clean up", "at least 30s"},
+	"statement_timeout": {5 * time.Second, "it may end statements of the relays that claim, poll or clean up",
+		"at least 30s"},
 	"lock_timeout": {time.Second,
 		"writes of relays, and enqueues with a unique key, may fail after a short wait", "at least 10s"},
 	"transaction_timeout": {5 * time.Second, "it ends connections of relays that claim, poll or clean up; " +
 		"it is lifted for handlers, task.Complete and schema.Migrate", "at least 30s"},
 	"idle_session_timeout": {20 * time.Second, // the connection of ListenDSN sends something every 15 s
-		"it ends the relays' connections for LISTEN again and again, and tasks enqueued meanwhile wait for a poll", "more than 20s"},
+		"it ends the relays' connections for LISTEN again and again, and tasks enqueued meanwhile wait for a poll",
+		"more than 20s"},
 }
 
 func checkSettings(ctx context.Context, v *visit) error {

@@ -165,13 +165,13 @@ func TestSchedulesAndMaintenanceThatAreLateAreFound(t *testing.T) {
 		jobs = `INSERT INTO outbox.maintenance (job, due_at) SELECT job, now() - interval '1 hour'
 			FROM unnest(ARRAY['sample', 'fold', 'purge dead letters']) job; `
 	)
-	late, ended := "warning schedules nightly … 1h0m … relay.Config.Schedules", "info schedules ended"
+	late, ended := "warning schedules nightly … 01:00:0 … relay.Config.Schedules", "info schedules ended"
 	findEach(t, []fault{
 		{schedules, []string{late, ended}, ""},
 		{schedules + `UPDATE outbox.relay SET schedules = '{"nightly": "nightly", "soon": "another", "gone": "gone"}'`,
 			[]string{late, ended, "warning schedules soon … no living relay has",
 				"warning schedules gone … is missing"}, ""},
-		{jobs, []string{"warning maintenance sample … 1h0m"}, ""},
+		{jobs, []string{"warning maintenance sample … 01:00:0"}, ""},
 		{jobs + `INSERT INTO outbox.counter_log (tasks, task_type, kind) VALUES (0, 'A', 'ready')`,
 			[]string{"warning maintenance sample", "warning maintenance fold"}, ""},
 		{jobs + `DELETE FROM outbox.relay`, []string{"info relays"}, ""},

@@ -47,7 +47,7 @@ func TestAPreparedTransactionIsFound(t *testing.T) {
 	done := waits(t, db, `UPDATE outbox.maintenance SET due_at = now()`)
 	f := has(t, diagnosis(t, db, doctor.HeldFor(time.Millisecond), soon),
 		"warning prepared-transaction the bank's … vacuum can remove no rows … ROLLBACK PREPARED 'the bank''s'",
-		"critical lock-wait … 1 session waits … a prepared transaction")
+		"critical lock-wait … a prepared transaction … 1 session ")
 	_, rollback, _ := strings.Cut(f.Do, " or ")
 	db.Do(t, rollback)
 	<-done
@@ -191,7 +191,7 @@ func TestASessionThatHoldsUpOthersIsFound(t *testing.T) {
 			done := waits(t, db, c.waits)
 			fine(t, diagnosis(t, db, doctor.Timeout(time.Second)), "lock-wait")
 			found := diagnosis(t, db, soon, doctor.Timeout(time.Second))
-			has(t, found, fmt.Sprintf("%s lock-wait pid %d … 1 session waits … pg_terminate_backend", c.severity, pid))
+			has(t, found, fmt.Sprintf("%s lock-wait pid %d … 1 session on … pg_terminate_backend", c.severity, pid))
 			if name == "a table" { // the others are looked at
 				has(t, found, "unknown maintenance … another session holds a lock … see lock-wait", "ok schema-version")
 			}

@@ -23,7 +23,8 @@ func checkVersion(ctx context.Context, v *visit) error {
 	fault := func(severity Severity, what, do string) { v.add("schema-version", severity, v.schema, what, do) }
 	migrate := "run outbox migrate up, or schema.Migrate"
 	if v.schema != "outbox" {
-		migrate = fmt.Sprintf("run outbox migrate up for this schema, or schema.Migrate with schema.Schema(%q)", v.schema)
+		migrate = fmt.Sprintf("run outbox migrate up for this schema, or schema.Migrate with schema.Schema(%q)",
+			v.schema)
 	}
 	var there bool
 	var database string

@@ -27,6 +27,9 @@ func (v *visit) add(check string, severity Severity, subject, what, do string) {
 
 // sql puts the schema's name into a statement, which is written for the schema "outbox".
 func (v *visit) sql(query string) string {
+	if v.schema == outbox.DefaultSchema {
+		return query
+	}
 	return strings.ReplaceAll(query, "outbox.", `"`+v.schema+`".`)
 }
 

@@ -22,10 +22,9 @@ SELECT (extract(epoch FROM GREATEST(now(), (SELECT last_at FROM outbox.schedule
 
 // forsaken says that no relay fires the schedule of the row s: no living one has its definition, or
 // it is long overdue. A relay of an older version does not say what it has.
-const forsaken = `(s.next_at < clock_timestamp() - interval '2 minutes' OR ` + orphaned + `)`
-
-const orphaned = `NOT EXISTS (SELECT 1 FROM outbox.relay r WHERE r.alive_until > clock_timestamp()
-                          AND (r.schedules IS NULL OR r.schedules ->> s.name = s.definition))`
+const forsaken = `(s.next_at < clock_timestamp() - interval '2 minutes'
+                 OR NOT EXISTS (SELECT 1 FROM outbox.relay r WHERE r.alive_until > clock_timestamp()
+                                   AND (r.schedules IS NULL OR r.schedules ->> s.name = s.definition)))`
 
 // addSQL adds a schedule, or changes it to what it is here. $9: only if no relay fires it.
 const addSQL = `/* outbox: add or change a schedule */
@@ -82,7 +81,7 @@ func (s *Scheduler) add(ctx context.Context, one *Schedule) error {
 // The rows of this relay's schedules: another process may have changed or removed one, and a clock
 // that was ahead may have written its next firing.
 const watchSQL = `/* outbox: find the next firing */
-SELECT k.name, s.name IS NULL, s.definition <> k.definition, ` + forsaken + `, ` + orphaned + `,
+SELECT k.name, s.name IS NULL, s.definition <> k.definition, ` + forsaken + `,
        (extract(epoch FROM s.next_at) * 1000000)::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
   FROM unnest($1::text[], $2::text[]) AS k (name, definition) LEFT JOIN outbox.schedule s ON s.name = k.name`
 
@@ -91,15 +90,13 @@ type seen struct {
 	name     string
 	missing  bool
 	changed  sql.NullBool // another process has registered it otherwise,
-	forsaken sql.NullBool // and no relay fires it,
-	orphaned bool         // as none that lives has it as it is
+	forsaken sql.NullBool // and no relay fires it
 	next     sql.NullInt64
 	now      int64
 }
 
 // nextFiring returns in how long the next of the schedules is due. What nobody fires any more is to
-// be registered again. Where a relay that lives has it otherwise, that is done once for each
-// firing: if neither form can be enqueued, the relays would change it for ever.
+// be registered again.
 func (s *Scheduler) nextFiring(ctx context.Context) (wait time.Duration, err error) {
 	all, err := s.look(ctx)
 	if err != nil {
@@ -108,8 +105,7 @@ func (s *Scheduler) nextFiring(ctx context.Context) (wait time.Duration, err err
 	wait = recheck
 	for _, one := range all {
 		switch {
-		case one.missing, one.changed.Bool && one.forsaken.Bool && (one.orphaned || s.overdue[one.name] != one.next.Int64):
-			s.overdue[one.name] = one.next.Int64
+		case one.missing, one.changed.Bool && one.forsaken.Bool:
 			s.registered[one.name] = false
 			delete(s.changed, one.name)
 			s.Log.Info("outbox: a schedule that no relay fires is registered again", "schedule", one.name)
@@ -141,7 +137,7 @@ func (s *Scheduler) look(ctx context.Context) (all []seen, err error) {
 		defer rows.Close()
 		for rows.Next() {
 			var one seen
-			err := rows.Scan(&one.name, &one.missing, &one.changed, &one.forsaken, &one.orphaned, &one.next, &one.now)
+			err := rows.Scan(&one.name, &one.missing, &one.changed, &one.forsaken, &one.next, &one.now)
 			if err != nil {
 				return err
 			}

@@ -108,35 +108,6 @@ func TestAScheduleThatNobodyFiresIsTakenBack(t *testing.T) {
 	}
 }
 
-// Neither form of a schedule can be enqueued, and the processes of both live: each tries once.
-func TestTwoFormsOfAScheduleThatCannotBeEnqueuedDoNotAlternate(t *testing.T) {
-	t.Parallel()
-	db := relaytest.NewDatabase(t)
-	stable, canary := newProcess(t, db, 1), newProcess(t, db, 2)
-	db.Do(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
-		CREATE TRIGGER refuse BEFORE INSERT ON outbox.task FOR EACH ROW EXECUTE FUNCTION refuse()`)
-	for _, p := range []*process{stable, canary} {
-		p.pass(t)
-		db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types, schedules)
-			SELECT gen_random_uuid(), 'a', 1, now() + interval '1 hour', '{A}', jsonb_build_object('hourly', definition) FROM outbox.schedule`)
-	}
-	db.Do(t, `UPDATE outbox.schedule SET next_at = now() - interval '10 minutes'`)
-	for range 5 {
-		for _, p := range []*process{stable, canary} {
-			p.passes(t)
-			p.EndRests()
-		}
-	}
-	for name, p := range map[string]*process{"stable": stable, "canary": canary} {
-		for _, text := range []string{"registered again", "changed by another process"} {
-			if n := strings.Count(p.log.String(), text); n > 1 {
-				t.Errorf("%s: %d records that a schedule was %s", name, n, text)
-			}
-		}
-	}
-	db.Do(t, `DROP FUNCTION refuse CASCADE`)
-}
-
 // Times that were written while the server's clock was ahead do not put a schedule off, neither for
 // a relay that runs nor for one that starts.
 func TestAClockThatWasAheadDoesNotStopASchedule(t *testing.T) {

@@ -36,7 +36,7 @@ const restFor = time.Minute
 // New returns the scheduler of one run of a relay.
 func New(p Params) *Scheduler {
 	return &Scheduler{Params: p, registered: map[string]bool{}, known: map[string]bool{}, changed: map[string]bool{},
-		overdue: map[string]int64{}, rests: map[string]time.Time{}}
+		rests: map[string]time.Time{}}
 }
 
 // resting reports whether a schedule is left alone.

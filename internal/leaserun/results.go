@@ -148,7 +148,8 @@ func (l *Leases) writeGroup(group []*Result, slots chan struct{}) {
 				return
 			}
 			if try >= stuckAfter {
-				l.stuck(group[0], err, began)
+				l.Stuck(group[0].handler, err, began, !group[0].Stuck)
+				group[0].Stuck = true
 			}
 		}
 		unknown = unknown || pgerr.Code(err) == "" || pgerr.Lost(err)
@@ -162,13 +163,6 @@ func (l *Leases) writeGroup(group []*Result, slots chan struct{}) {
 			return
 		}
 	}
-}
-
-// stuck tells that a result cannot be written, and is tried again.
-func (l *Leases) stuck(r *Result, err error, began time.Time) {
-	first := !r.Stuck
-	r.Stuck = true
-	l.Stuck(r.handler, err, began, first)
 }
 
 // EndOf is the end of a lease by a verdict.

@@ -15,7 +15,6 @@ import (
 // SharedJob is upkeep of the outbox's tables that one relay of all does at a time. To add one,
 // write its Run in a file of its own and add it to SharedJobs: the table outbox.maintenance gets
 // its row by itself. Then add it to
-//   - faultyLoops in relay/fault_loops_test.go, which a test demands
 //   - ownTimes in relay/fault_test.go: a part of the comments of its statements
 //   - doc.go
 //   - docs/guide/production.md and docs/features.md

@@ -56,7 +56,7 @@ func TestFlagsAreChecked(t *testing.T) {
 			t.Errorf("%s: got %v, want %q", args, err, want)
 		}
 	}
-	if o := parsed(t, "-faults", "all,clock"); !o.has("clock") || !o.has("kill") || o.has("disk") {
+	if o := parsed(t, "-faults", "all,clock"); !o.has("clock") || !o.has("kill") || o.has("ahead") {
 		t.Errorf("all,clock are %v", o.faults)
 	}
 	if o := parsed(t, "-faults", "none"); len(o.faults) != 0 || len(schedule(o)) != 0 {

@@ -142,7 +142,7 @@ func loadRecords(a *arena) error {
 			pq.Array(ks), pq.Array(kinds), pq.Array(outcomes)),
 		a.do(`INSERT INTO call SELECT * FROM unnest($1::text[], $2::int[])`, pq.Array(called), pq.Array(times)),
 		a.do(`CREATE INDEX ON ledger (k); CREATE INDEX ON effect (k); CREATE INDEX ON call (k); CREATE INDEX ON event (k);
-			CREATE INDEX ON canceled (k); ANALYZE ledger, effect, call, event, business, canceled`))
+			ANALYZE ledger, effect, call, event, business`))
 }
 
 // loadEvents writes the events that the broker has to a table.

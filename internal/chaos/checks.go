@@ -13,12 +13,9 @@ var always = checks{
 		WHERE outcome = 'acked' AND kind <> 'KEYED' AND NOT EXISTS (SELECT FROM effect e WHERE e.k = l.k)
 		AND NOT EXISTS (SELECT FROM call s WHERE s.k = l.k AND l.kind = 'PLAIN')
 		AND NOT EXISTS (SELECT FROM event e WHERE e.k = l.k)
-		AND NOT EXISTS (SELECT FROM outbox.dead_task d WHERE d.payload ->> 'k' = l.k)
-		AND NOT EXISTS (SELECT FROM canceled c WHERE c.k = l.k AND result <> 'not found')`,
+		AND NOT EXISTS (SELECT FROM outbox.dead_task d WHERE d.payload ->> 'k' = l.k)`,
 	"tasks that are left": `SELECT task_type || ' ' || state || ' ' || (payload ->> 'k') FROM outbox.task
 		WHERE task_type <> 'TICK'`,
-	"tasks that ran though they were cancelled while they waited": `SELECT k FROM effect JOIN canceled USING (k)
-		WHERE result = 'canceled'`,
 	"duplicated effects": `SELECT k || ', ' || count(*) || ' times' FROM effect GROUP BY k HAVING count(*) > 1`,
 	"ghosts: effects of what was rolled back": `SELECT k FROM effect JOIN ledger USING (k)
 		WHERE outcome = 'rolled_back'`,
@@ -35,7 +32,7 @@ var always = checks{
 	"business rows that are lost": `SELECT k FROM ledger l
 		WHERE outcome = 'acked' AND NOT EXISTS (SELECT FROM business b WHERE b.k = l.k)`,
 	"unknown commits: a business row, and no work": `SELECT k FROM ledger l JOIN business USING (k)
-		WHERE outcome = 'unknown' AND kind NOT IN ('KEYED', 'CANCELABLE')
+		WHERE outcome = 'unknown' AND kind <> 'KEYED'
 		AND NOT EXISTS (SELECT FROM effect e WHERE e.k = l.k)
 		AND NOT EXISTS (SELECT FROM call s WHERE s.k = l.k AND l.kind = 'PLAIN')
 		AND NOT EXISTS (SELECT FROM event e WHERE e.k = l.k)
@@ -53,11 +50,10 @@ var always = checks{
 		WHERE seen <> version`,
 	"leases that another process ended": `SELECT task_id || ' of ' || coalesce(holder, 'nobody') || ' by ' || by
 		FROM stolen`,
-	"effects of misbehaving handlers": `SELECT k FROM effect WHERE kind IN ('MISBEHAVES', 'POISON')`,
+	"effects of poison": `SELECT k FROM effect WHERE kind = 'POISON'`,
 	"dead letters that should not be": `SELECT payload ->> 'k' || ': ' || last_error FROM outbox.dead_task
-		WHERE task_type NOT IN ('MISBEHAVES', 'POISON', 'COMMITS')`,
-	"tasks both dead and done": `SELECT k FROM effect JOIN outbox.dead_task d ON d.payload ->> 'k' = k
-		WHERE kind <> 'COMMITS'`,
+		WHERE task_type <> 'POISON'`,
+	"tasks both dead and done": `SELECT k FROM effect JOIN outbox.dead_task d ON d.payload ->> 'k' = k`,
 	"dead letters without a reason": `SELECT payload ->> 'k' FROM outbox.dead_task
 		WHERE reason = 'attempts' AND attempt <> max_attempts OR last_error IS NULL`,
 	"leaks: runs in the journal":          `SELECT to_jsonb(r)::text FROM outbox.running r`,
@@ -86,7 +82,7 @@ const attempts = `SELECT k || ': attempt ' || attempt || ', of which ' || fail |
 var ofBlameless = checks{
 	"attempts that faults of the infrastructure cost": attempts + `WHERE attempt > 2 + fail AND kind <> 'KEYED'
 		UNION ALL SELECT f.k || ' ' || f.kind || ', attempt ' || f.attempt || ': ' || f.error FROM failure f
-		WHERE f.attempt > f.fail AND f.kind NOT IN ('KEYED', 'EVENT', 'MISBEHAVES', 'POISON', 'COMMITS')
+		WHERE f.attempt > f.fail AND f.kind NOT IN ('KEYED', 'EVENT', 'POISON')
 		AND f.error !~ '^(pq|ERROR): canceling statement due to'
 		AND NOT (f.kind = 'LEASED' AND f.error ~ 'bad connection|EOF|closed|reset|terminat|shutdown')`,
 }

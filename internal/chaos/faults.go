@@ -48,7 +48,6 @@ var faults = []fault{
 	{"xmin", 1, blameless, "a transaction keeps its snapshot", holdSnapshot},
 	{"notify", 3, blameless, "a LISTEN connection falls silent", silence(true)},
 	{"poison", 2, blamed, "tasks that end their process or connection", enqueuePoison},
-	{"misbehaving", 3, blamed, "tasks whose handlers misbehave", enqueueMisbehaving},
 	{"rolling", 1, blamed, "SIGTERM of one relay after the other, each starts again and migrates", rollingRestart},
 	{"drain", 4, blamed, "SIGTERM of a relay", drain},
 	{"lock", 3, quiet, "a table of the outbox is locked against all others, as by VACUUM FULL", lockTable},
@@ -58,14 +57,12 @@ var faults = []fault{
 	{"standby", 1, calm, "commits wait for a synchronous standby that is away", standbyAway},
 	{"target", 5, calm, "the broker refuses one target of events", refuseTarget},
 	{"password", 2, calm, "the broker's password is rotated, and relays have the new one late", rotatePassword},
-	{"operator", 6, blamed, "tasks are cancelled, dead letters redriven, types paused", operate},
-	{"disk", 2, blameless, "the disk is full for a while (a small tmpfs of the run's own; needs root)", fillDisk},
 	{"clock", 4, blameless, "the server's clock steps (needs libfaketime)", stepClock},
 	{"ahead", 4, blameless, "the server's clock is a day ahead for some seconds (needs libfaketime)", clockAhead},
 }
 
 // notInAll are the faults that need more than PostgreSQL's binaries.
-var notInAll = []string{"disk", "clock", "ahead"}
+var notInAll = []string{"clock", "ahead"}
 
 func faultHelp() string {
 	var b strings.Builder

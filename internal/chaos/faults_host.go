@@ -3,12 +3,10 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -22,47 +20,6 @@ func setenv(a *arena, name, value string) error {
 		a.cleanup(func() { _ = os.Unsetenv(name) })
 	}
 	return os.Setenv(name, value)
-}
-
-// disk is a small file system for the servers.
-func disk(a *arena) string { return filepath.Join(a.dir, "ram") }
-
-func mountDisk(a *arena) error {
-	if err := os.Mkdir(disk(a), 0o777); err != nil {
-		return err
-	}
-	out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=400m,mode=1777", "tmpfs", disk(a)).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("the fault disk needs root, to mount a small tmpfs: %w: %s", err, out)
-	}
-	a.cleanup(func() { _ = exec.Command("umount", disk(a)).Run() })
-	return setenv(a, "TMPDIR", disk(a))
-}
-
-// fillDisk leaves no byte free for a moment. The server may stop by itself, and is started again
-// then.
-func fillDisk(a *arena, r *rand.Rand) (string, error) {
-	ballast := filepath.Join(disk(a), "ballast")
-	f, err := os.Create(ballast)
-	if err != nil {
-		return "", err
-	}
-	for _, size := range []int{1 << 20, 512} {
-		block := make([]byte, size)
-		for err = nil; err == nil; {
-			_, err = f.Write(block)
-		}
-	}
-	_ = f.Close()
-	d := time.Duration(500+r.IntN(2500)) * time.Millisecond
-	for until := time.Now().Add(d); time.Now().Before(until); time.Sleep(100 * time.Millisecond) {
-		a.crashed() // it may, at any moment
-	}
-	if err := os.Remove(ballast); err != nil {
-		return "", err
-	}
-	a.crashed()
-	return fmt.Sprint("for ", d), a.server().Start(context.Background())
 }
 
 // clockFile tells libfaketime how far the servers' clock is off.

@@ -16,15 +16,9 @@ const relays = 4 // processes
 
 // settings are those of the servers. A standby is to be back soon, as commits wait for it, and
 // finds the WAL that it missed.
-func settings(o options) map[string]string {
-	keep := "1GB"
-	if o.has("disk") {
-		keep = "0"
-	}
-	return map[string]string{
-		"fsync": "on", "max_connections": "150", "wal_retrieve_retry_interval": "100ms",
-		"wal_receiver_status_interval": "1s", "max_wal_size": "256MB", "wal_keep_size": keep,
-	}
+var settings = map[string]string{
+	"fsync": "on", "max_connections": "150", "wal_retrieve_retry_interval": "100ms",
+	"wal_receiver_status_interval": "1s", "max_wal_size": "256MB", "wal_keep_size": "1GB",
 }
 
 // newArena starts all that a run needs. The caller must call close, also after an error.
@@ -36,18 +30,13 @@ func newArena(ctx context.Context, o options, dir string) (*arena, error) {
 	}
 	a.cleanup(func() { _ = log.Close() })
 	a.tally = newTally(log)
-	if o.has("disk") {
-		if err := mountDisk(a); err != nil {
-			return a, err
-		}
-	}
 	if fakesClock(o) {
 		if err := fakeClock(a); err != nil {
 			return a, err
 		}
 	}
 	a.cleanup(a.cluster.close)
-	if err := a.cluster.start(ctx, settings(o)); err != nil {
+	if err := a.cluster.start(ctx, settings); err != nil {
 		return a, err
 	}
 	if o.has("unreadable") {

@@ -50,7 +50,7 @@ type worker struct {
 func (w *worker) register() *handlers.Registry {
 	reg := handlers.New()
 	group := handlers.GroupCommit(w.Group, 0)
-	for _, t := range []outbox.TaskType[Payload]{typeTx, typeOrdered, typeCancelable} {
+	for _, t := range []outbox.TaskType[Payload]{typeTx, typeOrdered} {
 		handlers.Tx(reg, t, w.tx, soon, many, group)
 	}
 	handlers.Batch(reg, typeBatch, 20, w.batch, soon, many)
@@ -58,18 +58,6 @@ func (w *worker) register() *handlers.Registry {
 	handlers.Leased(reg, typePlain, w.plain, soon, many)
 	handlers.Leased(reg, typeKeyed, w.keyed, soon, many)
 	handlers.Tx(reg, TypePoison, poison(w.Dir), soon, handlers.MaxAttempts(PoisonStarts), group)
-	handlers.Tx(reg, TypeMisbehaves, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[Payload]) error {
-		if err := w.write(ctx, tx, task); err != nil {
-			return err
-		}
-		return misbehave(ctx, tx, task.Payload.How)
-	}, soon, handlers.MaxAttempts(3), handlers.Timeout(time.Second), group)
-	handlers.Tx(reg, TypeCommits, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[Payload]) error {
-		if err := w.tx(ctx, tx, task); err != nil {
-			return err
-		}
-		return commit(ctx, tx, task.Payload.How)
-	}, soon, handlers.MaxAttempts(3))
 	return reg
 }
 

@@ -86,11 +86,9 @@ func (p *producer) plan(i int) planned {
 	case n < 93:
 		kind = typeOrdered
 		payload.Seq, opts = p.ordered(fmt.Sprint(p.name, "-", p.r.IntN(20)))
-	case n < 97:
+	default:
 		kind = typeEvent
 		payload.Seq, opts = p.ordered(fmt.Sprint(p.name, "-to-", p.r.IntN(Targets)))
-	default:
-		kind = typeCancelable
 	}
 	return planned{kind.New(payload, opts...), payload, due}
 }

@@ -12,7 +12,7 @@ import (
 type Payload struct {
 	K      string `json:"k"`                // names the task in every ledger
 	Fail   int    `json:"fail,omitempty"`   // so many attempts fail, after their writes
-	How    string `json:"how,omitempty"`    // of poison and misbehaving tasks
+	How    string `json:"how,omitempty"`    // of poison
 	Entity int    `json:"entity,omitempty"` // of a keyed task
 	Seq    int    `json:"seq,omitempty"`    // of an ordered task or event
 }
@@ -25,20 +25,15 @@ var (
 	typeTx    = outbox.NewTaskType[Payload]("TX")
 	typeBatch = outbox.NewTaskType[Payload]("BATCH")
 	// calls the outside world, then writes its effect by task.Complete
-	typeLeased     = outbox.NewTaskType[Payload]("LEASED")
-	typePlain      = outbox.NewTaskType[Payload]("PLAIN")      // leased; calls the outside world only
-	typeKeyed      = outbox.NewTaskType[Payload]("KEYED")      // leased, with a unique key
-	typeOrdered    = outbox.NewTaskType[Payload]("ORDERED")    // Tx, with an ordering key
-	typeEvent      = outbox.NewTaskType[Payload]("EVENT")      // forwarded to the broker, in the order of its key
-	typeCancelable = outbox.NewTaskType[Payload]("CANCELABLE") // Tx; the operator may cancel it
+	typeLeased  = outbox.NewTaskType[Payload]("LEASED")
+	typePlain   = outbox.NewTaskType[Payload]("PLAIN")   // leased; calls the outside world only
+	typeKeyed   = outbox.NewTaskType[Payload]("KEYED")   // leased, with a unique key
+	typeOrdered = outbox.NewTaskType[Payload]("ORDERED") // Tx, with an ordering key
+	typeEvent   = outbox.NewTaskType[Payload]("EVENT")   // forwarded to the broker, in the order of its key
 )
 
-// The task types that faults enqueue.
-var (
-	TypePoison     = outbox.NewTaskType[Payload]("POISON")     // ends its process, or its connection
-	TypeMisbehaves = outbox.NewTaskType[Payload]("MISBEHAVES") // misbehaves, and never takes effect
-	TypeCommits    = outbox.NewTaskType[Payload]("COMMITS")    // commits in its handler, then fails
-)
+// TypePoison is that of tasks that end their process, or their connection.
+var TypePoison = outbox.NewTaskType[Payload]("POISON")
 
 // TypeTick is that of the schedule.
 var TypeTick = outbox.NewTaskType[Payload]("TICK")
@@ -67,9 +62,6 @@ CREATE TABLE account (id int PRIMARY KEY, balance bigint NOT NULL);
 INSERT INTO account SELECT n, 1000 FROM generate_series(0, 99) n;
 CREATE TABLE entity (id int PRIMARY KEY, version bigint NOT NULL DEFAULT 0, seen bigint NOT NULL DEFAULT 0);
 INSERT INTO entity (id) SELECT n FROM generate_series(1, 5000) n;
-CREATE TABLE canceled (k text NOT NULL, result text NOT NULL);
-CREATE TABLE parent (id int PRIMARY KEY);
-CREATE TABLE deferred (id int REFERENCES parent DEFERRABLE INITIALLY DEFERRED);
 CREATE TABLE ledger (k text NOT NULL, kind text NOT NULL, outcome text NOT NULL);
 CREATE TABLE call (k text NOT NULL, calls int NOT NULL);
 CREATE TABLE damaged (task_id bigint NOT NULL);

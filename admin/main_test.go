@@ -55,12 +55,45 @@ func unreachable(t testing.TB) *admin.Client {
 // before the next, with ids from first on.
 func bury(t testing.TB, db *database, taskType, reason, text string, first, n, minutesAgo int) {
 	t.Helper()
-	db.Do(t, `WITH enqueued AS (INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind) VALUES (0, $5::int, $1, 'ready'))
-		INSERT INTO outbox.dead_task (task_id, run_at, created_at, attempted_at, died_at, priority, attempt, max_attempts, reason, task_type, payload, headers, last_error, task_max_attempts)
-		SELECT i, now() - interval '2 days', now() - interval '3 days', now() - interval '1 day', now() - $6::int * interval '1 minute' + (i - $4::int) * interval '1 second',
-		       3, 5, 5, $2, $1, jsonb_build_object('n', i), '{"trace": "x"}', $3, CASE WHEN i % 2 = 0 THEN 5 END
+	db.Do(t, `WITH enqueued AS (
+			INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind) VALUES (0, $5::int, $1, 'ready'))
+		INSERT INTO outbox.dead_task (task_id, run_at, created_at, attempted_at, died_at, priority, attempt, max_attempts,
+		       reason, task_type, payload, headers, last_error, task_max_attempts)
+		SELECT i, now() - interval '2 days', now() - interval '3 days', now() - interval '1 day',
+		       now() - $6::int * interval '1 minute' + (i - $4::int) * interval '1 second', 3, 5, 5, $2, $1,
+		       jsonb_build_object('n', i), '{"trace": "x"}', $3, CASE WHEN i % 2 = 0 THEN 5 END
 		  FROM generate_series($4::int, $4::int + $5::int - 1) i`, taskType, reason, text, first, n, minutesAgo)
 }
+
+// begin begins a transaction, which the test's end rolls back.
+func begin(t testing.TB, db *database) *sql.Tx {
+	t.Helper()
+	tx, err := db.BeginTx(context.WithoutCancel(t.Context()), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback() })
+	return tx
+}
+
+// addRelay writes a relay that lives so long from now on.
+func addRelay(t testing.TB, db *database, id, alive, types string) {
+	t.Helper()
+	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types)
+		VALUES ($1, 'host', 7, clock_timestamp() + $2::interval, $3::text[])`, id, alive, types)
+}
+
+// lease writes n leased tasks of a relay.
+func lease(t testing.TB, db *database, relayID string, n int) {
+	t.Helper()
+	db.Do(t, `INSERT INTO outbox.task (task_type, state, relay_id, lease_token, attempted_at)
+		SELECT 'HELD', 'leased', $1, gen_random_uuid(), now() FROM generate_series(1, $2::int)`, relayID, n)
+}
+
+const (
+	deadRelay = "dddddddd-0000-4000-8000-000000000000"
+	liveRelay = "eeeeeeee-0000-4000-8000-000000000000"
+)
 
 // pages reads a list to its end, and returns how many pages it has.
 func pages[T any](t testing.TB, p admin.Page, read func(admin.Page) ([]T, string, error)) (all []T, n int) {

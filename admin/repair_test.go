@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -27,8 +28,9 @@ func lived(t *testing.T, db *database) {
 		enqueue(t, db, "MAIL", i, outbox.Unique(fmt.Sprint("k", i)))
 		enqueue(t, db, "ORDERED", i, outbox.OrderedBy("o"))
 	}
-	db.Do(t, `INSERT INTO outbox.task (task_type, state, run_at, attempt, attempted_at) VALUES ('MAIL', 'scheduled', now() + interval '1 hour', 2, now())`)
-	db.Do(t, `INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind) VALUES (0, 1, 'MAIL', 'ready')`) // it came once
+	db.Do(t, `INSERT INTO outbox.task (task_type, state, run_at, attempt, attempted_at)
+		VALUES ('MAIL', 'scheduled', now() + interval '1 hour', 2, now());
+		INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind) VALUES (0, 1, 'MAIL', 'ready') -- it came once`)
 	bury(t, db, "MAIL", "handler", "no", 10, 2, 5)
 }
 
@@ -99,101 +101,83 @@ func behaves(t *testing.T, db *database, above int64) {
 	}
 }
 
-// Conflicts are returned and left to a person; the other defects are repaired.
-func TestConflictsAreTold(t *testing.T) {
+// Each kind of defect is found and repaired; conflicts are returned and left to a person.
+func TestWhatARestoreLeavesIsFoundAndRepaired(t *testing.T) {
 	t.Parallel()
-	db := relaytest.Open(t, relaytest.Migrated(t))
-	for range 3 {
-		db.Do(t, `INSERT INTO outbox.task (task_type, unique_key, attempted_at, state) VALUES ('A', 'twice', now(), 'scheduled')`)
-	}
-	db.Do(t, `INSERT INTO outbox.task (task_type, unique_key, attempted_at, state) VALUES ('A', 'newer', now(), 'scheduled'), ('A', 'newer', NULL, 'scheduled')`)
-	db.Do(t, `INSERT INTO outbox.dead_task (task_id, run_at, created_at, priority, attempt, max_attempts, reason, task_type, payload) VALUES (1, now(), now(), 0, 1, 1, 'handler', 'A', '{}')`)
-	done, err := client(t, db.DB).Repair(t.Context(), admin.RepairOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, part := range []string{"unique_key A: 3 -> 1 the tasks 1, 2, 3 have one unique key", "task_id dead_task: 1 -> 0 the tasks 1 have the ids of dead letters"} {
-		if !strings.Contains(lines(done), part) {
-			t.Errorf("it lacks %q:\n%s", part, lines(done))
+	const task = `INSERT INTO outbox.task (task_type, unique_key, attempted_at, state) VALUES `
+	for name, c := range map[string]struct {
+		rows    string
+		options admin.RepairOptions
+		want    []string // the defects
+		left    int      // the conflicts
+		state   string   // unique keys, runs, requests to cancel, headless keys and the state of the type L after it
+	}{
+		"conflicts": {rows: task + `('A', 'twice', now(), 'scheduled'), ('A', 'twice', now(), 'scheduled'),
+				('A', 'newer', now(), 'scheduled'), ('A', 'newer', NULL, 'scheduled');
+			INSERT INTO outbox.dead_task (task_id, run_at, created_at, priority, attempt, max_attempts, reason, task_type, payload)
+				VALUES (1, now(), now(), 0, 1, 1, 'handler', 'A', '{}')`,
+			options: admin.RepairOptions{Kinds: []admin.DefectKind{admin.DefectUniqueKeys, admin.DefectTaskIDs}},
+			want: []string{"unique_key A: tasks without their key: 1 -> 0",
+				"unique_key A: 2 -> 1 the tasks 1, 2 have one unique key",
+				"task_id dead_task: 1 -> 0 the tasks 1 have the ids of dead letters"},
+			left: 2, state: "newer4"},
+		"leftovers of earlier tasks with the same ids": {rows: `
+			INSERT INTO outbox.unique_key (task_type, key, task_id) VALUES ('A', 'k', 1), ('A', 'gone', 99), ('A', 'w', 2);
+			INSERT INTO outbox.running (task_id, token, relay_id, started_at)
+				SELECT n, gen_random_uuid(), gen_random_uuid(), now() + (n - 1.5) * interval '1 hour' FROM generate_series(1, 2) n;
+			INSERT INTO outbox.cancel (task_id, requested_at)
+				VALUES (1, now() - interval '1 hour'), (2, now() + interval '1 s');
+			INSERT INTO outbox.task (task_type) VALUES ('B');` +
+			task + `('A', 'w', now(), 'scheduled'), ('A', 'gone', now(), 'scheduled');
+			INSERT INTO outbox.task (task_type, state, relay_id, lease_token)
+				VALUES ('L', 'leased', gen_random_uuid(), gen_random_uuid());
+			INSERT INTO outbox.task (task_type, ordering_key) VALUES ('O', 'o');
+			DELETE FROM outbox.headless_key`,
+			want: []string{"unique_key A: keys of other tasks: 1 -> 0", "unique_key A: tasks without their key: 1 -> 0",
+				"leftover B: 2 -> 0", "lease L: 1 -> 0", "ordering_key O: 1 -> 0", "count A finished: -2 -> 0",
+				"sequence task_task_id_seq: 5 -> 1000099"},
+			state: "gone3,w2 2 2 o ready"},
+		"a task that was created while the server's clock was ahead": {rows: `
+			INSERT INTO outbox.task (task_type, created_at) VALUES ('A', now() + interval '1 day');
+			INSERT INTO outbox.running (task_id, token, relay_id) VALUES (1, gen_random_uuid(), gen_random_uuid());
+			INSERT INTO outbox.cancel (task_id) VALUES (1)`, state: "1 1"},
+		"an id of the old server": {options: admin.RepairOptions{Above: 815},
+			want: []string{"sequence task_task_id_seq: 0 -> 1000815"}},
+		"tasks that were counted twice": {rows: `INSERT INTO outbox.task (task_type) VALUES ('A');
+			INSERT INTO outbox.counter_log (task_type, kind, tasks, arrived) VALUES ('A', 'ready', 1, 1)`,
+			want: []string{"count A ready: 2 -> 1"}},
+	} {
+		db := relaytest.Open(t, relaytest.Migrated(t))
+		db.Do(t, c.rows)
+		done, err := client(t, db.DB).Repair(t.Context(), c.options)
+		got := lines(done)
+		if err != nil || strings.Count(got, "\n") != len(c.want) {
+			t.Errorf("%s: %v, the defects are\n%s", name, err, got)
 		}
-	}
-	if got := db.Text(t, `SELECT string_agg(key || task_id, ', ') FROM outbox.unique_key`); got != "newer5" {
-		t.Errorf("the keys are %q", got)
-	}
-	if f := found(t, db.DB, admin.RepairOptions{Kinds: []admin.DefectKind{admin.DefectUniqueKeys, admin.DefectTaskIDs}}); strings.Count(f, "\n") != 2 {
-		t.Errorf("left are\n%s", f)
-	}
-}
-
-// Ids that were given twice leave keys, runs and requests to cancel of the earlier tasks.
-func TestWhatIsLeftOfEarlierTasksIsRemoved(t *testing.T) {
-	t.Parallel()
-	db := relaytest.Open(t, relaytest.Migrated(t))
-	db.Do(t, `INSERT INTO outbox.unique_key (task_type, key, task_id) VALUES ('A', 'k', 1), ('A', 'gone', 99), ('A', 'w', 2);
-		INSERT INTO outbox.running (task_id, token, relay_id, started_at) VALUES (1, gen_random_uuid(), gen_random_uuid(), now() - interval '1 hour'), (2, gen_random_uuid(), gen_random_uuid(), now() + interval '1 s');
-		INSERT INTO outbox.cancel (task_id, requested_at) VALUES (1, now() - interval '1 hour'), (2, now() + interval '1 s');
-		INSERT INTO outbox.task (task_type) VALUES ('B');
-		INSERT INTO outbox.task (task_type, unique_key, attempted_at, state) VALUES ('A', 'w', now(), 'scheduled');
-		INSERT INTO outbox.task (task_type, unique_key, attempted_at, state) VALUES ('A', 'gone', now(), 'scheduled');
-		INSERT INTO outbox.task (task_type, state, relay_id, lease_token) VALUES ('L', 'leased', gen_random_uuid(), gen_random_uuid());
-		INSERT INTO outbox.task (task_type, ordering_key) VALUES ('O', 'o');
-		DELETE FROM outbox.headless_key`)
-	done := repaired(t, db.DB)
-	for _, part := range []string{"unique_key A: keys of other tasks: 1 -> 0", "unique_key A: tasks without their key: 1 -> 0", "leftover B: 2 -> 0", "lease L: 1 -> 0", "ordering_key O: 1 -> 0"} {
-		if !strings.Contains(done, part) {
-			t.Errorf("it lacks %q:\n%s", part, done)
+		for _, part := range c.want {
+			if !strings.Contains(got, part) {
+				t.Errorf("%s: it lacks %q:\n%s", name, part, got)
+			}
 		}
-	}
-	got := db.Text(t, `SELECT concat_ws(' ', (SELECT string_agg(key || task_id, ',' ORDER BY key) FROM outbox.unique_key), (SELECT string_agg(task_id::text, ',') FROM outbox.running),
-		(SELECT string_agg(task_id::text, ',') FROM outbox.cancel), (SELECT string_agg(ordering_key, ',') FROM outbox.headless_key), (SELECT state FROM outbox.task WHERE task_type = 'L'))`)
-	if got != "gone3,w2 2 2 o ready" {
-		t.Errorf("left is %q", got)
-	}
-}
-
-// The time of a task that was created while the server's clock was ahead says nothing.
-func TestAClockThatWasAheadMakesNoLeftovers(t *testing.T) {
-	t.Parallel()
-	db := relaytest.Open(t, relaytest.Migrated(t))
-	db.Do(t, `INSERT INTO outbox.task (task_type, created_at) VALUES ('A', now() + interval '1 day');
-		INSERT INTO outbox.running (task_id, token, relay_id) VALUES (1, gen_random_uuid(), gen_random_uuid());
-		INSERT INTO outbox.cancel (task_id) VALUES (1)`)
-	if f := found(t, db.DB, admin.RepairOptions{Kinds: []admin.DefectKind{admin.DefectLeftovers}}); f != "" {
-		t.Errorf("the defects are\n%s", f)
-	}
-}
-
-// The ids of tasks go on above the last one of the old server.
-func TestARepairGoesOnAboveAnID(t *testing.T) {
-	t.Parallel()
-	db := relaytest.Open(t, relaytest.Migrated(t))
-	if f := found(t, db.DB, admin.RepairOptions{Above: 815}); f != "sequence task_task_id_seq: 0 -> 1000815 \n" {
-		t.Errorf("the defects are %q", f)
-	}
-	if _, err := client(t, db.DB).Repair(t.Context(), admin.RepairOptions{Above: 815}); err != nil {
-		t.Fatal(err)
-	}
-	if id := enqueue(t, db, "A", 1); id <= 815 {
-		t.Errorf("the next id is %d", id)
+		if f := found(t, db.DB, c.options); strings.Count(f, "\n") != c.left {
+			t.Errorf("%s: left are\n%s", name, f)
+		}
+		state := db.Text(t, `SELECT concat_ws(' ', (SELECT string_agg(key || task_id, ',' ORDER BY key) FROM outbox.unique_key),
+			(SELECT string_agg(task_id::text, ',') FROM outbox.running), (SELECT string_agg(task_id::text, ',') FROM outbox.cancel),
+			(SELECT string_agg(ordering_key, ',') FROM outbox.headless_key), (SELECT state FROM outbox.task WHERE task_type = 'L'))`)
+		if state != c.state {
+			t.Errorf("%s: left is %q, want %q", name, state, c.state)
+		}
 	}
 	for _, bad := range []admin.RepairOptions{{Above: -1}, {Above: 1<<62 + 1}, {Kinds: []admin.DefectKind{"x"}}} {
 		if _, err := unreachable(t).Repair(t.Context(), bad); !errors.Is(err, outbox.ErrInvalidOption) {
 			t.Errorf("%+v: got %v", bad, err)
 		}
 	}
-	if n := db.Int(t, `SELECT count(*) FROM pg_attribute WHERE attrelid IN (SELECT oid FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND relkind = 'r') AND attidentity <> ''`); n != 4 {
-		t.Errorf("%d columns have a sequence: Repair must know all", n)
-	}
-}
-
-// As a restore with the sequences does whose rows the triggers counted again.
-func TestTasksThatWereCountedTwiceRaiseNoID(t *testing.T) {
-	t.Parallel()
 	db := relaytest.Open(t, relaytest.Migrated(t))
-	db.Enqueue(t, "A", 3)
-	db.Do(t, `INSERT INTO outbox.counter_log (task_type, kind, tasks, arrived) VALUES ('A', 'ready', 3, 3)`)
-	if f := found(t, db.DB, admin.RepairOptions{}); f != "count A ready: 6 -> 3 \n" {
-		t.Errorf("the defects are %q", f)
+	if n := db.Int(t, `SELECT count(*) FROM pg_attribute JOIN pg_class c ON c.oid = attrelid
+		WHERE relnamespace = 'outbox'::regnamespace AND relkind = 'r' AND attidentity <> ''`); n != 4 {
+		t.Errorf("%d columns have a sequence: Repair must know all", n)
 	}
 }
 
@@ -203,7 +187,8 @@ func TestARepairWaitsForNoApp(t *testing.T) {
 	db := relaytest.Open(t, relaytest.Migrated(t))
 	db.Do(t, `INSERT INTO outbox.task (task_type, unique_key, state) VALUES ('A', 'k', 'scheduled')`)
 	release := db.Hold(t, `INSERT INTO outbox.task (task_type, unique_key) VALUES ('A', 'k')`)
-	if _, err := client(t, db.DB).Repair(t.Context(), admin.RepairOptions{}); err == nil || !strings.Contains(err.Error(), "repair unique_key") {
+	_, err := client(t, db.DB).Repair(t.Context(), admin.RepairOptions{})
+	if err == nil || !strings.Contains(err.Error(), "repair unique_key") {
 		t.Errorf("got %v", err)
 	}
 	release()
@@ -218,32 +203,22 @@ func TestAnOutboxAtWorkHasNoDefects(t *testing.T) {
 	t.Parallel()
 	db := relaytest.NewDatabase(t)
 	reg := handlers.New()
-	handlers.Tx(reg, outbox.NewTaskType[int]("KEYED"), func(context.Context, *sql.Tx, *outbox.Task[int]) error { return nil })
-	handlers.Tx(reg, outbox.NewTaskType[int]("ORDERED"), func(_ context.Context, _ *sql.Tx, task *outbox.Task[int]) error {
+	sometimes := func(task *outbox.Task[int], err error) error {
 		if task.Attempt == 1 && task.Payload%3 == 0 {
-			return handlers.RetryAfter(0, errors.New("once"))
+			return err
 		}
 		return nil
+	}
+	handlers.Tx(reg, outbox.NewTaskType[int]("ORDERED"), func(_ context.Context, _ *sql.Tx, task *outbox.Task[int]) error {
+		return sometimes(task, handlers.RetryAfter(0, errors.New("once")))
 	})
 	handlers.Leased(reg, outbox.NewTaskType[int]("LEASED"), func(_ context.Context, task *outbox.Task[int]) error {
-		if task.Payload%3 == 0 {
-			return handlers.Dead(errors.New("no"))
-		}
-		return nil
+		return sometimes(task, handlers.Dead(errors.New("no")))
 	})
 	relaytest.Run(t, db.DB, reg, relay.Config{})
 	for i := range 40 {
-		err := outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
-			_, err := outbox.EnqueueMany(t.Context(), tx, []outbox.NewTask{
-				{Type: "KEYED", Payload: i, Options: []outbox.Option{outbox.Unique(fmt.Sprint(i % 3))}},
-				{Type: "ORDERED", Payload: i, Options: []outbox.Option{outbox.OrderedBy("o")}},
-				{Type: "LEASED", Payload: i, Options: []outbox.Option{outbox.UniquePayload(outbox.UntilDone())}},
-			})
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		enqueue(t, db, "ORDERED", i, outbox.OrderedBy("o"), outbox.Unique(fmt.Sprint(i%3)))
+		enqueue(t, db, "LEASED", i, outbox.UniquePayload(outbox.UntilDone()))
 		if f := found(t, db.DB, admin.RepairOptions{}); f != "" {
 			t.Errorf("after %d: defects\n%s", i, f)
 		}
@@ -259,36 +234,28 @@ func TestARepairBesideWorkIsRight(t *testing.T) {
 	t.Parallel()
 	db := relaytest.NewDatabase(t)
 	for _, taskType := range []string{"KEYED", "ORDERED"} {
-		db.Do(t, `INSERT INTO outbox.task (task_type, payload, unique_key, ordering_key) SELECT $1, to_jsonb(n), 'k' || n, CASE $1 WHEN 'ORDERED' THEN 'o' || n % 10 END FROM generate_series(1, 100) n`, taskType)
+		db.Do(t, `INSERT INTO outbox.task (task_type, payload, unique_key, ordering_key)
+			SELECT $1, to_jsonb(n), 'k' || n, CASE $1 WHEN 'ORDERED' THEN 'o' || n % 10 END FROM generate_series(1, 100) n`, taskType)
 	}
-	db.Do(t, `DELETE FROM outbox.counter_log; DELETE FROM outbox.unique_key WHERE task_type = 'KEYED'; DELETE FROM outbox.headless_key`)
+	db.Do(t, `DELETE FROM outbox.counter_log; DELETE FROM outbox.unique_key WHERE task_type = 'KEYED';
+		DELETE FROM outbox.headless_key`)
 	reg := handlers.New()
 	for _, name := range []string{"KEYED", "ORDERED"} {
 		handlers.Tx(reg, outbox.NewTaskType[int](name), func(context.Context, *sql.Tx, *outbox.Task[int]) error { return nil })
 	}
 	relaytest.Run(t, db.DB, reg, relay.Config{})
-	errs := make(chan error, 3)
+	var repairs sync.WaitGroup
 	for range 2 {
-		go func() {
-			_, err := client(t, db.DB).Repair(t.Context(), admin.RepairOptions{})
-			errs <- err
-		}()
+		repairs.Go(func() {
+			if _, err := client(t, db.DB).Repair(t.Context(), admin.RepairOptions{}); err != nil {
+				t.Error(err)
+			}
+		})
 	}
-	go func() {
-		var err error
-		for i := range 50 {
-			err = errors.Join(err, outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
-				_, err := outbox.Enqueue(t.Context(), tx, "KEYED", i, outbox.Unique(fmt.Sprint("k", i*2)), outbox.OrderedBy("o"))
-				return err
-			}))
-		}
-		errs <- err
-	}()
-	for range cap(errs) {
-		if err := <-errs; err != nil {
-			t.Error(err)
-		}
+	for i := range 50 {
+		enqueue(t, db, "KEYED", i, outbox.Unique(fmt.Sprint("k", i*2)), outbox.OrderedBy("o"))
 	}
+	repairs.Wait()
 	db.Emptied(t, time.Minute)
 	if f := found(t, db.DB, admin.RepairOptions{}); f != "" {
 		t.Errorf("defects at the end\n%s", f)

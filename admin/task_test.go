@@ -22,51 +22,56 @@ import (
 type scene struct {
 	ready, scheduled, retried, leased, waiting, dead, finished, tx int64
 	batch                                                          []int64
-	relay                                                          *relaytest.Running
 }
 
 type number struct{ N int }
 
 func newScene(t *testing.T, db *database) *scene {
 	t.Helper()
+	full := func(taskType string, n int, opts ...outbox.Option) int64 {
+		headers := outbox.Headers(map[string]string{"trace": "h"})
+		opts = append(opts, headers, outbox.Priority(3), outbox.MaxAttempts(4), outbox.Timeout(90*time.Second))
+		return enqueue(t, db, taskType, number{n}, opts...)
+	}
 	s := &scene{}
-	opts := []outbox.Option{outbox.Headers(map[string]string{"trace": "h"}), outbox.Priority(3), outbox.MaxAttempts(4), outbox.Timeout(90 * time.Second)}
-	s.scheduled = enqueue(t, db, "LATER", number{2}, append(slices.Clone(opts), outbox.After(time.Hour), outbox.Unique("u2"))...)
-	s.leased = enqueue(t, db, "LEASED", number{3}, opts...)
-	s.dead = enqueue(t, db, "DIES", number{5}, append(slices.Clone(opts), outbox.Unique("u5"), outbox.OrderedBy("o5"))...)
-	s.finished = enqueue(t, db, "KEPT", number{6}, opts...)
+	s.scheduled = full("LATER", 2, outbox.After(time.Hour), outbox.Unique("u2"))
+	s.leased = full("LEASED", 3)
+	s.dead = full("DIES", 5, outbox.Unique("u5"), outbox.OrderedBy("o5"))
+	s.finished = full("KEPT", 6)
 	s.retried = enqueue(t, db, "FAILS", number{7})
 	enqueue(t, db, "ORDERED", number{8}, outbox.OrderedBy("o8"), outbox.After(time.Hour))
-	s.waiting = enqueue(t, db, "ORDERED", number{8}, append(slices.Clone(opts), outbox.OrderedBy("o8"))...)
+	s.waiting = full("ORDERED", 8, outbox.OrderedBy("o8"))
 	s.tx = enqueue(t, db, "TX", number{9})
 	for n := range 3 {
 		s.batch = append(s.batch, enqueue(t, db, "BATCH", number{10 + n}))
 	}
-	s.ready = enqueue(t, db, "NOBODYS", number{1}, append(slices.Clone(opts), outbox.Unique("u1"))...)
+	s.ready = full("NOBODYS", 1, outbox.Unique("u1"))
 
 	reg, release := handlers.New(), make(chan struct{})
 	block := func() error { <-release; return nil }
-	handlers.Leased(reg, outbox.NewTaskType[number]("LEASED"), func(context.Context, *outbox.Task[number]) error { return block() })
-	handlers.Tx(reg, outbox.NewTaskType[number]("TX"), func(context.Context, *sql.Tx, *outbox.Task[number]) error { return block() })
-	handlers.Batch(reg, outbox.NewTaskType[number]("BATCH"), 10, func(context.Context, outbox.Tx, []*outbox.Task[number]) error { return block() })
-	handlers.Leased(reg, outbox.NewTaskType[number]("DIES"), func(context.Context, *outbox.Task[number]) error { return handlers.Dead(errors.New("boom")) })
-	handlers.Tx(reg, outbox.NewTaskType[number]("FAILS"), func(context.Context, *sql.Tx, *outbox.Task[number]) error {
-		return errors.New("busy")
-	}, handlers.Backoff(relaytest.Constant(time.Hour)))
-	handlers.Leased(reg, outbox.NewTaskType[number]("KEPT"), func(context.Context, *outbox.Task[number]) error { return handlers.Discard(errors.New("gone")) },
-		handlers.Keep(time.Hour))
-	handlers.Tx(reg, outbox.NewTaskType[number]("ORDERED"), func(context.Context, *sql.Tx, *outbox.Task[number]) error { return nil })
-	s.relay = relaytest.Run(t, db.DB, reg, relay.Config{Workers: 20})
+	leased := func(name string, result func() error, opts ...handlers.Option) {
+		handlers.Leased(reg, outbox.NewTaskType[number](name),
+			func(context.Context, *outbox.Task[number]) error { return result() }, opts...)
+	}
+	leased("LEASED", block)
+	leased("DIES", func() error { return handlers.Dead(errors.New("boom")) })
+	leased("FAILS", func() error { return errors.New("busy") }, handlers.Backoff(relaytest.Constant(time.Hour)))
+	leased("KEPT", func() error { return handlers.Discard(errors.New("gone")) }, handlers.Keep(time.Hour))
+	leased("ORDERED", block)
+	handlers.Tx(reg, outbox.NewTaskType[number]("TX"),
+		func(context.Context, *sql.Tx, *outbox.Task[number]) error { return block() })
+	handlers.Batch(reg, outbox.NewTaskType[number]("BATCH"), 10,
+		func(context.Context, outbox.Tx, []*outbox.Task[number]) error { return block() })
+	relaytest.Run(t, db.DB, reg, relay.Config{Workers: 20})
 	t.Cleanup(func() { close(release) })
 	relaytest.Eventually(t, 20*time.Second, "all has begun", func() bool {
-		return db.Int(t, `SELECT count(*) FROM (VALUES
-			((SELECT count(*) FROM outbox.task WHERE state = 'leased' AND task_type = 'LEASED') = 1),
-			((SELECT count(*) FROM outbox.task WHERE state = 'leased') = 1),
-			((SELECT count(*) FROM outbox.running) = 2),
-			((SELECT count(*) FROM outbox.dead_task) = 1),
-			((SELECT count(*) FROM outbox.done_task) = 1),
-			((SELECT count(*) FROM outbox.task WHERE attempt = 1 AND state = 'scheduled' AND task_type = 'FAILS') = 1),
-			((SELECT count(*) FROM outbox.task WHERE state = 'scheduled' AND task_type = 'ORDERED') = 1)) AS v (holds) WHERE holds`) == 7
+		return db.Text(t, `SELECT concat_ws(' ',
+			(SELECT count(*) FROM outbox.task WHERE state = 'leased'),
+			(SELECT count(*) FROM outbox.running),
+			(SELECT count(*) FROM outbox.dead_task),
+			(SELECT count(*) FROM outbox.done_task),
+			(SELECT count(*) FROM outbox.task WHERE attempt = 1 AND state = 'scheduled'),
+			(SELECT count(*) FROM outbox.task WHERE state = 'scheduled' AND task_type = 'ORDERED'))`) == "1 2 1 1 1 1"
 	})
 	return s
 }
@@ -75,61 +80,73 @@ func TestATaskIsFoundWhereverItIs(t *testing.T) {
 	t.Parallel()
 	onEachDriver(t, func(t *testing.T, db *database) {
 		s, c := newScene(t, db), client(t, db.DB)
-		var relayID string
-		if err := db.QueryRow(`SELECT relay_id::text FROM outbox.relay`).Scan(&relayID); err != nil {
-			t.Fatal(err)
+		relayID := db.Text(t, `SELECT relay_id::text FROM outbox.relay`)
+		full := func(taskType string, state admin.State, attempt int) admin.Task {
+			return admin.Task{Type: taskType, State: state, Priority: 3, Attempt: attempt, MaxAttempts: 4, Timeout: 90 * time.Second}
 		}
-		payload := func(n int) []byte { return fmt.Appendf(nil, `{"N": %d}`, n) }
-		trace := []byte(`{"trace": "h"}`)
-		for name, of := range map[string]struct {
+		retried := admin.Task{Type: "FAILS", State: admin.Scheduled, Attempt: 1, LastError: "busy"}
+		leased := full("LEASED", admin.Leased, 1)
+		leased.Runs, leased.RelayID = []admin.Run{{TaskIDs: []int64{s.leased}}}, relayID
+		dead := full("DIES", admin.Dead, 1)
+		dead.Reason, dead.LastError = admin.ReasonHandler, "boom"
+		finished := full("KEPT", admin.Finished, 1)
+		finished.LastError = "discard: gone"
+		inTx := admin.Task{Type: "TX", State: admin.Ready, Runs: []admin.Run{{TaskIDs: []int64{s.tx}}}}
+		inBatch := admin.Task{Type: "BATCH", State: admin.Ready, Runs: []admin.Run{{TaskIDs: s.batch}}}
+		for _, of := range []struct {
 			id      int64
-			want    admin.Task // without id, times and relays; its runs have TaskIDs only
-			secrets admin.Secrets
+			want    admin.Task // without id and times; its runs have TaskIDs only
+			secrets string     // n, headers, unique key and ordering key
 		}{
-			"ready": {s.ready, admin.Task{Type: "NOBODYS", State: admin.Ready, Priority: 3, MaxAttempts: 4, Timeout: 90 * time.Second},
-				admin.Secrets{Payload: payload(1), Headers: trace, UniqueKey: "u1"}},
-			"scheduled": {s.scheduled, admin.Task{Type: "LATER", State: admin.Scheduled, Priority: 3, MaxAttempts: 4, Timeout: 90 * time.Second},
-				admin.Secrets{Payload: payload(2), Headers: trace, UniqueKey: "u2"}},
-			"retried": {s.retried, admin.Task{Type: "FAILS", State: admin.Scheduled, Attempt: 1, LastError: "busy"}, admin.Secrets{Payload: payload(7)}},
-			"leased": {s.leased, admin.Task{Type: "LEASED", State: admin.Leased, Priority: 3, Attempt: 1, MaxAttempts: 4, Timeout: 90 * time.Second, Runs: []admin.Run{{TaskIDs: []int64{s.leased}}}},
-				admin.Secrets{Payload: payload(3), Headers: trace}},
-			"waiting": {s.waiting, admin.Task{Type: "ORDERED", State: admin.Waiting, Priority: 3, MaxAttempts: 4, Timeout: 90 * time.Second},
-				admin.Secrets{Payload: payload(8), Headers: trace, OrderingKey: "o8"}},
-			"dead": {s.dead, admin.Task{Type: "DIES", State: admin.Dead, Priority: 3, Attempt: 1, MaxAttempts: 4, Timeout: 90 * time.Second, Reason: admin.ReasonHandler, LastError: "boom"},
-				admin.Secrets{Payload: payload(5), Headers: trace, UniqueKey: "u5", OrderingKey: "o5"}},
-			"finished":      {s.finished, admin.Task{Type: "KEPT", State: admin.Finished, MaxAttempts: 4, Timeout: 90 * time.Second, Priority: 3, Attempt: 1, LastError: "discard: gone"}, admin.Secrets{Payload: payload(6), Headers: trace}},
-			"in a Tx claim": {s.tx, admin.Task{Type: "TX", State: admin.Ready, Runs: []admin.Run{{TaskIDs: []int64{s.tx}}}}, admin.Secrets{Payload: payload(9)}},
-			"in a batch":    {s.batch[1], admin.Task{Type: "BATCH", State: admin.Ready, Runs: []admin.Run{{TaskIDs: s.batch}}}, admin.Secrets{Payload: payload(11)}},
+			{s.ready, full("NOBODYS", admin.Ready, 0), `{"N": 1} {"trace": "h"} u1 `},
+			{s.scheduled, full("LATER", admin.Scheduled, 0), `{"N": 2} {"trace": "h"} u2 `},
+			{s.retried, retried, `{"N": 7}   `},
+			{s.leased, leased, `{"N": 3} {"trace": "h"}  `},
+			{s.waiting, full("ORDERED", admin.Waiting, 0), `{"N": 8} {"trace": "h"}  o8`},
+			{s.dead, dead, `{"N": 5} {"trace": "h"} u5 o5`},
+			{s.finished, finished, `{"N": 6} {"trace": "h"}  `},
+			{s.tx, inTx, `{"N": 9}   `},
+			{s.batch[1], inBatch, `{"N": 11}   `},
 		} {
 			got, err := c.Task(t.Context(), of.id)
 			if err != nil {
-				t.Errorf("%s: %v", name, err)
+				t.Errorf("%s: %v", of.want.Type, err)
 				continue
 			}
-			if got.TaskID != of.id || got.CreatedAt.IsZero() || got.RunAt.IsZero() || got.AttemptedAt.IsZero() != (got.Attempt == 0) ||
-				got.EndedAt.IsZero() != (got.State != admin.Dead && got.State != admin.Finished) || got.KeepUntil.IsZero() != (got.State != admin.Finished) || (got.RelayID == "") != (got.State != admin.Leased) ||
-				got.LeasedUntil.IsZero() != (got.State != admin.Leased) || !strings.HasSuffix(got.Key, fmt.Sprintf("-8000-%012x", of.id)) {
-				t.Errorf("%s: %+v", name, got)
+			ended := got.State == admin.Dead || got.State == admin.Finished
+			times := []bool{
+				got.CreatedAt.IsZero(), got.RunAt.IsZero(), got.AttemptedAt.IsZero(), got.EndedAt.IsZero(),
+				got.KeepUntil.IsZero(), got.LeasedUntil.IsZero(), len(got.Timeline) == 0,
+			}
+			wanted := []bool{
+				false, false, got.Attempt == 0, !ended,
+				got.State != admin.Finished, got.State != admin.Leased, !ended && got.LastError == "",
+			}
+			if !slices.Equal(times, wanted) || got.TaskID != of.id || !strings.HasSuffix(got.Key, fmt.Sprintf("-8000-%012x", of.id)) {
+				t.Errorf("%s: %+v", of.want.Type, got)
 			}
 			for i, r := range got.Runs {
 				if r.Type != got.Type || r.Lost || r.StartedAt.IsZero() || r.RelayID != relayID {
-					t.Errorf("%s: run %+v", name, r)
+					t.Errorf("%s: run %+v", of.want.Type, r)
 				}
 				got.Runs[i] = admin.Run{TaskIDs: r.TaskIDs}
 			}
-			if ended := got.State == admin.Dead || got.State == admin.Finished; (len(got.Timeline) > 0) != (ended || got.LastError != "") {
-				t.Errorf("%s: timeline %+v", name, got.Timeline)
+			got.TaskID, got.Key, got.Timeline = 0, "", nil
+			for _, at := range []*time.Time{
+				&got.CreatedAt, &got.RunAt, &got.AttemptedAt, &got.EndedAt, &got.KeepUntil, &got.LeasedUntil,
+			} {
+				*at = time.Time{}
 			}
-			got.TaskID, got.Key, got.RelayID, got.Timeline = 0, "", "", nil
-			got.CreatedAt, got.RunAt, got.AttemptedAt, got.EndedAt, got.KeepUntil, got.LeasedUntil = time.Time{}, time.Time{}, time.Time{}, time.Time{}, time.Time{}, time.Time{}
 			if len(got.Runs) == 0 {
 				got.Runs = nil
 			}
 			if !reflect.DeepEqual(got, of.want) {
-				t.Errorf("%s: got %+v, want %+v", name, got, of.want)
+				t.Errorf("got %+v, want %+v", got, of.want)
 			}
-			if secrets, err := c.Secrets(t.Context(), of.id); err != nil || !reflect.DeepEqual(secrets, of.secrets) {
-				t.Errorf("%s: got %+v %v, want %+v", name, secrets, err, of.secrets)
+			hidden, err := c.Secrets(t.Context(), of.id)
+			text := fmt.Sprintf("%s %s %s %s", hidden.Payload, hidden.Headers, hidden.UniqueKey, hidden.OrderingKey)
+			if text != of.secrets || err != nil {
+				t.Errorf("%s: got %q %v, want %q", of.want.Type, text, err, of.secrets)
 			}
 		}
 		for _, id := range []int64{0, -1, 1 << 60} {

@@ -2,13 +2,10 @@ package admin_test
 
 import (
 	"encoding/json"
-	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/internal/needs"
 )
@@ -95,24 +92,6 @@ func TestPagesHaveEachTaskOnceInItsOrder(t *testing.T) {
 		for _, state := range []admin.State{admin.Dead, admin.Finished} {
 			if got := all("", state, 2, func() {}); len(got) < 3 || got[0].Type != "B" {
 				t.Errorf("%s of all types: %+v", state, got)
-			}
-		}
-	})
-}
-
-// A place may come from a URL.
-func FuzzAPlaceIsRefusedOrUnderstood(f *testing.F) {
-	for _, seed := range []string{"", "ready.0.0.1", "scheduled.-1.2", "dead.1.2", "finished.1", "ready.+1.0.1", "leased.1", "waiting.01", "a.b", "......"} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, after string) {
-		for state := range listed {
-			args, err := admin.ParsePlace(string(state), after)
-			if err != nil && !errors.Is(err, outbox.ErrInvalidOption) {
-				t.Errorf("%q: %v", after, err)
-			}
-			if err == nil && after != "" && fmt.Sprint(args) == "" {
-				t.Errorf("%q: no numbers", after)
 			}
 		}
 	})

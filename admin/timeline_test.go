@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sethvargo/go-retry"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/handlers"
@@ -28,7 +27,8 @@ func story(t *testing.T, c *admin.Client, id int64) string {
 	var last time.Time
 	for _, e := range task.Timeline {
 		lines = append(lines, strings.TrimSpace(fmt.Sprint(e.Kind, " ", e.Attempt, " ", e.Reason, e.Actor)))
-		if e.At.IsZero() || e.At.Before(last) || (e.Kind == admin.EventFailed) != (e.RelayID != "" && e.Duration > 0 && e.Error != "") {
+		ofRun := e.RelayID != "" && e.Duration > 0 && e.Error != ""
+		if e.At.IsZero() || e.At.Before(last) || (e.Kind == admin.EventFailed) != ofRun {
 			t.Errorf("event %+v after %v", e, last)
 		}
 		last = e.At
@@ -37,10 +37,8 @@ func story(t *testing.T, c *admin.Client, id int64) string {
 }
 
 func TestTheTimelineOfATaskHasEachAttemptTheRedriveAndItsEnd(t *testing.T) {
-	onEachDriver(t, testTimeline)
-}
-
-func testTimeline(t *testing.T, db *database) {
+	t.Parallel()
+	db := relaytest.NewDatabase(t)
 	long := strings.Repeat("é", 600)
 	told := make(chan []outbox.AttemptError, 1)
 	work := func(task *outbox.Task[number]) error {
@@ -50,27 +48,28 @@ func testTimeline(t *testing.T, db *database) {
 		told <- task.Errors
 		return nil
 	}
-	opts := []handlers.Option{handlers.MaxAttempts(6), handlers.Keep(time.Hour), handlers.Backoff(func() retry.Backoff { return retry.NewConstant(time.Nanosecond) })}
-	reg := handlers.New()
-	handlers.Tx(reg, outbox.NewTaskType[number]("TX"), func(_ context.Context, _ *sql.Tx, task *outbox.Task[number]) error { return work(task) }, opts...)
-	handlers.Batch(reg, outbox.NewTaskType[number]("BATCH"), 10, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[number]) error { return work(tasks[0]) }, opts...)
-	handlers.Leased(reg, outbox.NewTaskType[number]("LEASED"), func(_ context.Context, task *outbox.Task[number]) error { return work(task) }, opts...)
-	handlers.Leased(reg, outbox.NewTaskType[number]("COMPLETE"), func(ctx context.Context, task *outbox.Task[number]) error {
-		return task.Complete(ctx, func(*sql.Tx) error { return work(task) })
-	}, opts...)
-	relaytest.Run(t, db.DB, reg, relay.Config{PollInterval: 20 * time.Millisecond})
-	client, err := admin.New(db.DB, admin.Options{Actor: "admin", Tool: "test"})
-	if err != nil {
-		t.Fatal(err)
+	opts := []handlers.Option{
+		handlers.MaxAttempts(6), handlers.Keep(time.Hour), handlers.Backoff(relaytest.Constant(time.Nanosecond)),
 	}
+	reg := handlers.New()
+	handlers.Tx(reg, outbox.NewTaskType[number]("TX"),
+		func(_ context.Context, _ *sql.Tx, task *outbox.Task[number]) error { return work(task) }, opts...)
+	handlers.Batch(reg, outbox.NewTaskType[number]("BATCH"), 10,
+		func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[number]) error { return work(tasks[0]) }, opts...)
+	handlers.Leased(reg, outbox.NewTaskType[number]("LEASED"),
+		func(_ context.Context, task *outbox.Task[number]) error { return work(task) }, opts...)
+	handlers.Leased(reg, outbox.NewTaskType[number]("COMPLETE"),
+		func(ctx context.Context, task *outbox.Task[number]) error {
+			return task.Complete(ctx, func(*sql.Tx) error { return work(task) })
+		}, opts...)
+	relaytest.Run(t, db.DB, reg, relay.Config{PollInterval: 20 * time.Millisecond})
+	c := client(t, db.DB, admin.Options{Actor: "admin", Tool: "test"})
 	for _, taskType := range []string{"TX", "BATCH", "LEASED", "COMPLETE"} {
 		id := enqueue(t, db, taskType, number{1})
-		relaytest.Eventually(t, 30*time.Second, taskType+" is dead", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.dead_task`) == 1 })
-		const failures = "failed 1, failed 2, failed 3, failed 4, failed 5, failed 6 attempts"
-		if got := story(t, client, id); got != failures {
-			t.Errorf("%s, dead: %s", taskType, got)
-		}
-		if _, _, err := client.Redrive(t.Context(), admin.Filter{IDs: []int64{id}}, admin.Page{}); err != nil {
+		relaytest.Eventually(t, 30*time.Second, taskType+" is dead", func() bool {
+			return db.Int(t, `SELECT count(*) FROM outbox.dead_task`) == 1
+		})
+		if _, _, err := c.Redrive(t.Context(), admin.Filter{IDs: []int64{id}}, admin.Page{}); err != nil {
 			t.Fatal(err)
 		}
 		for i, e := range <-told {
@@ -78,9 +77,10 @@ func testTimeline(t *testing.T, db *database) {
 				t.Errorf("%s: the handler gets %+v as error %d", taskType, e, i)
 			}
 		}
-		relaytest.Eventually(t, 30*time.Second, taskType+" is done", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task`) == 0 })
-		if got, want := story(t, client, id), failures+", redriven 0 admin, finished 1"; got != want {
-			t.Errorf("%s, finished: %s, want %s", taskType, got, want)
+		db.Emptied(t, 30*time.Second)
+		const want = "failed 1, failed 2, failed 3, failed 4, failed 5, failed 6 attempts, redriven 0 admin, finished 1"
+		if got := story(t, c, id); got != want {
+			t.Errorf("%s: %s, want %s", taskType, got, want)
 		}
 	}
 }

@@ -34,7 +34,10 @@ func TestBadArgumentsAreRefusedBeforeAnySQL(t *testing.T) {
 	tasks("A\x00", admin.Ready, "", "task type")
 	tasks("\xff", admin.Dead, "", "task type")
 	tasks("A", admin.Scheduled, "scheduled.9223372036854775807.1", "Page.After")
-	for _, after := range []string{"x", "ready.1.2", "ready.1.2.3.4", "waiting.1", "ready.1.2.x", "ready.40000.0.1", "ready.0.0.-1", "ready.0.0.9223372036854775808", "ready.0.0.1; DROP TABLE x"} {
+	for _, after := range []string{
+		"x", "ready.1.2", "ready.1.2.3.4", "waiting.1", "ready.1.2.x", "ready.40000.0.1", "ready.0.0.-1",
+		"ready.0.0.9223372036854775808", "ready.0.0.1; DROP TABLE x",
+	} {
 		tasks("A", admin.Ready, after, "Page.After")
 	}
 	for name, bad := range map[string]time.Duration{"A": 0, "\xff": time.Hour} {
@@ -95,13 +98,14 @@ func TestBadArgumentsAreRefusedBeforeAnySQL(t *testing.T) {
 func TestWhatIsNotThereIsNotFound(t *testing.T) {
 	t.Parallel()
 	db := relaytest.NewDatabase(t)
-	c := client(t, db.DB)
-	for _, err := range []error{c.PauseSchedule(t.Context(), "none"), c.ResumeSchedule(t.Context(), "none"), c.RemoveSchedule(t.Context(), "none"), c.RemoveSchedule(t.Context(), "")} {
+	c, ctx := client(t, db.DB), t.Context()
+	for _, err := range []error{c.PauseSchedule(ctx, "none"), c.ResumeSchedule(ctx, "none"), c.RemoveSchedule(ctx, "")} {
 		if !errors.Is(err, admin.ErrNotFound) {
 			t.Errorf("got %v, want ErrNotFound", err)
 		}
 	}
-	if err := client(t, db.DB, admin.Options{Schema: "elsewhere"}).PauseType(t.Context(), "TX"); err == nil || !strings.Contains(err.Error(), "elsewhere") {
+	err := client(t, db.DB, admin.Options{Schema: "elsewhere"}).PauseType(ctx, "TX")
+	if err == nil || !strings.Contains(err.Error(), "elsewhere") {
 		t.Errorf("a pause in a schema that does not exist: got %v", err)
 	}
 }

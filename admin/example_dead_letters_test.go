@@ -14,7 +14,7 @@ import (
 // After an outage of the mail server: look at what died, run again what the outage killed, and delete the rest.
 func ExampleClient_Redrive() {
 	ctx := context.Background()
-	db, drop := exampleDatabase()
+	db, client, drop := exampleClient("ada@example.com")
 	defer drop()
 	mail := outbox.NewTaskType[string]("SEND_MAIL")
 	down := true
@@ -29,15 +29,10 @@ func ExampleClient_Redrive() {
 		fmt.Printf("task %d: mail to %s in attempt %d\n", task.ID, task.Payload, task.Attempt)
 		return nil
 	}, handlers.MaxAttempts(1))
-	must(outbox.InTx(ctx, db, func(tx *sql.Tx) error {
-		_, err := outbox.EnqueueMany(ctx, tx, []outbox.NewTask{mail.New("ada"), mail.New("nobody"), mail.New("eve"), mail.New("bob")})
-		return err
-	}))
+	enqueueAll(db, mail.New("ada"), mail.New("nobody"), mail.New("eve"), mail.New("bob"))
 	runDue(ctx, db, reg)
 	down = false
 
-	client, err := admin.New(db, admin.Options{Actor: "ada@example.com", Tool: "backoffice"})
-	must(err)
 	groups, err := client.DeadErrors(ctx, admin.Filter{})
 	must(err)
 	for _, g := range groups {

@@ -13,26 +13,29 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-type report struct{ Pages int }
+func execute(db *sql.DB, query string) {
+	_, err := db.Exec(query)
+	must(err)
+}
 
 func ExampleClient_HandBack() {
-	db, drop := exampleDatabase()
+	ctx := context.Background()
+	db, client, drop := exampleClient("")
 	defer drop()
 	const dead = "5f3a2c1e-0000-4000-8000-000000000000" // as in outbox.relay
-	_, _ = db.Exec(`INSERT INTO outbox.task (task_type, payload, state, attempt, relay_id, lease_token)
-		VALUES ('MAKE_REPORT', '{"Pages": 1}', 'leased', 1, $1, gen_random_uuid())`, dead)
+	execute(db, `INSERT INTO outbox.task (task_type, payload, state, attempt, relay_id, lease_token)
+		VALUES ('MAKE_REPORT', '12', 'leased', 1, '`+dead+`', gen_random_uuid())`)
 
-	client, err := admin.New(db, admin.Options{})
-	must(err)
-	tasks, err := client.HandBack(context.Background(), dead)
+	tasks, err := client.HandBack(ctx, dead)
 	fmt.Println("handed back:", tasks, err)
 
 	reg := handlers.New()
-	handlers.Leased(reg, outbox.NewTaskType[report]("MAKE_REPORT"), func(ctx context.Context, task *outbox.Task[report]) error {
+	report := outbox.NewTaskType[int]("MAKE_REPORT")
+	handlers.Leased(reg, report, func(ctx context.Context, task *outbox.Task[int]) error {
 		fmt.Println("attempt", task.Attempt)
 		return nil
 	})
-	runDue(context.Background(), db, reg)
+	runDue(ctx, db, reg)
 	// Output:
 	// handed back: 1 <nil>
 	// attempt 2
@@ -41,16 +44,11 @@ func ExampleClient_HandBack() {
 // After a day of bloat: small indexes again, while relays go on.
 func ExampleClient_Reindex() {
 	ctx := context.Background()
-	db, drop := exampleDatabase()
+	db, client, drop := exampleClient("")
 	defer drop()
-	_, err := db.ExecContext(ctx, `INSERT INTO outbox.task (task_type, payload) SELECT 'RESIZE_IMAGE', '1' FROM generate_series(1, 10000)`)
-	must(err)
-	_, err = db.ExecContext(ctx, `DELETE FROM outbox.task`)
-	must(err)
-	_, err = db.ExecContext(ctx, `VACUUM outbox.task`) // as autovacuum does; it leaves the indexes large
-	must(err)
-	client, err := admin.New(db, admin.Options{})
-	must(err)
+	execute(db, `INSERT INTO outbox.task (task_type, payload) SELECT 'RESIZE_IMAGE', '1' FROM generate_series(1, 10000)`)
+	execute(db, `DELETE FROM outbox.task`)
+	execute(db, `VACUUM outbox.task`) // as autovacuum does; it leaves the indexes large
 	all, err := client.Reindex(ctx)
 	must(err)
 	for _, i := range all {
@@ -64,7 +62,7 @@ func ExampleClient_Reindex() {
 // While a schedule is paused its firings are passed over.
 func ExampleClient_PauseSchedule() {
 	ctx := context.Background()
-	db, drop := exampleDatabase()
+	db, client, drop := exampleClient("")
 	defer drop()
 	backUp := outbox.NewTaskType[string]("BACK_UP")
 	reg := handlers.New()
@@ -83,8 +81,6 @@ func ExampleClient_PauseSchedule() {
 		must(r.RunOnce(ctx))
 	}
 
-	client, err := admin.New(db, admin.Options{})
-	must(err)
 	fmt.Println(client.PauseSchedule(ctx, "nightly")) // no relay has been here yet
 	once()
 	must(client.PauseSchedule(ctx, "nightly"))
@@ -101,7 +97,7 @@ func ExampleClient_PauseSchedule() {
 // No relay starts a task of a paused type, whichever process paused it.
 func ExampleClient_PauseType() {
 	ctx := context.Background()
-	db, drop := exampleDatabase()
+	db, client, drop := exampleClient("")
 	defer drop()
 	resize := outbox.NewTaskType[int]("RESIZE_IMAGE")
 	reg := handlers.New()
@@ -109,13 +105,8 @@ func ExampleClient_PauseType() {
 		fmt.Println("resize", task.Payload)
 		return nil
 	})
-	client, err := admin.New(db, admin.Options{})
-	must(err)
 	must(client.PauseType(ctx, resize.Name()))
-	must(outbox.InTx(ctx, db, func(tx *sql.Tx) error {
-		_, err := resize.Enqueue(ctx, tx, 1)
-		return err
-	}))
+	enqueueAll(db, resize.New(1))
 	runDue(ctx, db, reg)
 	fmt.Println("paused")
 	must(client.ResumeType(ctx, resize.Name()))
@@ -128,15 +119,11 @@ func ExampleClient_PauseType() {
 // After a restore that brought the tasks without the counts, and no sequence.
 func ExampleClient_Repair() {
 	ctx := context.Background()
-	db, drop := exampleDatabase()
+	db, client, drop := exampleClient("")
 	defer drop()
-	_, err := db.ExecContext(ctx, `INSERT INTO outbox.task (task_type, state, unique_key)
+	execute(db, `INSERT INTO outbox.task (task_type, state, unique_key)
 		VALUES ('MAKE_REPORT', 'scheduled', 'may')`)
-	must(err)
-	_, err = db.ExecContext(ctx, `DELETE FROM outbox.counter_log`)
-	must(err)
-	client, err := admin.New(db, admin.Options{})
-	must(err)
+	execute(db, `DELETE FROM outbox.counter_log`)
 	found, err := client.Defects(ctx, admin.RepairOptions{})
 	must(err)
 	for _, d := range found {
@@ -156,14 +143,10 @@ func ExampleClient_Repair() {
 // without the tasks that came along.
 func ExampleClient_Adopt() {
 	ctx := context.Background()
-	db, drop := exampleDatabase()
+	db, client, drop := exampleClient("")
 	defer drop()
-	_, err := db.ExecContext(ctx, `INSERT INTO outbox.task (task_type) VALUES ('SEND_WELCOME'), ('SEND_WELCOME')`)
-	must(err)
-	_, err = db.ExecContext(ctx, `UPDATE outbox.origin SET database_name = 'shop', database_oid = 1, table_oid = 1`) // as the dump has it
-	must(err)
-	client, err := admin.New(db, admin.Options{})
-	must(err)
+	execute(db, `INSERT INTO outbox.task (task_type) VALUES ('SEND_WELCOME'), ('SEND_WELCOME')`)
+	execute(db, `UPDATE outbox.origin SET database_name = 'shop', database_oid = 1, table_oid = 1`) // as the dump has it
 	of, err := client.Origin(ctx)
 	must(err)
 	fmt.Println("a copy:", of.Copy, "of", of.Name)
@@ -176,4 +159,33 @@ func ExampleClient_Adopt() {
 	// a copy: true of shop
 	// tasks discarded: 2
 	// a copy: false <nil>
+}
+
+// A tool of an app's own cancels a task, and changes a row of its own: the audit log says by whom, in
+// the same transactions.
+func ExampleClient_WriteAudit() {
+	ctx := context.Background()
+	db, client, drop := exampleClient("ada@example.com")
+	defer drop()
+	execute(db, `CREATE TABLE invoice (invoice_id bigint, paid bool)`)
+	enqueueAll(db, outbox.NewTask{Type: "SEND_INVOICE", Payload: 17})
+
+	_, _, err := client.Cancel(ctx, 1) // which is noted
+	must(err)
+	must(outbox.InTx(ctx, db, func(tx *sql.Tx) error { // an action of the app's own
+		if _, err := tx.ExecContext(ctx, `UPDATE invoice SET paid = true WHERE invoice_id = 17`); err != nil {
+			return err
+		}
+		_, err := client.In(tx).WriteAudit(ctx, admin.Entry{Action: "mark_paid", Target: "invoice 17"})
+		return err
+	}))
+
+	entries, _, err := client.Audit(ctx, admin.Page{Limit: 10})
+	must(err)
+	for _, e := range entries {
+		fmt.Printf("%s: %s, %s of %s, %d task\n", e.Tool, e.Actor, e.Action, e.Target, e.Count)
+	}
+	// Output:
+	// backoffice: ada@example.com, mark_paid of invoice 17, 0 task
+	// backoffice: ada@example.com, cancel of task 1, 1 task
 }

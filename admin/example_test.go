@@ -17,23 +17,26 @@ import (
 
 // What the examples share.
 var (
-	exampleDatabase = relaytest.ExampleDatabase
-	must            = relaytest.Must
-	runDue          = relaytest.RunDue
+	must       = relaytest.Must
+	runDue     = relaytest.RunDue
+	enqueueAll = relaytest.EnqueueAll
 )
+
+// exampleClient is a database with a client, whose actions are noted if it has an actor.
+func exampleClient(actor string) (db *sql.DB, client *admin.Client, drop func()) {
+	db, drop = relaytest.ExampleDatabase()
+	client, err := admin.New(db, admin.Options{Actor: actor, Tool: "backoffice"})
+	must(err)
+	return db, client, drop
+}
 
 // What became of some mail: page by page, and one of them with what it was about.
 func ExampleClient_Tasks() {
 	ctx := context.Background()
-	db, drop := exampleDatabase()
+	db, client, drop := exampleClient("")
 	defer drop()
 	mail := outbox.NewTaskType[string]("SEND_MAIL")
-	must(outbox.InTx(ctx, db, func(tx *sql.Tx) error {
-		_, err := outbox.EnqueueMany(ctx, tx, []outbox.NewTask{
-			mail.New("ada@example.com"), mail.New("nobody"), mail.New("bob@example.com"), mail.New("eve@example.com", outbox.After(time.Hour)),
-		})
-		return err
-	}))
+	enqueueAll(db, mail.New("ada@example.com"), mail.New("nobody"), mail.New("bob@example.com"), mail.New("eve@example.com", outbox.After(time.Hour)))
 	reg := handlers.New()
 	handlers.Tx(reg, mail, func(_ context.Context, _ *sql.Tx, task *outbox.Task[string]) error {
 		switch task.Payload {
@@ -46,8 +49,6 @@ func ExampleClient_Tasks() {
 	}, handlers.MaxAttempts(5))
 	runDue(ctx, db, reg)
 
-	client, err := admin.New(db, admin.Options{})
-	must(err)
 	for _, state := range []admin.State{admin.Ready, admin.Scheduled, admin.Dead} {
 		for p := (admin.Page{Limit: 1}); ; {
 			tasks, next, err := client.Tasks(ctx, "SEND_MAIL", state, p)
@@ -75,18 +76,48 @@ func ExampleClient_Tasks() {
 	// admin: not found: task 1
 }
 
+// Payments are kept for a year after they are done; of other types nothing is left.
+func ExampleClient_Tasks_finished() {
+	ctx := context.Background()
+	db, client, drop := exampleClient("")
+	defer drop()
+	pay, ping := outbox.NewTaskType[string]("PAY"), outbox.NewTaskType[string]("PING")
+	reg := handlers.New()
+	handlers.Leased(reg, pay, func(_ context.Context, task *outbox.Task[string]) error {
+		if task.Payload == "eve" {
+			return handlers.Discard(errors.New("the account is closed"))
+		}
+		return nil
+	}, handlers.Keep(365*24*time.Hour))
+	handlers.Leased(reg, ping, func(context.Context, *outbox.Task[string]) error { return nil })
+	enqueueAll(db, pay.New("ada"), pay.New("eve"), ping.New(""))
+	runDue(ctx, db, reg)
+
+	tasks, _, err := client.Tasks(ctx, "PAY", admin.Finished, admin.Page{})
+	must(err)
+	for _, t := range tasks {
+		kept := t.KeepUntil.Sub(t.EndedAt).Round(time.Hour)
+		fmt.Printf("task %d, attempt %d, for %v: %q\n", t.TaskID, t.Attempt, kept, t.LastError)
+	}
+	secrets, err := client.Secrets(ctx, tasks[1].TaskID)
+	must(err)
+	fmt.Println(string(secrets.Payload))
+	_, err = client.Task(ctx, 3)
+	fmt.Println(err)
+	// Output:
+	// task 2, attempt 1, for 8760h0m0s: "discard: the account is closed"
+	// task 1, attempt 1, for 8760h0m0s: ""
+	// "ada"
+	// admin: not found: task 3
+}
+
 // Which relays there are and what they run, what holds for each type, and how the counts went.
 func ExampleClient_Relays() {
 	ctx, stop := context.WithCancel(context.Background())
-	db, drop := exampleDatabase()
+	db, client, drop := exampleClient("")
 	defer drop()
 	render := outbox.NewTaskType[int]("RENDER")
-	must(outbox.InTx(ctx, db, func(tx *sql.Tx) error {
-		_, err := outbox.EnqueueMany(ctx, tx, []outbox.NewTask{render.New(1), render.New(2)})
-		return err
-	}))
-	client, err := admin.New(db, admin.Options{})
-	must(err)
+	enqueueAll(db, render.New(1), render.New(2))
 	must(client.PauseType(ctx, "SEND_MAIL"))
 	started, finish := make(chan struct{}), make(chan struct{})
 	reg := handlers.New()
@@ -115,20 +146,13 @@ func ExampleClient_Relays() {
 	for _, t := range types {
 		fmt.Printf("%s: ready %d, leased %d, paused %t, at once %d, relays %d\n", t.Type, t.Ready, t.Leased, t.Paused, t.MaxRunning, t.Relays)
 	}
-	for range time.Tick(50 * time.Millisecond) { // one relay samples the counts at its start, and then once a minute
+	for range time.Tick(50 * time.Millisecond) { // a relay registers them and takes a sample at its start
 		samples, err := client.Samples(ctx, "RENDER", time.Hour)
 		must(err)
-		if len(samples) > 0 {
-			break
-		}
-	}
-	for range time.Tick(50 * time.Millisecond) {
-		all, err := client.Schedules(ctx)
+		schedules, err := client.Schedules(ctx)
 		must(err)
-		for _, s := range all {
-			fmt.Printf("%s enqueues %s, paused %t\n", s.Name, s.Type, s.Paused)
-		}
-		if len(all) > 0 {
+		if len(samples) > 0 && len(schedules) > 0 {
+			fmt.Printf("%s enqueues %s, paused %t\n", schedules[0].Name, schedules[0].Type, schedules[0].Paused)
 			break
 		}
 	}

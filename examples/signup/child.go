@@ -13,7 +13,7 @@ import (
 )
 
 // childConfig is of a relay of the demo, in a process of its own.
-type childConfig struct{ URL, MailServer string }
+type childConfig struct{ URL, Mails string }
 
 // runChild is the main function of a relay process. ctx ends with the demo.
 func runChild(ctx context.Context, c childConfig) error {
@@ -23,10 +23,7 @@ func runChild(ctx context.Context, c childConfig) error {
 		return err
 	}
 	defer db.Close()
-	reg, err := newRegistry(db, c.MailServer)
-	if err != nil {
-		return err
-	}
+	reg := newRegistry(db, c.Mails)
 	reg.Use(linger)
 	r, err := relay.New(db, reg, relay.Config{ListenDSN: c.URL, DrainTimeout: 5 * time.Second})
 	if err != nil {

@@ -48,7 +48,7 @@ func (d demo) run(ctx context.Context, url string, out io.Writer) (err error) {
 // disturb signs up and kills at the same time, and waits until no task is left. It returns how many
 // tasks were running when their relays were killed.
 func (d demo) disturb(ctx context.Context, db *sql.DB, url string, inbox *sink, out io.Writer) (ran int, err error) {
-	relays, config := make([]*child.Process, d.relays), childConfig{url, inbox.address()}
+	relays, config := make([]*child.Process, d.relays), childConfig{url, inbox.url}
 	defer func() {
 		for _, r := range relays {
 			if r != nil {

@@ -5,13 +5,13 @@
 //	go run ./examples/signup -demo
 //
 // It uses the database that OUTBOX_DATABASE_URL names, or a PostgreSQL of its own; with -demo
-// always a new database. Its mail server is its own, and the page shows the mails. The dashboard is
+// always a new database. Its mail service is its own, and the page shows the mails. The dashboard is
 // at /outbox/, for browsers on this machine. A mail to full.example is refused, and becomes a dead
 // letter: empty the mailboxes on the page, and redrive it in the dashboard, or by the command line,
 // cmd/outbox.
 //
 // An app writes signup.go (it enqueues), tasks.go (the handlers), serve in main.go (the relay) and
-// dashboard.go. The other files have the page, a stand-in for a mail server (sink.go), and the
+// dashboard.go. The other files have the page, a stand-in for a mail service (sink.go), and the
 // demo, which kills relays while users sign up, and counts what came of it.
 package main
 
@@ -51,7 +51,7 @@ func main() {
 }
 
 // serve runs the app until ctx ends. Then it stops from the outside in: no new requests, no new
-// tasks, the mail server, the database.
+// tasks, the mail service, the database.
 func serve(ctx context.Context, url, addr string, out io.Writer) error {
 	db, err := devdb.Open(ctx, url, tables)
 	if err != nil {
@@ -64,11 +64,7 @@ func serve(ctx context.Context, url, addr string, out io.Writer) error {
 		return err
 	}
 	defer inbox.close()
-	registry, err := newRegistry(db, inbox.address())
-	if err != nil {
-		return err
-	}
-	r, err := relay.New(db, registry, relay.Config{ListenDSN: url})
+	r, err := relay.New(db, newRegistry(db, inbox.url), relay.Config{ListenDSN: url})
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
@@ -82,7 +84,7 @@ func TestARefusedMailIsSeenRedrivenAndGone(t *testing.T) {
 	send(t, a.url+"/signup", "email=broken@full.example")
 	send(t, a.url+"/signup", "email=good@example.com")
 	awaitText(t, a.url, "to good@example.com")
-	awaitText(t, a.url+"/outbox/dead", "the mail server refuses the recipient: 552 5.2.2")
+	awaitText(t, a.url+"/outbox/dead", "the mail service refuses the recipient: 422")
 	send(t, a.url+"/mailboxes", "full=false")
 	awaitText(t, a.url, "The mailboxes at full.example are empty")
 	id := number(t, a.db, `SELECT task_id FROM outbox.dead_task`)
@@ -126,5 +128,39 @@ func TestTheDashboardIsForThisMachineOnly(t *testing.T) {
 		if w.Code != tt.status {
 			t.Errorf("from %s to %q: %d, want %d", tt.client, tt.host, w.Code, tt.status)
 		}
+	}
+}
+
+func TestTheWelcomeMailIsRetriedUnlessItCanNeverArrive(t *testing.T) {
+	db := openDatabase(t, pgtest.Database(t))
+	relaytest.Must(signUp(t.Context(), db, "a@example.com"))
+	welcomeBy := func(service string, usrID int64) error {
+		return sendWelcome(t.Context(), db, service, &outbox.Task[welcome]{ID: 7, Payload: welcome{usrID}})
+	}
+	for status, action := range map[int]string{422: "dead", 503: "retry"} {
+		service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			http.Error(w, "no thanks, "+r.PostFormValue("to"), status)
+		}))
+		err := welcomeBy(service.URL, 1)
+		if handlers.ActionOf(err) != action || !strings.Contains(err.Error(), fmt.Sprint(status)) ||
+			strings.Contains(err.Error(), "@") {
+			t.Errorf("answer %d: %v, want %s and no address", status, err, action)
+		}
+		service.Close()
+		if err := welcomeBy(service.URL, 1); handlers.ActionOf(err) != "retry" {
+			t.Errorf("no service: %v, want a retry", err)
+		}
+	}
+	inbox, err := startSink()
+	relaytest.Must(err)
+	defer inbox.close()
+	if err := welcomeBy(inbox.url, 12345); handlers.ActionOf(err) != "discard" {
+		t.Errorf("a user who is gone: %v, want Discard", err)
+	}
+	for range 2 { // as after the death of a relay
+		relaytest.Must(welcomeBy(inbox.url, 1))
+	}
+	if mails := inbox.all(); len(mails) != 1 || mails[0].copies != 2 || !strings.HasSuffix(mails[0].key, "-000000000007") {
+		t.Errorf("the inbox has %+v, want a mail that came twice", mails)
 	}
 }

@@ -1,26 +1,22 @@
 package main
 
 import (
-	"io"
-	"log"
 	"net"
-	"net/mail"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
-
-	"github.com/emersion/go-smtp"
 )
 
 // fullDomain has mailboxes that are full at first.
 const fullDomain = "full.example"
 
-// sink is a mail server that keeps what it is sent and delivers nothing. Like a good receiver it
+// sink is a mail service that keeps what it is sent and delivers nothing. Like a good receiver it
 // knows a mail that it has already. It refuses mails to fullDomain until its mailboxes are emptied.
 type sink struct {
-	server   *smtp.Server
-	listener net.Listener
+	server http.Server
+	url    string
 
 	full atomic.Bool // the mailboxes at fullDomain
 
@@ -41,20 +37,23 @@ func startSink() (*sink, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &sink{listener: listener}
+	s := &sink{url: "http://" + listener.Addr().String()}
 	s.full.Store(true)
-	s.server = smtp.NewServer(smtp.BackendFunc(func(*smtp.Conn) (smtp.Session, error) { return &session{sink: s}, nil }))
-	s.server.EnableSMTPUTF8 = true
-	s.server.ErrorLog = log.New(io.Discard, "", 0) // clients that die in the middle of a mail
+	s.server.Handler = s
 	go s.server.Serve(listener)
 	return s, nil
 }
 
-func (s *sink) address() string { return s.listener.Addr().String() }
+func (s *sink) close() { s.server.Close() }
 
-func (s *sink) close() {
-	s.server.Close()
-	s.listener.Close() // if it was so soon that Serve did not know it yet
+func (s *sink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	to := r.PostFormValue("to")
+	if strings.HasSuffix(to, "@"+fullDomain) && s.full.Load() {
+		http.Error(w, "the mailbox is full", http.StatusUnprocessableEntity)
+		return
+	}
+	s.add(received{To: to, Subject: r.PostFormValue("subject"), Text: r.PostFormValue("text"),
+		key: r.Header.Get(idempotencyHeader), copies: 1})
 }
 
 // all returns the mails, the newest first.
@@ -75,36 +74,3 @@ func (s *sink) add(m received) {
 	}
 	s.mails = append(s.mails, m)
 }
-
-// session is one SMTP connection.
-type session struct {
-	sink *sink
-	to   string
-}
-
-func (s *session) Mail(string, *smtp.MailOptions) error { return nil }
-
-func (s *session) Rcpt(to string, _ *smtp.RcptOptions) error {
-	if strings.HasSuffix(to, "@"+fullDomain) && s.sink.full.Load() {
-		return &smtp.SMTPError{Code: 552, EnhancedCode: smtp.EnhancedCode{5, 2, 2}, Message: "mailbox is full"}
-	}
-	s.to = to
-	return nil
-}
-
-func (s *session) Data(r io.Reader) error {
-	letter, err := mail.ReadMessage(r)
-	if err != nil {
-		return err
-	}
-	text, err := io.ReadAll(letter.Body)
-	if err != nil {
-		return err
-	}
-	s.sink.add(received{To: s.to, Subject: letter.Header.Get("Subject"), Text: string(text),
-		key: letter.Header.Get(idempotencyHeader), copies: 1})
-	return nil
-}
-
-func (s *session) Reset()        { s.to = "" }
-func (s *session) Logout() error { return nil }

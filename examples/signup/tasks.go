@@ -26,19 +26,15 @@ const welcomeCredit = 500 // cents
 
 const kept = 24 * time.Hour // finished tasks, for the dashboard
 
-// newRegistry says which handler runs which task.
-func newRegistry(db *sql.DB, mailServer string) (*handlers.Registry, error) {
-	m, err := newMailer(mailServer)
-	if err != nil {
-		return nil, err
-	}
+// newRegistry says which handler runs which task. mails is the URL of the mail service.
+func newRegistry(db *sql.DB, mails string) *handlers.Registry {
 	reg := handlers.New()
 	reg.Use(handlers.Log(nil))
 	handlers.Tx(reg, grantWelcomeCredit, grantCredit, handlers.Keep(kept))
 	handlers.Leased(reg, sendEmailWelcome, func(ctx context.Context, task *outbox.Task[welcome]) error {
-		return sendWelcome(ctx, db, m, task)
+		return sendWelcome(ctx, db, mails, task)
 	}, handlers.Timeout(time.Minute), handlers.Keep(kept))
-	return reg, nil
+	return reg
 }
 
 // grantCredit writes through the transaction that removes its task, so each task writes one row,
@@ -48,10 +44,10 @@ func grantCredit(ctx context.Context, tx *sql.Tx, task *outbox.Task[welcome]) er
 	return err
 }
 
-// sendWelcome talks to a mail server, so it is a Leased handler and holds no transaction meanwhile.
+// sendWelcome talks to a mail service, so it is a Leased handler and holds no transaction meanwhile.
 // It runs twice for a task if its process dies after the mail was accepted. The task's key goes
 // with the mail, for the receiver to recognise the second one.
-func sendWelcome(ctx context.Context, db *sql.DB, m *mailer, task *outbox.Task[welcome]) error {
+func sendWelcome(ctx context.Context, db *sql.DB, mails string, task *outbox.Task[welcome]) error {
 	var email string
 	err := db.QueryRowContext(ctx, `SELECT email FROM usr WHERE usr_id = $1`, task.Payload.UsrID).Scan(&email)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -61,7 +57,7 @@ func sendWelcome(ctx context.Context, db *sql.DB, m *mailer, task *outbox.Task[w
 		return err
 	}
 	text := fmt.Sprintf("A credit of %d.%02d is yours.", welcomeCredit/100, welcomeCredit%100)
-	err = m.send(ctx, email, "Welcome!", text, task.Key())
+	err = sendMail(ctx, mails, email, "Welcome!", text, task.Key())
 	if errors.Is(err, errRecipientRefused) { // however often it is sent: somebody has to do something
 		return handlers.Dead(err)
 	}

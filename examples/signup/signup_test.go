@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/examples/internal/devdb"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/needs"
@@ -163,4 +164,19 @@ func TestTheWelcomeMailIsRetriedUnlessItCanNeverArrive(t *testing.T) {
 	if mails := inbox.all(); len(mails) != 1 || mails[0].copies != 2 || !strings.HasSuffix(mails[0].key, "-000000000007") {
 		t.Errorf("the inbox has %+v, want a mail that came twice", mails)
 	}
+}
+
+// The database that the environment names may be in use by the example itself: its relay would take
+// tasks of the demo, which counts them.
+func TestTheDemoHasADatabaseOfItsOwn(t *testing.T) {
+	given := pgtest.Database(t)
+	t.Setenv(devdb.Variable, given)
+	t.Setenv("OUTBOX_TEST_DATABASE_URL", pgtest.Server(t).URL()) // for devdb to find
+	t.Setenv("OUTBOX_TEST_POSTGRES", "url")
+	relaytest.Must(devdb.WithOwn(t.Context(), func(url string) error {
+		if url == given {
+			t.Error("the demo works in the database that the environment names")
+		}
+		return nil
+	}))
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/call"
-	"github.com/txoutbox/outbox/internal/decide"
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/origin"
 	"github.com/txoutbox/outbox/internal/plan"
@@ -149,22 +148,20 @@ func (d *drainer) start() error {
 // next makes the next runs. Without more it is done.
 func (d *drainer) next() (more bool, err error) {
 	runs, err := d.step()
-	var m *misuse
-	if errors.As(err, &m) {
-		return false, fmt.Errorf("outboxtest: %s #%d: %w", m.Type, m.TaskID, err)
-	}
-	if err != nil {
+	switch {
+	case errors.As(err, new(*misuse)):
+		return false, err
+	case err != nil:
 		return false, fmt.Errorf("outboxtest: Drain: %w", err)
 	}
 	if len(runs) == 0 {
 		return d.advance()
 	}
 	for _, one := range runs {
-		outcome := outcomes[one.Outcome]
-		d.result.Runs = append(d.result.Runs,
-			Run{TaskID: one.TaskID, Type: one.Type, Attempt: one.Attempt, Outcome: outcome, Err: one.Err})
-		if outcome == Failed || outcome == Throttled || outcome == Snoozed || outcome == Again {
-			if err := d.later(one); err != nil {
+		d.result.Runs = append(d.result.Runs, one.run)
+		switch one.run.Outcome {
+		case Failed, Throttled, Snoozed, Again:
+			if err := d.later(one.run, one.wait); err != nil {
 				return false, err
 			}
 		}
@@ -226,13 +223,13 @@ UPDATE outbox.task SET run_at = GREATEST(run_at, timestamptz 'epoch' + $2::bigin
  WHERE task_id = $1 AND state = 'scheduled'`
 
 // later decides when a task that is scheduled again is due for this drain.
-func (d *drainer) later(last step) error {
-	if last.Outcome == decide.Retry || last.Outcome == decide.Throttled {
+func (d *drainer) later(last Run, wait time.Duration) error {
+	if last.Outcome == Failed || last.Outcome == Throttled {
 		if d.failures[last.TaskID]++; d.failures[last.TaskID] < d.attempts {
 			_, err := d.exec("retry a task", retrySQL, last.TaskID, d.clock)
 			return err
 		}
-	} else if last.Wait <= 0 {
+	} else if wait <= 0 {
 		return nil // an iteration that is due at once
 	}
 	if !slices.Contains(d.waiting, last.TaskID) {
@@ -241,7 +238,7 @@ func (d *drainer) later(last step) error {
 	if d.clock == 0 {
 		return nil
 	}
-	_, err := d.exec("delay a task", delaySQL, last.TaskID, d.clock+last.Wait.Microseconds())
+	_, err := d.exec("delay a task", delaySQL, last.TaskID, d.clock+wait.Microseconds())
 	return err
 }
 

@@ -3,6 +3,7 @@ package outboxtest
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -22,14 +23,10 @@ type database interface {
 	InTx(ctx context.Context, f func(tx *sql.Tx) error) error
 }
 
-// step is one run of one task by a stepper.
+// step is a run by a stepper.
 type step struct {
-	TaskID  int64
-	Type    string
-	Attempt int // 1 in the first run
-	Outcome decide.Outcome
-	Err     error         // of Discarded, Retry, Throttled and Dead
-	Wait    time.Duration // until it is due again
+	run  Run
+	wait time.Duration // until the task is due again
 }
 
 // stepper runs tasks one after the other for the tests of apps, where the transaction may be the
@@ -55,43 +52,39 @@ func (s *stepper) newRun(h *handler.Handler, out call.Result) decide.Run {
 
 // stepOf is the step of a task in its given attempt.
 func stepOf(r *store.Row, attempt int, v decide.Verdict) step {
-	out := step{TaskID: r.ID, Type: r.TaskType, Attempt: attempt, Outcome: v.Outcome, Wait: v.Change.Wait}
-	switch v.Outcome {
-	case decide.Discarded, decide.Retry, decide.Throttled, decide.Dead:
+	out := Run{TaskID: r.ID, Type: r.TaskType, Attempt: attempt, Outcome: outcomes[v.Outcome]}
+	switch out.Outcome {
+	case Discarded, Failed, Throttled, Dead:
 		out.Err = call.Original(v.Change.Err)
 	}
-	return out
+	return step{out, v.Change.Wait}
 }
 
 // misuse is a fault of a handler that a relay survives on a connection of its own, and that a test
 // should hear of.
-type misuse struct {
-	Type   string
-	TaskID int64
-	Text   string
-	Err    error // of the handler or the database; may be nil
-}
+type misuse struct{ error }
 
-func (m *misuse) Error() string {
-	if m.Err == nil {
-		return m.Text
-	}
-	return m.Text + ": " + m.Err.Error()
-}
-
-func (m *misuse) Unwrap() error { return m.Err }
+func (m *misuse) Unwrap() error { return m.error }
 
 const (
 	misuseAbandoned = "the handler did not return after its context's end"
 	misuseEnded     = "the handler ended the transaction; that is the relay's to do"
-	misuseUnusable  = "the handler left its transaction unusable (rows not closed, a context of its own that ended inside a statement?)"
+	misuseUnusable  = "the handler left its transaction unusable (rows not closed, a context of its own that ended " +
+		"inside a statement?)"
 )
+
+// newMisuse is a misuse by the handler of a task. err, of the handler or the database, may be nil.
+func newMisuse(taskType string, taskID int64, text string, err error) *misuse {
+	if err != nil {
+		return &misuse{fmt.Errorf("outboxtest: %s #%d: %s: %w", taskType, taskID, text, err)}
+	}
+	return &misuse{fmt.Errorf("outboxtest: %s #%d: %s", taskType, taskID, text)}
+}
 
 // misuseBy is the misuse that the end of a transaction shows.
 func misuseBy(h *handler.Handler, taskID int64, end apptx.Ended) *misuse {
-	m := &misuse{Type: h.Type, TaskID: taskID, Text: misuseUnusable, Err: end.Err}
 	if end.How == apptx.EndedByCode {
-		m.Text = misuseEnded
+		return newMisuse(h.Type, taskID, misuseEnded, end.Err)
 	}
-	return m
+	return newMisuse(h.Type, taskID, misuseUnusable, end.Err)
 }

@@ -41,7 +41,7 @@ func (s *stepper) stepLeased(ctx context.Context, h *handler.Handler) ([]step, e
 	out := call.Run(limited, func(ctx context.Context) error { return h.Run(ctx, nil, handler.Claim{}, []*store.Task{task}) })
 	l.ctx.Cancel(nil)
 	if out.Abandoned {
-		return nil, &misuse{Type: h.Type, TaskID: t.ID, Text: misuseAbandoned}
+		return nil, newMisuse(h.Type, t.ID, misuseAbandoned, nil)
 	}
 	if l.misuse != nil {
 		return nil, l.misuse
@@ -80,7 +80,7 @@ func (s *stepper) finish(ctx context.Context, h *handler.Handler, t *store.Row, 
 			return err
 		}
 		if !end.Held {
-			return &misuse{Type: t.TaskType, TaskID: t.ID, Text: "the handler took its lease away, or the task is gone"}
+			return newMisuse(t.TaskType, t.ID, "the handler took its lease away, or the task is gone", nil)
 		}
 		return nil
 	})

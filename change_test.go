@@ -31,9 +31,7 @@ func TestCancel(t *testing.T) {
 					cancel(t, tx, id, outbox.NotFound) // a second time
 					tx.end(t, commit)
 					left := map[bool]int{false: 1, true: 0}[commit]
-					if n := len(rows(t, e.db, name)); n != left {
-						t.Errorf("%d tasks are left, want %d", n, left)
-					}
+					wantTasks(t, e.db, name, left)
 				}
 			}
 		}},
@@ -49,9 +47,7 @@ func TestCancel(t *testing.T) {
 				}
 				end(t, tx.commit)
 				end(t, again.commit)
-				if n := scan[int](t, e.db, `SELECT count(*) FROM outbox.cancel WHERE task_id = $1`, id); n != 2 {
-					t.Errorf("%d requests of two transactions, want 2", n)
-				}
+				want(t, e.db, 2, `SELECT count(*) FROM outbox.cancel WHERE task_id = $1`, id)
 			}
 			end(t, claim.Commit)
 			cancel(t, e.tx(t), claimed, outbox.NotFound) // it is done
@@ -146,15 +142,11 @@ func TestRunNow(t *testing.T) {
 			}
 			end(t, holder.Rollback)
 			// Nor does it lock them.
-			if n := scan[int](t, e.db, `SELECT count(*) FROM (SELECT FROM outbox.task
-				WHERE task_id = $1 FOR UPDATE SKIP LOCKED) t`, ready); n != 1 {
-				t.Errorf("%d rows could be locked; want 1", n)
-			}
+			want(t, e.db, 1, `SELECT count(*) FROM (SELECT FROM outbox.task
+				WHERE task_id = $1 FOR UPDATE SKIP LOCKED) t`, ready)
 			end(t, tx.commit)
 			const states = `SELECT string_agg(state, ' ' ORDER BY task_id) FROM outbox.task WHERE task_type = $1`
-			if got := scan[string](t, e.db, states, name); got != "ready leased scheduled waiting" {
-				t.Errorf("the tasks are %s", got)
-			}
+			want(t, e.db, "ready leased scheduled waiting", states, name)
 			counted(t, e)
 		}},
 		{"keeps_the_time_of_a_task_that_is_due", func(t *testing.T, e *env) {

@@ -140,9 +140,7 @@ func TestEnqueue(t *testing.T) {
 			for _, tx := range txs {
 				end(t, tx.commit)
 			}
-			if n := len(rows(t, e.db, name)); n != len(txs) {
-				t.Errorf("got %d tasks, want %d", n, len(txs))
-			}
+			wantTasks(t, e.db, name, len(txs))
 		}},
 	})
 }

@@ -104,9 +104,7 @@ func TestInTxRollsBackWhateverEndsTheFunction(t *testing.T) {
 				t.Errorf("%s: got %v, want %v", about, got, c.want)
 			}
 			cancel()
-			if n := len(rows(t, d.db, name)); n != 0 {
-				t.Errorf("%s: got %d tasks, want 0", about, n)
-			}
+			wantTasks(t, d.db, name, 0)
 			if n := db.Stats().InUse; n != 0 {
 				t.Errorf("%s: %d connections are in use still", about, n)
 			}

@@ -96,9 +96,7 @@ func TestOptions(t *testing.T) {
 					check(got, optionsStored[i].want)
 				}
 			}
-			if n := len(rows(t, tx, many)); n != 2*len(tasks)-4 {
-				t.Errorf("%d tasks, want %d", n, 2*len(tasks)-4)
-			}
+			wantTasks(t, tx, many, 2*len(tasks)-4)
 		}},
 	})
 	if len(sharedHeaders) != 2 || sharedHeaders["b"] != "1" {
@@ -265,7 +263,5 @@ func TestTheDefaultsOfATaskTypeAreNotMixedUpByItsCallers(t *testing.T) {
 	if _, err := keyed.Enqueue(t.Context(), tx, 1, outbox.Unique("mine")); err != nil {
 		t.Fatal(err)
 	}
-	if key := scan[string](t, tx, `SELECT unique_key FROM outbox.task WHERE task_type = 'U'`); key != "mine" {
-		t.Errorf("got the unique key %q, want mine, in place of the type's", key)
-	}
+	want(t, tx, "mine", `SELECT unique_key FROM outbox.task WHERE task_type = 'U'`)
 }

@@ -101,6 +101,13 @@ func one(t testing.TB, q outbox.Querier, taskType string) stored {
 	return all[0]
 }
 
+func wantTasks(t testing.TB, q outbox.Querier, taskType string, n int) {
+	t.Helper()
+	if got := len(rows(t, q, taskType)); got != n {
+		t.Errorf("got %d tasks of %s, want %d", got, taskType, n)
+	}
+}
+
 // scan is the one value that a query returns.
 func scan[T any](t testing.TB, q outbox.Querier, query string, args ...any) (value T) {
 	t.Helper()
@@ -108,6 +115,14 @@ func scan[T any](t testing.TB, q outbox.Querier, query string, args ...any) (val
 		t.Fatalf("%s: %v", query, err)
 	}
 	return value
+}
+
+// want checks the one value that a query returns.
+func want[T comparable](t testing.TB, q outbox.Querier, want T, query string, args ...any) {
+	t.Helper()
+	if got := scan[T](t, q, query, args...); got != want {
+		t.Errorf("%s: got %v, want %v", query, got, want)
+	}
 }
 
 func exec(t testing.TB, q outbox.Querier, query string, args ...any) {

@@ -168,9 +168,7 @@ func TestWhatIsNoTransactionIsRefused(t *testing.T) {
 			}
 		}
 	}
-	if n := len(rows(t, d.db, "T")); n != 0 {
-		t.Errorf("got %d tasks, want 0", n)
-	}
+	wantTasks(t, d.db, "T", 0)
 }
 
 func TestAConnectionIsRefusedWithoutATransaction(t *testing.T) {
@@ -197,13 +195,9 @@ func TestAConnectionIsRefusedWithoutATransaction(t *testing.T) {
 			enqueue("without a transaction", func(err error) bool { return errors.Is(err, outbox.ErrNoTransaction) })
 			exec(t, q, "BEGIN")
 			enqueue("after BEGIN", func(err error) bool { return err == nil })
-			if n := len(rows(t, d.db, name)); n != 0 {
-				t.Errorf("%s, %s: %d tasks before COMMIT, want 0", driver, about, n)
-			}
+			wantTasks(t, d.db, name, 0)
 			exec(t, q, "COMMIT")
-			if n := len(rows(t, d.db, name)); n != 4 {
-				t.Errorf("%s, %s: %d tasks after COMMIT, want 4", driver, about, n)
-			}
+			wantTasks(t, d.db, name, 4)
 			exec(t, q, "BEGIN")
 			_, _ = q.ExecContext(ctx, "SELECT 1/0")
 			enqueue("in a failed transaction", func(err error) bool { return pgerr.Code(err) == "25P02" })

@@ -171,9 +171,7 @@ func TestEqualPayloadsHaveEqualKeysAndOthersDoNot(t *testing.T) {
 		}
 		holder[group[i]] = g.TaskID
 	}
-	if n := len(rows(t, tx, "T")); n != len(groups) {
-		t.Errorf("got %d tasks, want %d", n, len(groups))
-	}
+	wantTasks(t, tx, "T", len(groups))
 	// The oracle is PostgreSQL's own equality.
 	if n := scan[int](t, tx, `SELECT count(*) FROM outbox.task a, outbox.task b WHERE a.task_id < b.task_id
 		AND a.payload = b.payload`); n > 0 {
@@ -199,14 +197,13 @@ func TestPlainSQLWithAKeySkips(t *testing.T) {
 	// Rows of one statement see those before them.
 	exec(t, d.db, `INSERT INTO outbox.task (task_type, payload, unique_key) SELECT 'M', to_jsonb(n), (n % 3)::text
 		FROM generate_series(1, 9) n`)
-	if n := len(rows(t, d.db, "M")); n != 3 {
-		t.Errorf("got %d tasks of M, want 3", n)
-	}
-	for _, want := range []string{"created", "updated"} {
+	wantTasks(t, d.db, "M", 3)
+	for _, outcome := range []string{"created", "updated"} {
 		const replace = `INSERT INTO outbox.keyed_task (task_type, unique_key, on_conflict) VALUES ('V', 'k', 'replace')
 			RETURNING task_id || ' ' || outcome`
-		if got := scan[string](t, d.db, replace); got != fmt.Sprint(one(t, d.db, "V").ID, " ", want) {
-			t.Errorf("got task %s, want it %s", got, want)
+		got := scan[string](t, d.db, replace)
+		if id := one(t, d.db, "V").ID; got != fmt.Sprint(id, " ", outcome) {
+			t.Errorf("got task %s, want %d %s", got, id, outcome)
 		}
 	}
 	for statement, want := range map[string]string{

@@ -41,9 +41,7 @@ func TestAFullTargetHoldsUpNoOther(t *testing.T) {
 	r := relaytest.Run(t, db.DB, reg, relay.Config{Workers: 1})
 	relaytest.Eventually(t, time.Minute, "the other queue's events",
 		func() bool { return db.Int(t, `SELECT count(*) FROM outbox.done_task`) == 20 })
-	if got := db.Text(t, doneSQL); got != "20 1" {
-		t.Errorf("done and attempts of the other queue: %s, want 20 1", got)
-	}
+	db.Want(t, "20 1", doneSQL)
 	relaytest.Eventually(t, time.Minute, "two trials",
 		func() bool { return r.Log.Count("queue is at its limit") > 0 && f.Stats().Temporary >= 4 })
 	if n := db.Int(t, `SELECT sum(attempt) FROM outbox.task`); n > int(f.Stats().Temporary) ||
@@ -62,10 +60,8 @@ func TestAFullTargetHoldsUpNoOther(t *testing.T) {
 		return db.Int(t, `SELECT count(*) FROM outbox.task
 			WHERE last_error LIKE '%forward: unavailable since %queue is at its limit'`) == 20
 	})
-	if n := db.Int(t, `SELECT COALESCE(max(jsonb_array_length(timeline)), 0) FROM outbox.task
-		WHERE attempt = 0`); n != 0 {
-		t.Errorf("an event that was put off has %d entries in its timeline", n)
-	}
+	db.Want(t, "0", `SELECT COALESCE(max(jsonb_array_length(timeline)), 0) FROM outbox.task
+		WHERE attempt = 0`)
 	to.answers(nil)
 	forwardtest.NothingLeft(t, db)
 	if err := f.Health(); err != nil || f.Stats().Open != 0 {
@@ -94,9 +90,7 @@ func TestATargetThatCannotBeReachedHoldsUpNoOther(t *testing.T) {
 	r.Log.Want(t, 1, `target=full`)
 	to.answers(nil)
 	forwardtest.NothingLeft(t, db)
-	if got := db.Text(t, doneSQL); got != "40 1" {
-		t.Errorf("done and attempts: %s, want 40 1", got)
-	}
+	db.Want(t, "40 1", doneSQL)
 }
 
 // A target that asks to wait costs its events no attempt, by either way to say so.
@@ -116,19 +110,15 @@ func TestATargetThatAsksToWaitUsesNoAttempt(t *testing.T) {
 				relaytest.Once(t, db.DB, reg, relay.Config{})
 				db.Do(t, `UPDATE outbox.task SET run_at = now()`)
 			}
-			if got := db.Text(t, `SELECT string_agg(DISTINCT concat_ws(' ', attempt, timeline -> 0 ->> 'event',
-				last_error LIKE '%429'), ', ') FROM outbox.task`); got != "0 throttled t" {
-				t.Errorf("the events are %q, want %q", got, "0 throttled t")
-			}
+			db.Want(t, "0 throttled t", `SELECT string_agg(DISTINCT concat_ws(' ', attempt, timeline -> 0 ->> 'event',
+				last_error LIKE '%429'), ', ') FROM outbox.task`)
 			if s := f.Stats(); s.Temporary != 0 || s.Unavailable < 4 {
 				t.Errorf("%+v", s)
 			}
 			to.answers(nil)
 			relaytest.Run(t, db.DB, reg, relay.Config{})
 			forwardtest.NothingLeft(t, db)
-			if got := db.Text(t, doneSQL); got != "2 1" {
-				t.Errorf("done and attempts: %s, want 2 1", got)
-			}
+			db.Want(t, "2 1", doneSQL)
 		})
 	}
 }

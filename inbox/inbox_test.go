@@ -70,9 +70,7 @@ func TestConcurrentConsumersHaveEachEffectOnce(t *testing.T) {
 		})
 	}
 	group.Wait()
-	if got := db.Text(t, `SELECT concat(count(*), ' ', count(DISTINCT event_id)) FROM invoice`); got != "50 50" {
-		t.Errorf("invoices and events: %s, want 50 50", got)
-	}
+	db.Want(t, "50 50", `SELECT concat(count(*), ' ', count(DISTINCT event_id)) FROM invoice`)
 }
 
 // While one transaction has noted an event, another one waits for how it ends.
@@ -164,8 +162,6 @@ func TestAnotherSchema(t *testing.T) {
 	if !once(t, db.DB, "/orders", "1", inbox.Schema("second")) || !once(t, db.DB, "/orders", "1") {
 		t.Error("an event of one schema is known in the other")
 	}
-	if n := db.Int(t, `SELECT count(*) FROM second.inbox`); n != 1 {
-		t.Errorf("%d rows in the second schema", n)
-	}
+	db.Want(t, "1", `SELECT count(*) FROM second.inbox`)
 	db.Do(t, `DROP SCHEMA second CASCADE`)
 }

@@ -211,9 +211,7 @@ func (s *Suite) outage(t *testing.T, b *Broker) {
 	relaytest.Eventually(t, 2*time.Minute, "the relay to notice", func() bool { return f.Stats().Unavailable > 0 })
 	b.Start()
 	NothingLeft(t, db)
-	if got := db.Text(t, `SELECT concat(count(*), ' ', max(attempt)) FROM outbox.done_task`); got != "10 1" {
-		t.Errorf("done tasks and attempts: %s, want 10 1", got)
-	}
+	db.Want(t, "10 1", `SELECT concat(count(*), ' ', max(attempt)) FROM outbox.done_task`)
 }
 
 // What an operator mends costs attempts and makes no dead letter: each event arrives, those of a
@@ -259,7 +257,5 @@ func (s *Suite) kills(t *testing.T, b *Broker) {
 
 func noDeadLetter(t testing.TB, db *relaytest.Database) {
 	t.Helper()
-	if got := db.Text(t, `SELECT COALESCE(min(last_error), '') FROM outbox.dead_task`); got != "" {
-		t.Errorf("a dead letter: %s", got)
-	}
+	db.Want(t, "", `SELECT COALESCE(min(last_error), '') FROM outbox.dead_task`)
 }

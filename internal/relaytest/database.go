@@ -165,6 +165,14 @@ func (db *Database) Text(t testing.TB, query string, args ...any) string {
 	return s.String
 }
 
+// Want checks the text that a query returns.
+func (db *Database) Want(t testing.TB, want, query string, args ...any) {
+	t.Helper()
+	if got := db.Text(t, query, args...); got != want {
+		t.Errorf("%s\nreturned %q, want %q", query, got, want)
+	}
+}
+
 // Hold executes statements in a transaction, which release or the end of the test rolls back.
 func (db *Database) Hold(t testing.TB, statements string, args ...any) (release func()) {
 	t.Helper()

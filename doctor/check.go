@@ -39,10 +39,9 @@ func (s settings) run(ctx context.Context, db *sql.DB, client *admin.Client, c c
 	v := &visit{schema: s.schema, settings: s, tx: tx, admin: client.In(tx)}
 	// Without statistics the planner underestimates a sequential scan of the tasks.
 	if ms := s.timeout.Milliseconds(); !c.bare {
-		set := fmt.Sprintf("SET LOCAL statement_timeout = %d; SET LOCAL lock_timeout = %d", ms,
-			max(ms/2, 1)) // to tell a lock from a busy server
-		_, err = tx.ExecContext(bounded,
-			set+"; SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL intervalstyle = postgres; SET LOCAL enable_seqscan = off; SET LOCAL jit = off")
+		_, err = tx.ExecContext(bounded, fmt.Sprintf("SET LOCAL statement_timeout = %d; SET LOCAL lock_timeout = %d; "+
+			"SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL intervalstyle = postgres; "+
+			"SET LOCAL enable_seqscan = off; SET LOCAL jit = off", ms, max(ms/2, 1))) // to tell a lock from a busy server
 	}
 	if err == nil {
 		err = c.look(bounded, v)

@@ -24,8 +24,8 @@ var checks = []check{
 	report("server-version", "the server's version is supported", serverVersionSQL),
 	report("primary", "the server is a primary", primarySQL),
 	report("durability", "fsync and full_page_writes are on, and commits wait for the disk", durabilitySQL),
-	{look: checkSettings, bare: true, passed: []passed{{"session-settings",
-		"no timeout or mode of the roles, the database or the server is in the relays' way"}}},
+	bare(report("session-settings", "no timeout or mode of the roles, the database or the server is in the relays' way",
+		settingsSQL)),
 	report("autovacuum", "it is on, with the outbox's settings for its tables", autovacuumSQL, (*visit).schemaName),
 	report("dead-rows", "autovacuum keeps up", deadRowsSQL, (*visit).schemaName, (*visit).deadRows),
 	{look: checkHolders, passed: []passed{
@@ -36,7 +36,7 @@ var checks = []check{
 	report("lock-wait", "no session waits for a lock on the outbox's tables",
 		locksSQL, (*visit).schemaName, (*visit).waited),
 	report("notification-queue", "the queue of notifications is empty, or nearly so", notificationsSQL),
-	{look: checkConnections, passed: []passed{{"connections", "the server has connections to give"}}},
+	report("connections", "the server has connections to give", connectionsSQL),
 	{look: checkTasks, passed: []passed{
 		{"relays", "relays are alive, and the dead ones hold nothing"},
 		{"relay-pool", "the pools of the relays are large enough, as far as it is known, and the server can " +
@@ -46,7 +46,7 @@ var checks = []check{
 		{"starving-type", "no type waits for longer than it should"}}},
 	report("maintenance", "the relays do it in time", maintenanceSQL),
 	report("schedules", "they fire in time, and living relays have them", schedulesSQL),
-	{look: checkDeadLetters, passed: []passed{{"dead-letters", "there are none"}}},
+	report("dead-letters", "there are none", deadLettersSQL, (*visit).reasons),
 	report("index-bloat", "no index is much larger than its entries",
 		indexBloatSQL, (*visit).schemaName, (*visit).bloated),
 }
@@ -64,6 +64,12 @@ func report(name, fine, query string, args ...func(*visit) any) check {
 			v.add(name, Severity(slices.Index(severities[:], severity)), subject, what, do)
 		})
 	}}
+}
+
+// bare is a check that runs without the settings of the others.
+func bare(c check) check {
+	c.bare = true
+	return c
 }
 
 func (v *visit) schemaName() any { return v.schema }

@@ -144,12 +144,12 @@ func TestDeadLettersAreFoundByTypeAndReason(t *testing.T) {
 			'MAIL', '{}' FROM generate_series(1, 6) n;
 		INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind) VALUES (0, 6, 'MAIL', 'ready'); `
 	findEach(t, []fault{
-		{fmt.Sprintf(bury, "5 minutes"), []string{"warning dead-letters MAIL … 3 tasks of the type MAIL … 5m … all " +
+		{fmt.Sprintf(bury, "5 minutes"), []string{"warning dead-letters MAIL … of the type MAIL … 3, the latest 00:05:0 … all " +
 			"attempts were used",
-			"warning dead-letters MAIL … its handler gave it up", "info dead-letters … 6 dead letters in all"}, ""},
-		{fmt.Sprintf(bury, "2 hours"), []string{"info dead-letters … 6 dead letters in all"}, ""},
+			"warning dead-letters MAIL … its handler gave it up", "info dead-letters … dead letters in all: 6"}, ""},
+		{fmt.Sprintf(bury, "2 hours"), []string{"info dead-letters … dead letters in all: 6"}, ""},
 		{fmt.Sprintf(bury, "2 hours") + `INSERT INTO outbox.counter (task_type, kind, tasks, arrived)
-			VALUES ('MAIL', 'dead', 100000, 0)`, []string{"warning dead-letters … 100006 dead letters … " +
+			VALUES ('MAIL', 'dead', 100000, 0)`, []string{"warning dead-letters … dead letters in all: 100006 … " +
 			"relay.Config.DeadRetention",
 			"warning counts MAIL dead", "warning counts MAIL finished"}, ""},
 	})

@@ -31,17 +31,6 @@ func first(names []string, n int) string {
 	return strings.Join(names, ", ")
 }
 
-// grade is the severity of a number that should be small.
-func grade(n, warning, critical int64) Severity {
-	switch {
-	case n >= critical:
-		return Critical
-	case n >= warning:
-		return Warning
-	}
-	return OK
-}
-
 var plain = regexp.MustCompile(`^[a-z_][a-z0-9_]*$`)
 
 func quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }

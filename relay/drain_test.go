@@ -224,7 +224,7 @@ func TestAHandlerThatIgnoresTheDrainIsLeftBehindWithoutItsTask(t *testing.T) {
 	r.Ended(t)
 }
 
-// F31. lib/pq's listener holds its locks while it waits for the answer.
+// F31. Run waits for the connect_timeout of its listener, of 5 s.
 func TestAListenConnectionThatNobodyAnswersEndsWithTheRelay(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/lib/pq"
@@ -20,9 +21,10 @@ type dsnAnswer struct {
 	err error
 }
 
-// dsn asks the app for a connection string; nil: stop was closed. If a call does not return when
-// its context ends, the next try waits for it, so there is one call at a time.
-func (l *Listener) dsn(stop <-chan struct{}) (*string, error) {
+// dsn asks the app for a connection string, whose connect_timeout is the listener's; "": stop was
+// closed. If a call does not return when its context ends, the next try waits for it, so there is one
+// call at a time.
+func (l *Listener) dsn(stop <-chan struct{}) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), dsnTimeout)
 	defer cancel()
 	if l.asked == nil {
@@ -36,24 +38,28 @@ func (l *Listener) dsn(stop <-chan struct{}) (*string, error) {
 			})
 		}()
 	}
-	late := time.After(dsnTimeout + time.Second) // it may return the end of its context
-	for {
-		select {
-		case a := <-l.asked:
-			l.asked = nil
-			if a.err != nil {
-				return nil, fmt.Errorf("ListenDSNFunc: %w", a.err)
-			}
-			if _, err := pq.NewConnector(a.dsn); err != nil {
-				return nil, errDSN
-			}
-			return &a.dsn, nil
-		case <-l.away:
-			l.off(l.lost)
-		case <-late:
-			return nil, errors.New("ListenDSNFunc did not return when its context ended")
-		case <-stop:
-			return nil, nil
+	select {
+	case a := <-l.asked:
+		l.asked = nil
+		if a.err != nil {
+			return "", fmt.Errorf("ListenDSNFunc: %w", a.err)
 		}
+		return bounded(a.dsn)
+	case <-time.After(dsnTimeout + time.Second): // it may return the end of its context
+		return "", errors.New("ListenDSNFunc did not return when its context ended")
+	case <-stop:
+		return "", nil
 	}
+}
+
+// bounded is a connection string whose connect_timeout is the listener's: Run waits for its end.
+func bounded(dsn string) (string, error) {
+	_, err := pq.NewConnector(dsn)
+	if err == nil && strings.Contains(dsn, "://") {
+		dsn, err = pq.ParseURL(dsn)
+	}
+	if err != nil {
+		return "", errDSN
+	}
+	return fmt.Sprintf("%s connect_timeout=%d", dsn, int(connectTimeout.Seconds())), nil
 }

@@ -1,6 +1,7 @@
 package pg
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -15,11 +16,12 @@ import (
 )
 
 const (
-	pingInterval = 15 * time.Second
-	pingTimeout  = 5 * time.Second
-	testTimeout  = 3 * time.Second
-	blink        = 3 * time.Second // a disconnection that is shorter is not worth a line in the log
-	warnAgain    = time.Minute     // before another reason is logged
+	pingInterval   = 15 * time.Second
+	pingTimeout    = 5 * time.Second
+	testTimeout    = 3 * time.Second
+	connectTimeout = 5 * time.Second
+	blink          = 3 * time.Second // a disconnection that is shorter is not worth a line in the log
+	warnAgain      = time.Minute     // before another reason is logged
 )
 
 // Listener turns notifications into polls. A notification is a hint: without it the relay polls.
@@ -37,15 +39,13 @@ type Listener struct {
 
 	on     atomic.Bool // notifications are known to arrive
 	pace   Pace
-	asked  chan dsnAnswer   // of a call of DSN that has not returned
-	lost   error            // the latest, since a connection that worked
-	away   <-chan time.Time // lost is logged then; nil if there is none
-	warned string           // why LISTEN does not work, as it was logged; empty while it does
-	warnAt time.Time        // another reason is logged from then on
+	asked  chan dsnAnswer // of a call of DSN that has not returned
+	lostAt time.Time      // since when there is no connection
+	warned string         // why LISTEN does not work, as it was logged; empty while it does
+	warnAt time.Time      // another reason is logged from then on
 }
 
-// Run listens until stop is closed. Each connection has a DSN and a pq.Listener of its own. A
-// pq.Listener that does not answer is abandoned, as it may hold its locks over I/O.
+// Run listens until stop is closed.
 func (l *Listener) Run(stop <-chan struct{}) {
 	l.pace = NewPace(l.Answered, l.Wake)
 	for {
@@ -64,47 +64,35 @@ func (l *Listener) Run(stop <-chan struct{}) {
 	}
 }
 
-// errAnswered ends a try to connect that may take long, once PostgreSQL answers others.
-var errAnswered = errors.New("no connection yet")
-
 // listen connects, and returns what ends the connection, or nil when stop is closed.
 func (l *Listener) listen(stop <-chan struct{}) error {
 	dsn, err := l.dsn(stop)
-	if err != nil || dsn == nil {
+	if err != nil || dsn == "" {
 		return err
 	}
-	events := make(chan error, 1)
-	dialer := newDialer()
-	const reconnect = 200 * time.Millisecond
-	pql := pq.NewDialListener(dialer, *dsn, reconnect, reconnect, func(e pq.ListenerEventType, err error) {
-		if e == pq.ListenerEventDisconnected || e == pq.ListenerEventConnectionAttemptFailed {
-			select {
-			case events <- err:
-			default:
-			}
-		}
-	})
-	closed := make(chan struct{})
+	notified := make(chan *pq.Notification, 32)
+	conn, err := pq.NewListenerConn(dsn, notified)
+	if err != nil {
+		return err
+	}
 	defer func() {
-		dialer.close()
-		go func() {
-			_ = pql.Close()
-			close(closed)
-			for range pql.Notify { // it may wait to say one
-			}
-		}()
-		select {
-		case <-closed:
-		case <-time.After(pingTimeout):
+		_ = conn.Close()
+		for range notified { // it may wait to say one
 		}
 	}()
-	listened := make(chan error, 1)
-	go func() { listened <- pql.Listen(l.Channel) }()
+	replies := make(chan error, 1) // to LISTEN, and then to pings
+	send := func(statement string) {
+		go func() {
+			_, err := conn.ExecSimpleQuery(statement)
+			replies <- err
+		}()
+	}
+	send("LISTEN " + pq.QuoteIdentifier(l.Channel))
+	listening := false
+	hung := time.After(pingTimeout)
 	ping := time.NewTicker(pingInterval)
 	defer ping.Stop()
-	pinged := make(chan error, 1)
-	var hung, untested <-chan time.Time
-	answered := l.pace.Answered // nil once connected
+	var untested <-chan time.Time
 	ctx, cancel := context.WithCancel(context.Background())
 	var tests sync.WaitGroup
 	defer tests.Wait()
@@ -113,20 +101,23 @@ func (l *Listener) listen(stop <-chan struct{}) error {
 		select {
 		case <-stop:
 			return nil
-		case <-answered:
-			return errAnswered
-		case err := <-listened:
+		case err := <-replies:
 			if err != nil {
 				return err
 			}
-			answered, l.pace.Answered = nil, nil // its own sign ends no pause of its own
+			if hung = nil; listening {
+				continue
+			}
+			listening = true
+			l.pace.Answered = nil // its own sign ends no pause of its own
 			l.Answered.Send()
 			l.Wake()
 			untested = time.After(testTimeout)
 			tests.Go(func() { l.test(ctx) })
-		case n := <-pql.Notify:
+		case n := <-notified:
 			switch {
-			case n == nil: // a new connection, after events
+			case n == nil:
+				return cmp.Or(conn.Err(), errors.New("disconnected"))
 			case n.Extra == "" || strings.Contains(n.Extra, " "): // an enqueuer's
 				l.Named(n.Extra)
 				l.Wake()
@@ -142,20 +133,11 @@ func (l *Listener) listen(stop <-chan struct{}) error {
 			untested = nil
 			l.off(errors.New("LISTEN works, but a notification did not arrive: " +
 				"does ListenDSN lead to another database, or through a pooler?"))
-		case err := <-events:
-			if err == nil {
-				err = errors.New("disconnected")
-			}
-			return err
-		case <-l.away:
-			l.off(l.lost)
 		case <-ping.C:
 			if hung == nil {
 				hung = time.After(pingTimeout)
-				go func() { pinged <- pql.Ping() }()
+				send("")
 			}
-		case <-pinged: // an error ends the connection
-			hung = nil
 		case <-hung:
 			return errors.New("LISTEN connection does not answer")
 		}
@@ -179,7 +161,6 @@ func (l *Listener) isOn() bool {
 		return false
 	}
 	l.pace.OK()
-	l.away = nil
 	if l.warned != "" {
 		l.warned = ""
 		l.Log.Info("outbox: wake-ups by LISTEN work again")
@@ -189,20 +170,15 @@ func (l *Listener) isOn() bool {
 
 // failed notes why there is no connection. A blink after one that worked is not logged.
 func (l *Listener) failed(err error) {
-	if err == errAnswered {
-		return
-	}
-	l.lost = err
 	if l.on.Swap(false) {
-		l.away = time.After(blink)
-	} else if l.away == nil {
+		l.lostAt = time.Now()
+	} else if time.Since(l.lostAt) > blink {
 		l.off(err)
 	}
 }
 
 // off logs that LISTEN does not work, once, and another reason for it once a minute.
 func (l *Listener) off(err error) {
-	l.away = nil
 	text, now := pgerr.LogText(err), time.Now()
 	if text == l.warned || l.warned != "" && now.Before(l.warnAt) {
 		return

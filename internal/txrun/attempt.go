@@ -118,6 +118,36 @@ func (a *attempt) end(ctx context.Context, out call.Result) error {
 	return a.ended(ctx, out, end, verdicts, again)
 }
 
+// ended acts on the end of the transaction. A transaction that failed for the database, or whose
+// outcome is unknown, is no attempt: the row shows what happened.
+func (a *attempt) ended(ctx context.Context, out call.Result, end apptx.Ended, verdicts []decide.Verdict, again *handler.Result) error {
+	journal, runs := a.p.Journal, a.unit.runs
+	canceled := out.Canceled && end.How != apptx.EndedByCode
+	switch {
+	case end.How == apptx.Committed:
+		a.recorded(verdicts)
+		return nil
+	case end.How == apptx.Unknown, end.How == apptx.Failed && end.Plan.Action == apptx.Keep:
+		journal.ForgetRuns(runs)
+		return end.Err
+	case out.Drained:
+		journal.ForgetRuns(runs)()
+		a.watch.SetAll(decide.Drained)
+		return nil
+	case canceled:
+		journal.ForgetRuns(runs)
+		a.removeCanceled()
+		return nil
+	case end.How == apptx.Failed:
+		return a.outOfBand(end.Failure, end.Err)
+	case end.How == apptx.EndedByCode:
+		return a.endedByCode(ctx, end, again)
+	case end.How == apptx.Lost && !out.Overran && !call.EndedContext(out.Err):
+		return a.lostConnection(end.Err)
+	}
+	return a.outOfBand(end.Failure, nil)
+}
+
 // noted is the function that waits until the journal has a note on the runs, for a caller that lets
 // go of the tasks next.
 func (a *attempt) noted(note func(*store.Runs) (wait func())) func() {

@@ -17,36 +17,6 @@ import (
 	"github.com/txoutbox/outbox/internal/store"
 )
 
-// ended acts on the end of the transaction. A transaction that failed for the database, or whose
-// outcome is unknown, is no attempt: the row shows what happened.
-func (a *attempt) ended(ctx context.Context, out call.Result, end apptx.Ended, verdicts []decide.Verdict, again *handler.Result) error {
-	journal, runs := a.p.Journal, a.unit.runs
-	canceled := out.Canceled && end.How != apptx.EndedByCode
-	switch {
-	case end.How == apptx.Committed:
-		a.recorded(verdicts)
-		return nil
-	case end.How == apptx.Unknown, end.How == apptx.Failed && end.Plan.Action == apptx.Keep:
-		journal.ForgetRuns(runs)
-		return end.Err
-	case out.Drained:
-		journal.ForgetRuns(runs)()
-		a.watch.SetAll(decide.Drained)
-		return nil
-	case canceled:
-		journal.ForgetRuns(runs)
-		a.removeCanceled()
-		return nil
-	case end.How == apptx.Failed:
-		return a.outOfBand(end.Failure, end.Err)
-	case end.How == apptx.EndedByCode:
-		return a.endedByCode(ctx, end, again)
-	case end.How == apptx.Lost && !out.Overran && !call.EndedContext(out.Err):
-		return a.lostConnection(end.Err)
-	}
-	return a.outOfBand(end.Failure, nil)
-}
-
 // endedByCode records what became of tasks whose handler ended the transaction, against the rules.
 func (a *attempt) endedByCode(ctx context.Context, end apptx.Ended, again *handler.Result) error {
 	rows := a.unit.Rows
@@ -141,16 +111,13 @@ func (a *attempt) outOfBand(failure, cause error) error {
 	t := a.unit.Rows[0]
 	v := decide.NewRun(a.p.Report.Log, h, call.Result{Err: failure, Took: a.took}).Failed(t, handler.ResultOf(failure), t.Begun())
 	var refused error
-	for try := range 6 {
-		if try > 0 {
-			time.Sleep(time.Duration(try*try) * 20 * time.Millisecond) // the backend is about to notice
-		}
-		found, err := a.p.Store.RecordAside(t, v.Change)
-		if err == nil && found {
-			a.recorded([]decide.Verdict{v})
-			return cause
-		}
-		refused = err
+	written := retried(func() (found bool) {
+		found, refused = a.p.Store.RecordAside(t, v.Change)
+		return found && refused == nil
+	})
+	if written {
+		a.recorded([]decide.Verdict{v})
+		return cause
 	}
 	if cause = cmp.Or(cause, refused); cause != nil {
 		a.p.Report.Log.Warn("outbox: an attempt failed, which cannot be recorded; the task runs again",
@@ -173,20 +140,29 @@ func (a *attempt) outOfBand(failure, cause error) error {
 func (a *attempt) removeCanceled() {
 	canceled := a.open.canceledIDs()
 	a.watch.SetCanceled(canceled)
-	for try := range 6 {
-		if try > 0 {
-			time.Sleep(time.Duration(try*try) * 20 * time.Millisecond) // the backend is about to notice
-		}
+	removed := retried(func() bool {
 		var n int
 		err := a.p.Store.Conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) (err error) {
 			n, err = a.p.Store.RemoveCanceled(ctx, tx, canceled)
 			return err
 		})
-		if err == nil && n >= len(canceled) {
-			a.p.Report.Canceled(a.unit.h.Type, canceled)
-			return
+		return err == nil && n >= len(canceled)
+	})
+	if removed {
+		a.p.Report.Canceled(a.unit.h.Type, canceled)
+	}
+}
+
+// retried tries up to six times within 1.1 s: the backend of a claim is about to notice its end, and
+// locks the rows until then.
+func retried(try func() bool) bool {
+	for n := range 6 {
+		time.Sleep(time.Duration(n*n) * 20 * time.Millisecond)
+		if try() {
+			return true
 		}
 	}
+	return false
 }
 
 // againAfterDeadlock undoes what a handler with GroupCommit wrote, and reports whether to call it

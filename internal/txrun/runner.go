@@ -3,10 +3,13 @@ package txrun
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/apptx"
+	"github.com/txoutbox/outbox/internal/decide"
 	"github.com/txoutbox/outbox/internal/handler"
+	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/store"
 )
@@ -104,4 +107,116 @@ func (r *Runner) claim(ctx context.Context, h *handler.Handler, c Claim, claimed
 	err = a.run(ctx)
 	a.watch.Tell()
 	return a, err
+}
+
+// run journals the claim and runs the handler, unless earlier runs decide otherwise.
+func (a *attempt) run(ctx context.Context) error {
+	u, journal := a.unit, a.p.Journal
+	u.runs = store.NewRuns(u.Rows, a.unit.Tx.XID())
+	recorded := journal.Record(u.runs)
+	defer journal.Close(u.runs)
+	err := u.Allow(a.timeout())
+	found, journalErr := recorded()
+	if err = errors.Join(err, journalErr); err != nil {
+		u.Tx.Abort()
+		if !pgerr.Refusal(journalErr) { // else nothing was written
+			journal.ForgetRuns(u.runs)
+		}
+		return err
+	}
+	if len(found) > 0 || slices.ContainsFunc(u.Rows, (*store.Row).Exhausted) {
+		if done, err := a.judge(found); done {
+			return err
+		}
+	}
+	if len(found) > 0 {
+		// A suspect is journalled when it is about to run. Until then another
+		// suspect's crash must not count against it.
+		defer a.leaveSuspects()
+		u.runs.Suspect = true
+		if _, err := journal.Record(u.runs)(); err != nil {
+			journal.ForgetRuns(u.runs)()
+			u.Tx.Abort()
+			return err
+		}
+	}
+	if len(u.Rows) > 1 && u.h.GroupSize > 1 {
+		return newGroup(a).run(ctx)
+	}
+	return a.call(ctx)
+}
+
+// judge acts on what earlier runs left, and reports whether the claim has ended; if not, the claim is one or
+// more suspects, which may run until a.leaveSuspects is called.
+func (a *attempt) judge(found map[int64][]store.Earlier) (done bool, err error) {
+	if len(a.unit.Rows) > 1 {
+		return a.judgeBatch(found)
+	}
+	r := a.unit.Rows[0]
+	judged, wait := r.Judge(found[r.ID])
+	if judged == store.Suspect {
+		if a.leaveSuspects, wait = a.p.Suspects.Run(a.p.Report.Log, r); a.leaveSuspects == nil {
+			judged = store.Postponed
+		}
+	}
+	v := decide.Verdict{Outcome: decide.Dead}
+	switch judged {
+	case store.Fresh, store.Suspect:
+		return false, nil
+	case store.Postponed:
+		defer a.p.Report.Due.Postpone(wait) // from when it is written
+		v = decide.Verdict{Outcome: decide.PutOff, Change: store.Change{Attempt: r.Attempt, Wait: wait, Untried: true}}
+		for _, e := range found[r.ID] {
+			v.Change.Keep = append(v.Change.Keep, e.Token)
+		}
+	case store.DeadLostConns:
+		v.Change = store.Change{Attempt: min(r.Attempt+r.Lost, r.Max), Reason: store.ReasonLostConnections, Err: r.LostText(judged)}
+	default:
+		v.Change = store.Change{Attempt: r.Max, Reason: store.ReasonAttempts, Err: r.LostText(judged)}
+	}
+	return true, a.close(v)
+}
+
+// judgeBatch lets a batch run of which no task has lost more than one run. Else it gives the batch
+// back, and the tasks with more of a history run one by one.
+func (a *attempt) judgeBatch(found map[int64][]store.Earlier) (done bool, err error) {
+	var solo, history []int64
+	most := a.unit.Rows[0]
+	for _, r := range a.unit.Rows {
+		judged, _ := r.Judge(found[r.ID])
+		switch {
+		case judged == store.Fresh:
+			continue
+		case judged != store.Suspect, r.Isolation > store.LostOnce, slices.ContainsFunc(found[r.ID], func(e store.Earlier) bool { return e.LostConn }):
+			solo = append(solo, r.ID)
+		}
+		history = append(history, r.ID)
+		if r.Isolation > most.Isolation {
+			most = r
+		}
+	}
+	if len(solo) == 0 {
+		if a.leaveSuspects, _ = a.p.Suspects.Run(a.p.Report.Log, most); a.leaveSuspects != nil {
+			return false, nil
+		}
+		solo = history
+	}
+	a.noted(a.p.Journal.ForgetRuns)()
+	_ = a.unit.Tx.RollBack()
+	a.watch.SetAll(decide.PutOff)
+	a.alone = solo
+	return true, nil
+}
+
+// close writes what becomes of a task whose handler is not called, and commits. After an error
+// nothing is committed, or, if it is the commit's, perhaps.
+func (a *attempt) close(v decide.Verdict) error {
+	verdicts := []decide.Verdict{v}
+	end := a.unit.Tx.End(nil, func(error) apptx.Plan { return a.unit.Reject(verdicts) })
+	if end.How == apptx.Committed {
+		a.recorded(verdicts)
+		return nil
+	}
+	a.p.Journal.ForgetRuns(a.unit.runs)
+	return end.Err
 }

@@ -140,9 +140,7 @@ func TestANoteThatPostgreSQLRefusesHoldsUpItsTaskOnly(t *testing.T) {
 	db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id) SELECT n, $1, $2 FROM generate_series(1, 3) n`,
 		someToken, liveRelay)
 	db.keep(t, `BEFORE DELETE ON outbox.running`, `OLD.task_id = 1`)
-	r, err := relay.New(db.DB, all(), relay.Config{})
-	must(err)
-	l := newLoops(r, "")
+	l := newLoops(resting(t, db, all(), &records{}), "")
 	defer l.Close()
 	l.Note(1, 3, someToken)
 	l.Note(2, 3, someToken)

@@ -117,9 +117,7 @@ func TestALostBatchIsKnownAlthoughItsFirstTaskIsGone(t *testing.T) {
 				VALUES (1, gen_random_uuid(), $1, '{1, 2, 3}', 1, 3, '3'), (-2, gen_random_uuid(), $1, '{-2, -1}', -2, -1,
 				'3')`, deadRelay)
 			reg, calls := batches(4)
-			r, err := relay.New(db.DB, reg, relay.Config{})
-			must(err)
-			l := newLoops(r, "")
+			l := newLoops(resting(t, db, reg, &records{}), "")
 			defer l.Close()
 			db.Do(t, c.statement)
 			l.done(t, c.job)

@@ -91,6 +91,10 @@ func TestADeadRelayIsLoggedOnceAndListedForAnHour(t *testing.T) {
 		SELECT 'LEASED', 'leased', 1, relay_id, relay_id,
 		       CASE n WHEN 1 THEN '[{"event": "failed"}, {"event": "lost"}]' WHEN 2 THEN '[{"event": "lost"}, {"event": "failed"}]' END::jsonb
 		  FROM outbox.relay, generate_series(1, 3) n WHERE host = 'busy'`)
+	late := newRelay(t, db) // as after an outage: all others look dead, and have the time to renew first
+	late.now = late.now.Add(time.Minute)
+	late.do(t, "take over")
+	is(t, db, "0", `SELECT count(*) FROM outbox.task WHERE lease_token IS NULL`)
 	first, second := newRelay(t, db), newRelay(t, db)
 	for _, r := range []*relay{first, second, first} {
 		r.do(t, "take over")

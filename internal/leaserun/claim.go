@@ -90,17 +90,45 @@ func (l *Leases) newRuns(h *handler.Handler, token string, rows []*store.Row) []
 	return out
 }
 
-// release gives a claim back whose commit may have failed or not.
+// release gives a claim back whose commit may have failed or not, once that is known or the relay
+// stops.
 func (l *Leases) release(runs []*Run, xid string) {
-	c := unknownClaim{xid: xid}
+	var back []*store.LeaseEnd
 	for _, x := range runs {
 		r := x.lease.row
-		c.back = append(c.back, &store.LeaseEnd{Row: r, Token: x.lease.token, Back: true,
+		back = append(back, &store.LeaseEnd{Row: r, Token: x.lease.token, Back: true,
 			Change: store.Change{Attempt: r.Unclaimed()}, LostBy: r.LostBy})
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.unknown = append(l.unknown, c)
+	l.results.writing.Go(func() {
+		for !l.giveBack(back, xid) {
+			select {
+			case <-time.After(time.Second):
+			case <-l.stopping:
+				l.giveBack(back, xid)
+				return
+			}
+		}
+	})
+}
+
+// giveBack ends the leases of a claim if it was committed. It reports whether that is known.
+func (l *Leases) giveBack(back []*store.LeaseEnd, xid string) bool {
+	status, err := l.Store.StatusOf(xid)
+	if pgerr.Code(err) == "22023" {
+		return true // another server has taken over, which never had it
+	}
+	if err != nil || status != "committed" {
+		return err == nil && status != "in progress"
+	}
+	if err := l.Store.EndLeases(back); err != nil {
+		return false
+	}
+	for _, e := range back {
+		if !e.Held {
+			l.logLost(e.Row)
+		}
+	}
+	return true
 }
 
 // Found is the leased tasks that a claim found.

@@ -11,16 +11,9 @@ import (
 	"github.com/txoutbox/outbox/internal/decide"
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
-	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/report"
 	"github.com/txoutbox/outbox/internal/store"
 )
-
-// unknownClaim is a claim whose commit may have failed or not.
-type unknownClaim struct {
-	back []*store.LeaseEnd // of its tasks
-	xid  string
-}
 
 // Params are what Leases need.
 type Params struct {
@@ -40,16 +33,17 @@ type Params struct {
 type Leases struct {
 	Params
 	abandoned chan struct{} // closed when no result is waited for any more
+	stopping  chan struct{} // closed at the end of Run
 
 	mu      sync.Mutex
 	holders map[*lease]struct{}
-	unknown []unknownClaim
 	results *results
 }
 
 // New returns Leases.
 func New(p Params) *Leases {
-	return &Leases{Params: p, abandoned: make(chan struct{}), holders: map[*lease]struct{}{}, results: newResults()}
+	return &Leases{Params: p, abandoned: make(chan struct{}), stopping: make(chan struct{}),
+		holders: map[*lease]struct{}{}, results: newResults()}
 }
 
 // Abandon ends the wait for results that are not written yet.
@@ -135,47 +129,11 @@ func (l *Leases) Lose() (lost int) {
 	return lost
 }
 
-// Run gives back what claims of unknown outcome took, until stop is closed. Then it waits for the
-// results that are being written.
+// Run ends the handlers' contexts when Handling ends. Once stop is closed it waits for the results
+// that are being written.
 func (l *Leases) Run(stop <-chan struct{}) {
 	defer context.AfterFunc(l.Handling, l.stop)()
-	retry := time.NewTicker(time.Second)
-	defer retry.Stop()
-	for {
-		select {
-		case <-retry.C:
-			l.giveBack()
-		case <-stop:
-			l.results.writing.Wait()
-			l.giveBack()
-			return
-		}
-	}
-}
-
-// giveBack puts back what claims of unknown outcome took, once their outcome is known.
-func (l *Leases) giveBack() {
-	l.mu.Lock()
-	claims := l.unknown
-	l.unknown = nil
-	l.mu.Unlock()
-	for _, c := range claims {
-		status, err := l.Store.StatusOf(c.xid)
-		if pgerr.Code(err) == "22023" {
-			continue // another server has taken over, which never had it
-		}
-		if err == nil && status == "committed" {
-			err = l.Store.EndLeases(c.back)
-			for _, e := range c.back {
-				if err == nil && !e.Held {
-					l.logLost(e.Row)
-				}
-			}
-		}
-		if err != nil || status == "in progress" {
-			l.mu.Lock()
-			l.unknown = append(l.unknown, c)
-			l.mu.Unlock()
-		}
-	}
+	<-stop
+	close(l.stopping)
+	l.results.writing.Wait()
 }

@@ -28,11 +28,12 @@ var checks = []check{
 		settingsSQL)),
 	report("autovacuum", "it is on, with the outbox's settings for its tables", autovacuumSQL, (*visit).schemaName),
 	report("dead-rows", "autovacuum keeps up", deadRowsSQL, (*visit).schemaName, (*visit).deadRows),
-	{look: checkHolders, passed: []passed{
-		{"held-transaction", "no session has held a transaction open for long"},
-		{"prepared-transaction", "no prepared transaction is old"},
-		{"replication-slot", "no slot keeps dead rows"},
-		{"standby-feedback", "no standby keeps dead rows"}}},
+	report("held-transaction", "no session has held a transaction open for long",
+		heldTransactionSQL, (*visit).schemaName, (*visit).held),
+	report("prepared-transaction", "no prepared transaction is old",
+		preparedTransactionSQL, (*visit).schemaName, (*visit).held),
+	report("replication-slot", "no slot keeps dead rows", replicationSlotSQL, (*visit).schemaName, (*visit).held),
+	report("standby-feedback", "no standby keeps dead rows", standbyFeedbackSQL, (*visit).schemaName, (*visit).held),
 	report("lock-wait", "no session waits for a lock on the outbox's tables",
 		locksSQL, (*visit).schemaName, (*visit).waited),
 	report("notification-queue", "the queue of notifications is empty, or nearly so", notificationsSQL),
@@ -73,6 +74,7 @@ func bare(c check) check {
 }
 
 func (v *visit) schemaName() any { return v.schema }
+func (v *visit) held() any       { return v.settings.held.Microseconds() }
 func (v *visit) waited() any     { return v.settings.waited.Microseconds() }
 func (v *visit) deadRows() any   { return v.settings.dead }
 func (v *visit) bloated() any    { return v.settings.bloated }

@@ -13,7 +13,7 @@ type worker struct {
 	id, host                           string
 	pid                                int
 	alive, old                         bool
-	silent                             span // since alive_until
+	silent                             time.Duration // since alive_until
 	workers, connections, leased, runs int64
 	types                              string // in lines: a name has no control character
 }
@@ -41,9 +41,13 @@ AND t.relay_id = l.relay_id LIMIT 10000) AS held),
 
 func (v *visit) relays(ctx context.Context) (out []worker, err error) {
 	var w worker
-	into := []any{&w.id, &w.host, &w.pid, &w.alive, &w.old, &w.silent, &w.types, &w.workers, &w.connections, &w.leased,
+	var silent int64 // µs
+	into := []any{&w.id, &w.host, &w.pid, &w.alive, &w.old, &silent, &w.types, &w.workers, &w.connections, &w.leased,
 		&w.runs}
-	err = v.each(ctx, relaysSQL, nil, into, func() { out = append(out, w) })
+	err = v.each(ctx, relaysSQL, nil, into, func() {
+		w.silent = time.Duration(silent) * time.Microsecond
+		out = append(out, w)
+	})
 	return out, err
 }
 
@@ -59,11 +63,11 @@ func (v *visit) checkRelays(relays []worker, todo, ready int64) {
 			if w.old {
 				old++
 			}
-		case w.leased > 0 && w.silent.Duration > lateTakeover:
+		case w.leased > 0 && w.silent > lateTakeover:
 			v.add("relays", Warning, w.id,
 				fmt.Sprintf("the relay %v has been dead for %s and still holds %s, which another should have "+
 					"taken over",
-					w, w.silent, plural(w.leased, "leased task")),
+					w, said(w.silent), plural(w.leased, "leased task")),
 				"look into the log of the living relays; at once: admin.Client.HandBack, or outbox relays "+
 					"hand-back "+w.id)
 		}
@@ -73,7 +77,7 @@ func (v *visit) checkRelays(relays []worker, todo, ready int64) {
 	case alive == 0 && ready > 0:
 		last := ""
 		if len(relays) > 0 {
-			last = fmt.Sprintf("; the last one that died was %v, silent for %s", relays[0], relays[0].silent)
+			last = fmt.Sprintf("; the last one that died was %v, silent for %s", relays[0], said(relays[0].silent))
 		}
 		v.add("relays", Critical, "", fmt.Sprintf("no relay is alive, and %s%s", isReady(ready), last), do)
 	case alive == 0 && todo > 0:

@@ -91,7 +91,7 @@ func (v *visit) unhandled(t admin.Type, relays []worker, due bool) {
 	for _, w := range relays { // the last one first
 		if !w.alive && w.handles(t.Type) {
 			died = fmt.Sprintf("; of those that died the last one with a handler was %v, silent for %s; "+
-				"those that ended in order are not on record", w, w.silent)
+				"those that ended in order are not on record", w, said(w.silent))
 			break
 		}
 	}

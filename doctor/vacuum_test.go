@@ -28,7 +28,7 @@ func TestAHeldTransactionIsFoundWithItsSession(t *testing.T) {
 			fine(t, diagnosis(t, db), "held-transaction")
 			f := has(t, diagnosis(t, db, doctor.HeldFor(time.Millisecond)),
 				fmt.Sprintf("warning held-transaction pid %d … "+
-					"idle in transaction … %s … pg_terminate_backend(%[1]d) … ALTER DATABASE \"", pid, effect))
+					"idle in transaction … %s … pg_terminate_backend(%[1]d) … ALTER DATABASE ", pid, effect))
 			if strings.Contains(f.What, "outbox.task") {
 				t.Errorf("it shows the query: %s", f.What)
 			}

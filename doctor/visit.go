@@ -4,9 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"strings"
-	"time"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
@@ -65,19 +63,3 @@ func (v *visit) each(ctx context.Context, query string, args, into []any, f func
 	}
 	return errors.Join(rows.Err(), rows.Close())
 }
-
-// span is a duration that a statement returns in microseconds; NULL is 0.
-type span struct{ time.Duration }
-
-// Scan implements sql.Scanner.
-func (s *span) Scan(src any) error {
-	us, ok := src.(int64)
-	if !ok && src != nil {
-		return fmt.Errorf("microseconds are a %T", src)
-	}
-	s.Duration = time.Duration(us) * time.Microsecond
-	return nil
-}
-
-// String rounds to a precision that people need.
-func (s span) String() string { return said(s.Duration) }

@@ -82,7 +82,7 @@ var claimMutants = []mutant{
 			{"", "attempt = $2 AND iterations = $3 AND", "attempt = $2 AND $3::integer IS NOT NULL AND"},
 		}},
 	{name: "unknown-is-failure", help: "a COMMIT whose outcome is unknown is a failure of the handler's",
-		tests: testRun{"relay", "TestALostCommitIsNoAttempt$"}, edits: []edit{
+		tests: testRun{"relay", "TestACommitOfUnknownOutcomeCostsNoAttemptAndRepeatsNoEffect$"}, edits: []edit{
 			{"", "	case !pgerr.CommitFailed(e.Err):", "	case false:"},
 		}},
 	{name: "blames-handler",

@@ -146,7 +146,7 @@ func goTest(ctx context.Context, t testRun, overlay string, flags ...string) (ou
 	args := slices.Concat([]string{"test", "-count=1", "-vet=off", "-timeout=8m", "-run", t.pattern}, flags,
 		[]string{path.Join(module, t.dir)})
 	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Env = append(os.Environ(), "OUTBOX_TEST_OVERLAY="+overlay)
+	cmd.Env = append(os.Environ(), "OUTBOX_TEST_LONG=1", "OUTBOX_TEST_OVERLAY="+overlay)
 	bytes, err := cmd.CombinedOutput()
 	out = string(bytes)
 	if err == nil && strings.Contains(out, "no tests to run") {

@@ -147,11 +147,3 @@ func TestTheServerEndsWithTheTests(t *testing.T) {
 		})
 	}
 }
-
-func TestWithoutAnyServerTestsFail(t *testing.T) {
-	t.Parallel()
-	out, code := child("pass", "OUTBOX_TEST_POSTGRES=url")
-	if code == 0 || !strings.Contains(out, "devpg: no PostgreSQL: install its server") {
-		t.Errorf("got exit code %d and output\n%s", code, out)
-	}
-}

@@ -58,7 +58,6 @@ func TestGuaranteesOfProcesses(t *testing.T) {
 	for _, p := range poisons[:relaytest.Times(1, len(poisons))] {
 		add("a task that ends its process is started exactly max attempts times: "+p.name, p.test)
 	}
-	add("a suspect costs the other suspects no attempt", testSuspects)
 	add("no task is lost or done twice when its relay is killed at any point", testKilledAtEachPoint)
 	relaytest.Together(t, tests)
 }
@@ -101,52 +100,5 @@ func (p poison) test(t *testing.T, db *relaytest.Database) {
 	}
 	if got := db.Text(t, `SELECT json_agg(d) FROM done d WHERE attempt - 1 > $1`, p.mayLose); got != "" {
 		t.Errorf("innocent tasks lost more than %d attempts: %s", p.mayLose, got)
-	}
-}
-
-// testSuspects claims suspects together with the poison that made them suspects. Its next start ends
-// this process, too.
-func testSuspects(t *testing.T, db *relaytest.Database) {
-	// A task that does not get to run is still being put back, and its run being forgotten, when the
-	// process ends.
-	db.Do(t, `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$
-		BEGIN
-		  IF TG_OP <> 'DELETE' OR current_query() LIKE '%forget runs%' THEN PERFORM pg_sleep(0.2); END IF;
-		  RETURN NULL;
-		END $$;
-		CREATE TRIGGER back AFTER INSERT OR UPDATE ON outbox.task FOR EACH ROW WHEN (NEW.state = 'scheduled')
-		EXECUTE FUNCTION slow();
-		CREATE TRIGGER forget AFTER DELETE ON outbox.running FOR EACH STATEMENT EXECUTE FUNCTION slow()`)
-	const dead = "00000000-0000-4000-8000-000000000000"
-	for round := range relaytest.Times(1, 6) { // one kind after the other
-		db.Do(t, `TRUNCATE outbox.task, outbox.running, outbox.relay, done, start`)
-		taskType := []string{"TX", "BATCH", "LEASED"}[round%3]
-		db.Do(t, `WITH new AS (
-			  INSERT INTO outbox.task (task_type, payload, max_attempts, relay_id, attempt)
-			  SELECT $1, CASE n WHEN $2::int THEN '{"Kill": true, "Ms": 200}' ELSE '{}' END::jsonb, 3,
-			         CASE $1 WHEN 'LEASED' THEN $3::uuid END, CASE $1 WHEN 'LEASED' THEN 1 ELSE 0 END
-			    FROM generate_series(1, 20) n RETURNING task_id)
-			INSERT INTO outbox.running (task_id, token, relay_id) SELECT task_id, $3::uuid, $3::uuid FROM new
-			WHERE $1 <> 'LEASED'`,
-			taskType, 1+round, dead)
-		f := &fleet{db: db, workers: 10, once: true}
-		f.start(t, 1)
-		relaytest.Eventually(t, 3*time.Minute, taskType+": the poison has ended the process", func() bool {
-			return db.Int(t, `SELECT count(*) FROM start`) > 0 && len(f.running()) == 0
-		})
-		if got := db.Int(t, `SELECT count(*) FROM start WHERE attempt = 2`); got != 1 {
-			t.Errorf("%s: %d second attempts of the poison, want 1", taskType, got)
-		}
-		// The tasks of a claim whose backend has not noticed yet are still in the table. A suspect that
-		// has run for 3 s, as on a machine that stands still, has others beside it.
-		if got := db.Text(t, `SELECT json_agg(c) FROM (
-			SELECT task_id, t.attempt + (SELECT count(*) FROM outbox.running r WHERE r.task_id = t.task_id
-			         AND (r.relay_id = $1 OR r.started_at > (SELECT max(at) FROM start) - interval '3 seconds')) AS lost
-			  FROM outbox.task t WHERE payload ->> 'Kill' IS NULL) c WHERE lost > 1`, dead); got != "" {
-			t.Errorf("%s: innocent tasks lost more than one attempt: %s", taskType, got)
-		}
-		if got := db.Int(t, `SELECT count(*) FROM done WHERE attempt > 2`); got != 0 {
-			t.Errorf("%s: %d innocent tasks were done after more than one lost attempt", taskType, got)
-		}
 	}
 }

@@ -2,16 +2,12 @@ package proxy_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
-	"net/url"
 	"os"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx
-	_ "github.com/lib/pq"              // the driver postgres
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/proxy"
@@ -22,42 +18,16 @@ func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
 // through is a proxy before a database of the test's own, which has a table t, and pools that go
 // through it and past it.
-func through(t *testing.T, driver string) (p *proxy.Proxy, proxied, direct *sql.DB) {
+func through(t *testing.T, driver string) (p *proxy.Proxy, proxied, direct *relaytest.Database) {
 	t.Helper()
 	to := pgtest.Database(t)
-	u, err := url.Parse(to)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if p, err = proxy.New(u.Host); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.Close)
-	u.Host = p.Address()
-	open := func(url string) *sql.DB {
-		db, err := sql.Open(driver, url)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { db.Close() })
-		return db
-	}
-	proxied, direct = open(u.String()), open(to)
-	if _, err := direct.Exec(`CREATE TABLE t (a int)`); err != nil {
-		t.Fatal(err)
-	}
+	p, by := relaytest.Through(t, to)
+	proxied, direct = relaytest.Direct(t, by, driver), relaytest.Direct(t, to, driver)
+	direct.Do(t, `CREATE TABLE t (a int)`)
 	return p, proxied, direct
 }
 
-func count(t *testing.T, db *sql.DB, query string) (n int) {
-	t.Helper()
-	if err := db.QueryRow(query).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
-	return n
-}
-
-func insert(ctx context.Context, db *sql.DB) error {
+func insert(ctx context.Context, db *relaytest.Database) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
@@ -84,7 +54,7 @@ func TestACommitIsCutWhereTheTrapSays(t *testing.T) {
 				if err := insert(t.Context(), proxied); err == nil || !caught.Load() {
 					t.Errorf("got %v, caught %v", err, caught.Load())
 				}
-				if n := count(t, direct, `SELECT count(*) FROM t`); n != 1+rows {
+				if n := direct.Int(t, `SELECT count(*) FROM t`); n != 1+rows {
 					t.Errorf("%d rows, want %d", n, 1+rows)
 				}
 				if err := insert(t.Context(), proxied); err != nil { // the trap is gone
@@ -106,7 +76,7 @@ func TestASilentConnectionEndsOnNeitherSide(t *testing.T) {
 	// pgx's cancel request has a connection of its own, for a moment.
 	relaytest.Eventually(t, 20*time.Second, "the client has gone, and the silent connection is there on both sides",
 		func() bool {
-			return p.Conns() == 1 && count(t, direct, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+			return p.Conns() == 1 && direct.Int(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
 			AND state = 'idle in transaction'`) == 1
 		})
 	p.CutSilent()

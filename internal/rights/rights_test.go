@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"database/sql"
 	"errors"
-	"fmt"
 	"net/url"
 	"os"
 	"slices"
@@ -173,53 +172,4 @@ func sqlState(err error) string {
 		return s.SQLState()
 	}
 	return ""
-}
-
-// A right that is taken from a role is missed, and GrantRoles gives it back: the table of rights
-// shows what the roles have.
-func TestGrantRolesAgainSetsTheRightsRight(t *testing.T) {
-	needs.CI(t)
-	needs.Long(t)
-	g := grant(t, pgtest.Database(t), newName())
-	taken := map[string]string{
-		"INSERT (headers) ON outbox.task FROM %s_enqueuer":              "Enqueue with all options",
-		"EXECUTE ON FUNCTION outbox.enqueue_task FROM %s_enqueuer":      "Enqueue",
-		"SELECT (outcome) ON outbox.keyed_task FROM %s_enqueuer":        "Enqueue with Replace",
-		"SELECT (run_at) ON outbox.task FROM %s_viewer":                 "Stats",
-		"UPDATE (state) ON outbox.task FROM %s_operator":                "HandBack",
-		"INSERT (ordering_key) ON outbox.headless_key FROM %s_operator": "Redrive",
-		"SELECT ON SEQUENCE outbox.wake FROM %s_worker":                 "SELECT last_value FROM outbox.wake",
-		"EXECUTE ON FUNCTION outbox.poll FROM %s_worker":                "RunOnce",
-		"DELETE ON outbox.counter_log FROM %s_worker":                   "DELETE FROM outbox.counter_log",
-		"EXECUTE ON FUNCTION outbox.cancel_task(bigint) FROM %s_owner":  "Cancel",
-		"EXECUTE ON FUNCTION outbox.run_task_now FROM %s_operator":      "RunNow",
-		"INSERT (target) ON outbox.audit FROM %s_operator":              "WriteAudit",
-		"SELECT ON outbox.sample FROM %s_viewer":                        "Samples",
-	}
-	rights := slices.Concat(calls(), statements())
-	for what, call := range taken {
-		what = fmt.Sprintf(what, g.schema)
-		_, role, _ := strings.Cut(what[strings.Index(what, " FROM "):], "_")
-		_, role, _ = strings.Cut(role, "_") // of r_<random>_<role>
-		i := slices.IndexFunc(rights, func(r right) bool { return r.name == call })
-		if i < 0 {
-			t.Fatalf("there is no call %q", call)
-		}
-		g.do(t, fixture)
-		g.do(t, "REVOKE "+what)
-		if err := rights[i].try(t.Context(), g, g.as[role]); sqlState(err) != "42501" {
-			t.Errorf("%s as %s without %s: got %v, want permission denied", call, role, what, err)
-		}
-		if role == "owner" {
-			g.do(t, "GRANT "+strings.Replace(what, "FROM", "TO", 1)) // the owner gives and takes its own as it likes
-			continue
-		}
-		if err := schema.GrantRoles(t.Context(), g.as["owner"], schema.Schema(g.schema)); err != nil {
-			t.Fatal(err)
-		}
-		g.do(t, fixture)
-		if err := rights[i].try(t.Context(), g, g.as[role]); err != nil {
-			t.Errorf("%s as %s: %v", call, role, err)
-		}
-	}
 }

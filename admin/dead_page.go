@@ -47,14 +47,15 @@ func (d deadPage) bind() *binder {
 	d.filter.bind(b)
 	none := deadPlace{}
 	if d.after != none {
-		b.and("(died_at, task_id) "+d.order.after+" (%s, %s)", b.micros(d.after.diedAt), b.arg(d.after.taskID))
+		b.and("(died_at, task_id) "+d.order.after+" ("+moment+", ?)", d.after.diedAt, d.after.taskID)
 	}
 	if d.until != none {
-		b.and("(died_at, task_id) "+d.order.until+" (%s, %s)", b.micros(d.until.diedAt), b.arg(d.until.taskID))
+		b.and("(died_at, task_id) "+d.order.until+" ("+moment+", ?)", d.until.diedAt, d.until.taskID)
 	}
-	if d.after != none && d.until != none { // PostgreSQL takes two comparisons of rows for independent, and so a page for a large part of all
-		b.and("died_at "+d.order.from+" %s", b.micros(d.after.diedAt))
-		b.and("died_at "+d.order.until+" %s", b.micros(d.until.diedAt))
+	// PostgreSQL takes two comparisons of rows for independent, and so a page for a large part of all.
+	if d.after != none && d.until != none {
+		b.and("died_at "+d.order.from+" "+moment, d.after.diedAt)
+		b.and("died_at "+d.order.until+" "+moment, d.until.diedAt)
 	}
 	return b
 }

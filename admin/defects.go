@@ -91,15 +91,3 @@ func (c *Client) Defects(ctx context.Context, o RepairOptions) (found []Defect, 
 	})
 	return found, failed("look for defects", err)
 }
-
-// find runs the repair's query.
-func (r repair) find(ctx context.Context, c *Client, q outbox.Querier, o RepairOptions) ([]Defect, error) {
-	var args []any
-	if r.kind == DefectSequences {
-		args = []any{o.Above}
-	}
-	return rows(ctx, q, c.schema.SQL(r.findSQL), args, func(row scanner, d *Defect) error {
-		d.Kind = r.kind
-		return row.Scan(&d.Subject, &d.Is, &d.ShouldBe, &d.Conflict)
-	})
-}

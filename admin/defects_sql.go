@@ -1,23 +1,5 @@
 package admin
 
-// repair finds a kind of defects by a query, and mends them.
-type repair struct {
-	kind    DefectKind
-	findSQL string // subject, is, should be, conflict
-	mend    mender // nil: nothing can be mended
-}
-
-// repairs are all, in their order: ids first, as the audit log needs them.
-var repairs = []repair{
-	{DefectSequences, findSequencesSQL, mendSequences},
-	{DefectCounts, findCountsSQL, mendCounts},
-	{DefectUniqueKeys, findKeysSQL, mendKeys},
-	{DefectOrderingKeys, findHeadlessSQL, mendHeadless},
-	{DefectLeases, findLeasesSQL, mendLeases},
-	{DefectLeftovers, findLeftoversSQL, mendLeftovers},
-	{DefectTaskIDs, findTaskIDsSQL, nil},
-}
-
 // Which id each sequence must be beyond, and its last one. Rows of finished tasks are mostly gone.
 // So the ids of tasks also exceed the number of those that ended, less those that were redriven,
 // whose ids are old. The others have rows, and a restore may have counted them twice.
@@ -46,7 +28,7 @@ behind AS MATERIALIZED (
 const findSequencesSQL = `/* outbox: sequences that are behind their rows */` + wantedSQL + `
 SELECT name, last, id + 1000000, '' FROM behind ORDER BY name`
 
-const mendSequencesSQL = `/* outbox: set sequences beyond their rows */` + wantedSQL + `
+const setSequencesSQL = `/* outbox: set sequences beyond their rows */` + wantedSQL + `
 SELECT setval(oid::regclass, id + 1000000) FROM behind`
 
 // The counts by type and kind, and the rows. A task that was counted twice, as by a restore with
@@ -91,7 +73,7 @@ SELECT task_type || ' finished', finished::bigint, should::bigint, '' FROM finis
 const lockCountsSQL = `/* outbox: lock the recount */
 LOCK TABLE outbox.counter IN SHARE UPDATE EXCLUSIVE MODE`
 
-const mendCountsSQL = `/* outbox: add what the counts lack */` + countsSQL + `
+const addCountsSQL = `/* outbox: add what the counts lack */` + countsSQL + `
 INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind)
 SELECT held - counted, 0, task_type, kind FROM every WHERE kind NOT IN ('failed', 'canceled') AND counted <> held
  UNION ALL
@@ -165,7 +147,7 @@ const headlessSQL = `
 const findHeadlessSQL = `/* outbox: ordering keys that nobody promotes */
 SELECT task_type, count(*), 0, ''` + headlessSQL + ` GROUP BY task_type ORDER BY task_type`
 
-const mendHeadlessSQL = `/* outbox: ask for heads of ordering keys */
+const addHeadlessSQL = `/* outbox: ask for heads of ordering keys */
 INSERT INTO outbox.headless_key (task_type, ordering_key) SELECT task_type, ordering_key` + headlessSQL
 
 const findLeasesSQL = `/* outbox: leases of relays that have no row */
@@ -186,7 +168,7 @@ SELECT task_type, count(*), 0, ''
          UNION ALL SELECT t.task_type FROM outbox.cancel c JOIN outbox.task t ON ` + earlierCancel + `) AS l
  GROUP BY task_type ORDER BY task_type`
 
-const mendLeftoversSQL = `/* outbox: delete what is left of earlier tasks */
+const deleteLeftoversSQL = `/* outbox: delete what is left of earlier tasks */
 WITH runs AS (DELETE FROM outbox.running r USING outbox.task t WHERE ` + earlierRun + `)
 DELETE FROM outbox.cancel c USING outbox.task t WHERE ` + earlierCancel
 

@@ -55,33 +55,11 @@ func (f Filter) checkChosen(action string) error {
 
 // String is the filter in words, as the audit log has it: "all", or like "type A, reason handler".
 func (f Filter) String() string {
-	var all []string
-	say := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
-	if f.IDs != nil {
-		say("tasks %v", f.IDs)
-	}
-	if f.Type != "" {
-		say("type %s", f.Type)
-	}
-	if f.Reason != "" {
-		say("reason %s", f.Reason)
-	}
-	if f.Error != "" {
-		say("error containing %q", f.Error)
-	}
-	if !f.DiedAfter.IsZero() {
-		say("died since %s", f.DiedAfter.UTC().Format(time.RFC3339))
-	}
-	if !f.DiedBefore.IsZero() {
-		say("died before %s", f.DiedBefore.UTC().Format(time.RFC3339))
-	}
-	if f.OlderThan > 0 {
-		say("older than %v", f.OlderThan)
-	}
-	if len(all) == 0 {
+	b := new(binder)
+	if f.bind(b); len(b.words) == 0 {
 		return "all"
 	}
-	return strings.Join(all, ", ")
+	return strings.Join(b.words, ", ")
 }
 
 func (f Filter) check() error {
@@ -102,38 +80,50 @@ func (f Filter) check() error {
 	return errors.Join(checkText("Filter.Type", f.Type), checkText("Filter.Error", f.Error))
 }
 
-// bind adds the filter's conditions.
+// bind adds the conditions that are set. A new field is a condition here.
 func (f Filter) bind(b *binder) {
 	if f.IDs != nil {
-		b.and("task_id = ANY (%s::bigint[])", b.arg(pq.Array(f.IDs)))
+		b.say("tasks %v", f.IDs)
+		b.and("task_id = ANY (?::bigint[])", pq.Array(f.IDs))
 	}
 	if f.Type != "" {
-		b.and("task_type = %s", b.arg(f.Type))
+		b.say("type %s", f.Type)
+		b.and("task_type = ?", f.Type)
 	}
 	if f.Reason != "" {
-		b.and("reason = %s", b.arg(f.Reason))
+		b.say("reason %s", f.Reason)
+		b.and("reason = ?", f.Reason)
 	}
 	if f.Error != "" {
-		b.and("last_error LIKE %s", b.arg("%"+strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(f.Error)+"%"))
+		b.say("error containing %q", f.Error)
+		b.and("last_error LIKE '%' || ? || '%'", strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(f.Error))
 	}
 	if !f.DiedAfter.IsZero() {
-		b.and("died_at >= %s", b.micros(f.DiedAfter.UnixMicro()))
+		b.say("died since %s", f.DiedAfter.UTC().Format(time.RFC3339))
+		b.and("died_at >= "+moment, f.DiedAfter.UnixMicro())
 	}
 	if !f.DiedBefore.IsZero() {
-		b.and("died_at < %s", b.micros(f.DiedBefore.UnixMicro()))
+		b.say("died before %s", f.DiedBefore.UTC().Format(time.RFC3339))
+		b.and("died_at < "+moment, f.DiedBefore.UnixMicro())
 	}
 	if f.OlderThan > 0 {
+		b.say("older than %v", f.OlderThan)
 		// Not clock_timestamp(), which no index can be searched for.
-		b.and("died_at < now() - %s::bigint * interval '1 microsecond'", b.arg(f.OlderThan.Microseconds()))
+		b.and("died_at < now() - ?::bigint * interval '1 microsecond'", f.OlderThan.Microseconds())
 	}
 }
 
-// binder builds the conditions and arguments of one statement. It leaves out conditions that are not
-// set, so that the planner finds the index.
+// moment is a time that is bound as µs since 1970, which all drivers send alike.
+const moment = "timestamptz 'epoch' + ?::bigint * interval '1 microsecond'"
+
+// binder builds the conditions and arguments of one statement, and says them in words. It leaves out
+// conditions that are not set, so that the planner finds the index.
 type binder struct {
-	conditions []string
-	args       []any
+	words, conditions []string
+	args              []any
 }
+
+func (b *binder) say(format string, args ...any) { b.words = append(b.words, fmt.Sprintf(format, args...)) }
 
 // arg binds a value and returns its placeholder.
 func (b *binder) arg(v any) string {
@@ -141,13 +131,12 @@ func (b *binder) arg(v any) string {
 	return "$" + strconv.Itoa(len(b.args))
 }
 
-// micros binds a time as µs since 1970, which all drivers send alike.
-func (b *binder) micros(n int64) string {
-	return "timestamptz 'epoch' + " + b.arg(n) + "::bigint * interval '1 microsecond'"
-}
-
-func (b *binder) and(format string, placeholders ...any) {
-	b.conditions = append(b.conditions, fmt.Sprintf(format, placeholders...))
+// and adds a condition, which has a ? for each value.
+func (b *binder) and(condition string, values ...any) {
+	for _, v := range values {
+		condition = strings.Replace(condition, "?", b.arg(v), 1)
+	}
+	b.conditions = append(b.conditions, condition)
 }
 
 func (b *binder) where() string {

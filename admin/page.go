@@ -61,6 +61,19 @@ var places = map[string][]bounds{
 	"audit":           {{0, math.MaxInt64, int64(math.MaxInt64)}},
 }
 
+// place is where the task is in the order of its state.
+func (t Task) place() string {
+	switch t.State {
+	case Ready:
+		return formatPlace(string(Ready), int64(t.Priority), int64(t.Attempt), t.TaskID)
+	case Scheduled:
+		return formatPlace(string(Scheduled), t.RunAt.UnixMicro(), t.TaskID)
+	case Dead:
+		return deadPlace{t.EndedAt.UnixMicro(), t.TaskID}.String()
+	}
+	return formatPlace(string(t.State), t.TaskID)
+}
+
 func formatPlace(list string, numbers ...int64) string {
 	for _, n := range numbers {
 		list += "." + strconv.FormatInt(n, 10)

@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/lib/pq"
@@ -12,8 +13,60 @@ import (
 	"github.com/txoutbox/outbox/internal/wake"
 )
 
-// mender repairs all defects of a kind, in transactions of its own.
-type mender func(ctx context.Context, c *Client, o RepairOptions) error
+// repair finds a kind of defects by a query, and repairs them.
+type repair struct {
+	kind       DefectKind
+	findSQL    string                                     // subject, is, should be, conflict
+	statements []string                                   // repair them, in one transaction
+	run        func(ctx context.Context, c *Client) error // instead, in transactions of its own
+}
+
+// repairs are all, in their order: ids first, as the audit log needs them.
+var repairs = []repair{
+	{kind: DefectSequences, findSQL: findSequencesSQL, statements: []string{setSequencesSQL}},
+	{kind: DefectCounts, findSQL: findCountsSQL, statements: []string{lockCountsSQL, addCountsSQL}},
+	{kind: DefectUniqueKeys, findSQL: findKeysSQL, run: repairKeys},
+	{kind: DefectOrderingKeys, findSQL: findHeadlessSQL, statements: []string{addHeadlessSQL}},
+	{kind: DefectLeases, findSQL: findLeasesSQL, run: func(ctx context.Context, c *Client) error { // like a takeover
+		return c.pages(ctx, upkeep.StrandedSQL, nil, upkeep.TakeStrandedSQL)
+	}},
+	{kind: DefectLeftovers, findSQL: findLeftoversSQL, statements: []string{deleteLeftoversSQL}},
+	{kind: DefectTaskIDs, findSQL: findTaskIDsSQL},
+}
+
+// args are the arguments of its statements.
+func (r repair) args(o RepairOptions) []any {
+	if r.kind == DefectSequences {
+		return []any{o.Above}
+	}
+	return nil
+}
+
+// find runs the repair's query.
+func (r repair) find(ctx context.Context, c *Client, q outbox.Querier, o RepairOptions) ([]Defect, error) {
+	return rows(ctx, q, c.schema.SQL(r.findSQL), r.args(o), func(row scanner, d *Defect) error {
+		d.Kind = r.kind
+		return row.Scan(&d.Subject, &d.Is, &d.ShouldBe, &d.Conflict)
+	})
+}
+
+// do repairs all defects of the kind.
+func (r repair) do(ctx context.Context, c *Client, o RepairOptions) error {
+	do := r.run
+	if do == nil {
+		do = func(ctx context.Context, c *Client) error {
+			return c.inTx(ctx, func(q outbox.Querier) error {
+				for _, statement := range r.statements { // each sees what is there after the one before
+					if _, err := q.ExecContext(ctx, c.schema.SQL(statement), r.args(o)...); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}
+	}
+	return failed("repair "+string(r.kind), do(ctx, c))
+}
 
 // Repair repairs the defects that [Client.Defects] returns, and returns them. It leaves conflicts
 // alone: a second call returns only these.
@@ -32,79 +85,40 @@ func (c *Client) Repair(ctx context.Context, o RepairOptions) (found []Defect, e
 	if found, err = c.Defects(ctx, o); err != nil {
 		return nil, err
 	}
-	wrong := map[DefectKind]int64{}
-	for _, d := range found {
-		if d.Conflict == "" {
-			wrong[d.Kind]++
+	var targets []string
+	var todo []repair
+	repaired := 0
+	for _, r := range repairs {
+		n := 0
+		for _, d := range found {
+			if d.Kind == r.kind && d.Conflict == "" {
+				n++
+			}
 		}
+		if n == 0 {
+			continue
+		}
+		todo, targets, repaired = append(todo, r), append(targets, fmt.Sprintf("%s %d", r.kind, n)), repaired+n
 	}
-	if len(wrong) == 0 {
+	if len(todo) == 0 {
 		return found, nil
 	}
-	if wrong[DefectSequences] > 0 { // also that of the audit log
-		if err := mendSequences(ctx, c, o); err != nil {
-			return found, failed("repair sequences", err)
+	if todo[0].kind == DefectSequences { // also that of the audit log
+		if err := todo[0].do(ctx, c, o); err != nil {
+			return found, err
 		}
-	}
-	var targets []string
-	mended := int64(0)
-	for _, r := range repairs {
-		if n := wrong[r.kind]; n > 0 {
-			targets = append(targets, fmt.Sprintf("%s %d", r.kind, n))
-			mended += n
-		}
+		todo = todo[1:]
 	}
 	err = c.Noted(ctx, Entry{Action: "repair", Target: strings.Join(targets, ", ")}, func() (int64, error) {
-		for _, r := range repairs {
-			if wrong[r.kind] == 0 || r.kind == DefectSequences {
-				continue
-			}
-			if err := r.mend(ctx, c, o); err != nil {
-				return 0, failed("repair "+string(r.kind), err)
+		for _, r := range todo {
+			if err := r.do(ctx, c, o); err != nil {
+				return 0, err
 			}
 		}
-		return mended, nil
+		return int64(repaired), nil
 	})
 	wake.All()
 	return found, err
-}
-
-func mendSequences(ctx context.Context, c *Client, o RepairOptions) error {
-	return c.inTx(ctx, func(q outbox.Querier) error {
-		_, err := q.ExecContext(ctx, c.schema.SQL(mendSequencesSQL), o.Above)
-		return err
-	})
-}
-
-func mendCounts(ctx context.Context, c *Client, _ RepairOptions) error {
-	return c.inTx(ctx, func(q outbox.Querier) error {
-		if _, err := q.ExecContext(ctx, c.schema.SQL(lockCountsSQL)); err != nil {
-			return err
-		}
-		_, err := q.ExecContext(ctx, c.schema.SQL(mendCountsSQL)) // its snapshot is from after the lock
-		return err
-	})
-}
-
-func mendHeadless(ctx context.Context, c *Client, _ RepairOptions) error {
-	return c.one(ctx, mendHeadlessSQL)
-}
-
-func mendLeftovers(ctx context.Context, c *Client, _ RepairOptions) error {
-	return c.one(ctx, mendLeftoversSQL)
-}
-
-// one executes a statement in a transaction of its own.
-func (c *Client) one(ctx context.Context, statement string) error {
-	return c.inTx(ctx, func(q outbox.Querier) error {
-		_, err := q.ExecContext(ctx, c.schema.SQL(statement))
-		return err
-	})
-}
-
-// mendLeases works like a takeover.
-func mendLeases(ctx context.Context, c *Client, _ RepairOptions) error {
-	return c.pages(ctx, upkeep.StrandedSQL, nil, upkeep.TakeStrandedSQL)
 }
 
 const (
@@ -114,48 +128,52 @@ const (
 	keyLockSQL = `SET LOCAL lock_timeout = '500ms'`
 )
 
-// mendKeys first deletes the keys of other tasks, which would block the right ones.
-func mendKeys(ctx context.Context, c *Client, _ RepairOptions) error {
+// keyless is a task without its unique key.
+type keyless struct {
+	taskType, key string
+	taskID        int64
+}
+
+// repairKeys first deletes the keys of other tasks, which would block the right ones.
+func repairKeys(ctx context.Context, c *Client) error {
 	if err := c.pages(ctx, lockWrongKeysSQL, []any{maxRows}, deleteWrongKeysSQL); err != nil {
 		return err
 	}
-	type keyless struct {
-		taskType, key string
-		taskID        int64
-	}
-	for {
+	for n := keysRead; n == keysRead; {
 		all, err := rows(ctx, c.q, c.schema.SQL(keylessPageSQL), []any{keysRead}, func(row scanner, k *keyless) error {
 			return row.Scan(&k.taskType, &k.key, &k.taskID)
 		})
 		if err != nil {
 			return err
 		}
-		for rest := all; len(rest) > 0; {
-			some := rest[:min(len(rest), keysAtOnce)]
-			rest = rest[len(some):]
-			var types, keys []string
-			var ids []int64
-			for _, k := range some {
-				types, keys, ids = append(types, k.taskType), append(keys, k.key), append(ids, k.taskID)
-			}
-			err := c.inTx(ctx, func(q outbox.Querier) error {
-				if _, err := q.ExecContext(ctx, keyLockSQL); err != nil {
-					return err
-				}
-				if _, err := c.lockAndChange(ctx, q, lockGoneKeysSQL, []any{pq.Array(types), pq.Array(keys)}, upkeep.DeleteKeysSQL); err != nil {
-					return err
-				}
-				_, err := q.ExecContext(ctx, c.schema.SQL(giveKeysSQL), pq.Array(types), pq.Array(keys), pq.Array(ids))
-				return err
-			})
-			if err != nil {
+		n = len(all)
+		for some := range slices.Chunk(all, keysAtOnce) {
+			if err := c.giveKeys(ctx, some); err != nil {
 				return err
 			}
-		}
-		if len(all) < keysRead {
-			return nil
 		}
 	}
+	return nil
+}
+
+// giveKeys gives tasks their keys, in one transaction.
+func (c *Client) giveKeys(ctx context.Context, tasks []keyless) error {
+	var types, keys []string
+	var ids []int64
+	for _, k := range tasks {
+		types, keys, ids = append(types, k.taskType), append(keys, k.key), append(ids, k.taskID)
+	}
+	return c.inTx(ctx, func(q outbox.Querier) error {
+		if _, err := q.ExecContext(ctx, keyLockSQL); err != nil {
+			return err
+		}
+		named := []any{pq.Array(types), pq.Array(keys)}
+		if _, err := c.lockAndChange(ctx, q, lockGoneKeysSQL, named, upkeep.DeleteKeysSQL); err != nil {
+			return err
+		}
+		_, err := q.ExecContext(ctx, c.schema.SQL(giveKeysSQL), append(named, pq.Array(ids))...)
+		return err
+	})
 }
 
 // pages locks rows by one statement and changes them by the next, which sees their present state, in

@@ -67,19 +67,6 @@ type Task struct {
 	Timeline    []Event       // at most 20 events, the oldest first, and its end; only Client.Task reads it
 }
 
-// place is where the task is in the order of its state.
-func (t Task) place() string {
-	switch t.State {
-	case Ready:
-		return formatPlace(string(Ready), int64(t.Priority), int64(t.Attempt), t.TaskID)
-	case Scheduled:
-		return formatPlace(string(Scheduled), t.RunAt.UnixMicro(), t.TaskID)
-	case Dead:
-		return deadPlace{t.EndedAt.UnixMicro(), t.TaskID}.String()
-	}
-	return formatPlace(string(t.State), t.TaskID)
-}
-
 // The columns of a Task in each table. A new column of task is in all of them.
 const (
 	sharedColumns = `t.task_id, t.task_type, t.state, t.priority, t.attempt, COALESCE(t.max_attempts, 0) AS max_attempts,

@@ -4,7 +4,10 @@
 package taskview
 
 import (
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -76,4 +79,67 @@ func Reason(reason string) string {
 		return words
 	}
 	return reason
+}
+
+// Filter is a field of admin.Filter as text: a flag of the command line and a field of the
+// dashboard's form. "" is no condition.
+type Filter struct {
+	Name    string
+	Label   string // of the form's field
+	About   string // the help of the flag
+	Any     string // the form's words for ""
+	Choices []Choice
+	Get     func(f admin.Filter) string
+	Set     func(f *admin.Filter, text string) error
+}
+
+// Choice is a value that tools offer.
+type Choice struct{ Value, Words string }
+
+// Filters are the filters of dead letters that all tools offer.
+var Filters = []Filter{
+	{
+		Name: "type", Label: "Type", About: "of this task type", Any: "all types",
+		Get: func(f admin.Filter) string { return f.Type },
+		Set: func(f *admin.Filter, text string) error { f.Type = text; return nil },
+	},
+	{
+		Name: "reason", Label: "Reason", About: "that died for: " + strings.Join(reasonNames(), ", "),
+		Any: "any reason", Choices: reasons(),
+		Get: func(f admin.Filter) string { return f.Reason },
+		Set: func(f *admin.Filter, text string) error { f.Reason = text; return nil },
+	},
+	{
+		Name: "error", Label: "Error contains", About: "whose last error contains this text",
+		Get: func(f admin.Filter) string { return f.Error },
+		Set: func(f *admin.Filter, text string) error {
+			f.Error = strings.TrimSpace(text)
+			if len(text) > 1024 {
+				return errors.New("the text of the error is longer than 1 kB")
+			}
+			return nil
+		},
+	},
+	{
+		Name: "older", Label: "Dead for more than", About: "that died at least this long ago, like 720h",
+		Any: "any time", Choices: []Choice{
+			{"1h0m0s", "1 h"}, {"6h0m0s", "6 h"}, {"24h0m0s", "24 h"}, {"168h0m0s", "7 d"}, {"720h0m0s", "30 d"},
+		},
+		Get: func(f admin.Filter) string { return strings.TrimPrefix(f.OlderThan.String(), "0s") },
+		Set: func(f *admin.Filter, text string) (err error) {
+			if f.OlderThan, err = time.ParseDuration(text); err != nil || f.OlderThan < 0 {
+				return fmt.Errorf("%.40q is no age like 24h", text)
+			}
+			return nil
+		},
+	},
+}
+
+func reasonNames() []string { return slices.Sorted(maps.Keys(admin.Reasons())) }
+
+func reasons() (out []Choice) {
+	for _, name := range reasonNames() {
+		out = append(out, Choice{name, Reason(name)})
+	}
+	return out
 }

@@ -98,8 +98,9 @@ func TestFactsHaveEachFieldOfATask(t *testing.T) {
 func TestFiltersReadAndWriteText(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, text, want, err string }{
-		{"type", "MAIL", "type MAIL", ""}, {"reason", "handler", "reason handler", ""}, {"error", " no route ", `error containing "no route"`, ""},
-		{"older", "1h30m0s", "older than 1h30m0s", ""}, {"older", "-1s", "", "no age like 24h"}, {"older", "1y", "", "no age like 24h"},
+		{"type", "MAIL", "type MAIL", ""}, {"reason", "handler", "reason handler", ""},
+		{"error", " no route ", `error containing "no route"`, ""}, {"older", "1h30m0s", "older than 1h30m0s", ""},
+		{"older", "-1s", "", "no age like 24h"}, {"older", "1y", "", "no age like 24h"},
 		{"error", strings.Repeat("x", 1025), "", "longer than 1 kB"},
 	} {
 		var filter admin.Filter

@@ -123,7 +123,9 @@ type binder struct {
 	args              []any
 }
 
-func (b *binder) say(format string, args ...any) { b.words = append(b.words, fmt.Sprintf(format, args...)) }
+func (b *binder) say(format string, args ...any) {
+	b.words = append(b.words, fmt.Sprintf(format, args...))
+}
 
 // arg binds a value and returns its placeholder.
 func (b *binder) arg(v any) string {

@@ -16,8 +16,8 @@ ALTER VIEW outbox.keyed_task ALTER COLUMN skip_failed SET DEFAULT false;
 ALTER VIEW outbox.keyed_task ALTER COLUMN unique_until_done SET DEFAULT false;
 ALTER VIEW outbox.keyed_task ALTER COLUMN on_conflict SET DEFAULT 'skip';
 COMMENT ON COLUMN outbox.keyed_task.on_conflict
-  IS 'skip, replace (payload, headers, run_at, priority, max_attempts, timeout_ms; it begins anew) '
-     'or reschedule (run_at)';
+  IS 'skip, replace (it begins anew as it is inserted here, and keeps ordering_key, skip_failed and '
+     'unique_until_done) or reschedule (run_at)';
 COMMENT ON COLUMN outbox.keyed_task.outcome
   IS 'RETURNING: created, updated or skipped; task_id is the task that has the key';
 COMMENT ON COLUMN outbox.keyed_task.position IS 'RETURNING: as it was given';

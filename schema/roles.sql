@@ -104,15 +104,21 @@ GRANT SELECT ON outbox.migration TO outbox_enqueuer, outbox_worker, outbox_viewe
 -- Nor is the id of the database.
 GRANT SELECT ON outbox.identity TO outbox_enqueuer, outbox_worker, outbox_viewer, outbox_operator;
 
--- To enqueue takes INSERT and what RETURNING says. Columns that are the relays' (state, attempt,
--- the lease) are not among these.
-GRANT INSERT (task_type, payload, priority, max_attempts, headers, run_at, timeout_ms, ordering_key, skip_failed, unique_key, unique_until_done),
-      SELECT (task_id)
-   ON outbox.task TO outbox_enqueuer;
-GRANT INSERT (task_type, payload, priority, max_attempts, headers, run_at, timeout_ms, ordering_key, skip_failed, unique_key, unique_until_done,
-              on_conflict, position),
-      SELECT (task_id, outcome, position)
-   ON outbox.keyed_task TO outbox_enqueuer, outbox_worker;
+-- To enqueue takes INSERT and what RETURNING says. An app may set the columns that the view keyed_task
+-- has. The relays' columns (state, attempt, the lease) are not among these.
+DO $$
+DECLARE
+  settable CONSTANT text := (
+    SELECT string_agg(quote_ident(v.attname), ', ')
+      FROM pg_attribute v JOIN pg_attribute t ON t.attname = v.attname AND NOT t.attisdropped
+     WHERE v.attrelid = 'outbox.keyed_task'::regclass AND t.attrelid = 'outbox.task'::regclass
+       AND v.attname <> 'task_id');
+BEGIN
+  EXECUTE format('GRANT INSERT (%s), SELECT (task_id) ON outbox.task TO outbox_enqueuer', settable);
+  EXECUTE format('GRANT INSERT (%s, on_conflict, position), SELECT (task_id, outcome, position)
+    ON outbox.keyed_task TO outbox_enqueuer, outbox_worker', settable);
+END
+$$;
 GRANT INSERT (source, event_id, keep_until) ON outbox.inbox TO outbox_enqueuer;
 GRANT EXECUTE ON FUNCTION outbox.enqueue_task TO outbox_enqueuer, outbox_worker;
 

@@ -3,12 +3,16 @@ package store
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/lib/pq"
 
 	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/internal/pg"
@@ -96,11 +100,98 @@ func TestEachColumnOfATaskSurvivesItsWays(t *testing.T) {
 	}
 }
 
-// eachColumn makes a ready task for each column, with a value in this one only.
-func eachColumn(t *testing.T, db *sql.DB) (names, values []string) {
+// A unique key changes nothing of a task's other columns. Replace gives the task those of its Enqueue.
+func TestAKeyedTaskHasEachColumnThatAnAppSets(t *testing.T) {
+	t.Parallel()
+	_, db := newStore(t)
+	names, samples := columnsOf(t, db, "keyed_task")
+	value := func(name string, id int) (value string) {
+		t.Helper()
+		err := db.QueryRow(`SELECT COALESCE(to_jsonb(t) ->> $1, 'NULL') FROM outbox.task t WHERE task_id = $2`, name, id).Scan(&value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return value
+	}
+	insert := func(columns ...string) (id int) { // names and values in turn
+		t.Helper()
+		names, values := "task_type", "'T'"
+		for i := 0; i < len(columns); i += 2 {
+			names, values = names+", "+columns[i], values+", "+pq.QuoteLiteral(columns[i+1])
+		}
+		err := db.QueryRow(`INSERT INTO outbox.keyed_task (` + names + `) VALUES (` + values + `) RETURNING task_id`).Scan(&id)
+		if err != nil {
+			t.Fatal(names, err)
+		}
+		return id
+	}
+	checked := 0
+	for i, name := range names {
+		if slices.Contains(strings.Fields("task_id task_type unique_key on_conflict outcome position"), name) {
+			continue
+		}
+		checked++
+		key := "key of " + name
+		set := value(name, insert(name, samples[i]))
+		id := insert(name, samples[i], "unique_key", key)
+		if got := value(name, id); got != set {
+			t.Errorf("%s of a task with a key is %s, want %s", name, got, set)
+		}
+		kept := slices.Contains(strings.Fields("ordering_key skip_failed unique_until_done"), name)
+		insert("unique_key", key, "on_conflict", "replace")
+		if got := value(name, id); (got == set) != kept {
+			t.Errorf("%s of a task that was replaced without it is %s", name, got)
+		}
+		insert(name, samples[i], "unique_key", key, "on_conflict", "replace")
+		if got := value(name, id); got != set {
+			t.Errorf("%s of a task that was replaced with it is %s, want %s", name, got, set)
+		}
+	}
+	if checked < 8 {
+		t.Errorf("only %d columns were checked", checked)
+	}
+}
+
+// The field of a column that Fill forgot would be zero in each handler.
+func TestFillSetsEachFieldOfATask(t *testing.T) {
+	t.Parallel()
+	_, db := newStore(t)
+	names, samples := columnsOf(t, db, "task")
+	row := map[string]any{}
+	for i, name := range names {
+		if row[name] = samples[i]; json.Valid([]byte(samples[i])) {
+			row[name] = json.RawMessage(samples[i])
+		}
+	}
+	row["timeline"] = json.RawMessage(`[{"event": "failed", "attempt": 1}]`)
+	of, err := json.Marshal(row)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text string
+	claimed := `SELECT outbox.claimed(jsonb_populate_record(NULL::outbox.task, $1))`
+	if err := db.QueryRow(claimed, string(of)).Scan(&text); err != nil {
+		t.Fatal(err)
+	}
+	identity := &Identity{}
+	identity.Set("d")
+	r, task := Row{TaskType: "T"}, Task{}
+	if _, err := r.FromText(text); err != nil {
+		t.Fatal(err)
+	}
+	r.Fill(&task, identity, 2)
+	for i, fields := 0, reflect.ValueOf(task); i < fields.NumField(); i++ {
+		if name := fields.Type().Field(i).Name; name != "Lease" && fields.Field(i).IsZero() {
+			t.Errorf("Fill leaves %s at zero", name)
+		}
+	}
+}
+
+// columnsOf returns the columns of a table or view, with a value of each.
+func columnsOf(t *testing.T, db *sql.DB, table string) (names, samples []string) {
 	t.Helper()
 	rows, err := db.Query(`SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
-		WHERE attrelid = 'outbox.task'::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum`)
+		WHERE attrelid = ('outbox.' || $1)::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum`, table)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,8 +204,15 @@ func eachColumn(t *testing.T, db *sql.DB) (names, values []string) {
 		if sample[of] == "" {
 			t.Fatalf("there is no sample of the type %s", of)
 		}
-		names, values = append(names, name), append(values, sample[of])
+		names, samples = append(names, name), append(samples, sample[of])
 	}
+	return names, samples
+}
+
+// eachColumn makes a ready task for each column, with a value in this one only.
+func eachColumn(t *testing.T, db *sql.DB) (names, values []string) {
+	t.Helper()
+	names, values = columnsOf(t, db, "task")
 	for i, name := range names {
 		var id int
 		if err := db.QueryRow(`INSERT INTO outbox.task (task_type) VALUES ('T') RETURNING task_id`).Scan(&id); err != nil || id != i+1 {

@@ -1,20 +1,6 @@
 -- The row of a task on its way through a relay. A relay reads of a claimed task the columns that it
--- decides on. It carries the others unread, and hands them back to put_back, bury or finish.
---
--- A new column of outbox.task is NULL unless a task uses it. It is named in rest, and in
--- keyed_task_insert if an app may set it. Then no way of a task loses it.
-
--- Returns the columns that few tasks use, as one object; NULL if the task uses none of them. A leased
--- task's attempted_at is of the present run.
-CREATE OR REPLACE FUNCTION outbox.rest(t outbox.task) RETURNS jsonb LANGUAGE sql STABLE
-RETURN CASE
-  WHEN num_nonnulls(t.max_attempts, t.headers, t.last_error, t.timeout_ms, t.ordering_key,
-                    t.unique_key, t.timeline) = 0
-   AND (t.attempted_at IS NULL OR t.state = 'leased')
-   AND NOT (t.iterations > 0 OR t.skip_failed OR t.unique_until_done) THEN NULL
-  ELSE to_jsonb(t) - '{task_id,run_at,created_at,leased_until,relay_id,lease_token,priority,attempt,
-                       state,task_type,payload}'::text[]
-END;
+-- decides on. It carries the others unread (rest, columns.sql), and hands them back to put_back, bury or
+-- keep.
 
 -- Returns a claimed task as text, its fields with U+001F between them, which no JSON has: task_id,
 -- priority, attempt, run_at and created_at in microseconds since 1970 (created_at is empty where it

@@ -144,18 +144,19 @@ func newRow(t NewTask, payloads *lines) (row, error) {
 		return row{}, fmt.Errorf("%w: OnConflict(%s): it needs Unique or UniquePayload beside it", ErrInvalidOption,
 			conflicts[s.onConflict])
 	}
-	if c, ok := t.Payload.(copied.Task); ok {
-		return copyRow(t.Type, c, *s, payloads), nil
+	if c, ok := t.Payload.(copied.Task[Task[json.RawMessage]]); ok {
+		return copyRow(t.Type, c.Of, *s, payloads), nil
 	}
 	payload, err := payloads.add(t.Payload, s.maxPayload)
 	return row{options: s, taskType: t.Type, payload: payload}, err
 }
 
 // copyRow is the row of a copy. No limit of an option holds for it.
-func copyRow(taskType string, c copied.Task, s settings, payloads *lines) row {
-	s.priority, s.headers, s.orderingKey, s.ordered = c.Priority, c.Headers, c.OrderingKey, c.OrderingKey != ""
-	s.encodeHeaders()
-	return row{options: &s, taskType: taskType, payload: payloads.raw(string(c.Payload))}
+func copyRow(taskType string, of *Task[json.RawMessage], s settings, payloads *lines) row {
+	for _, c := range optionalColumns {
+		c.copy(&s, of)
+	}
+	return row{options: &s, taskType: taskType, payload: payloads.raw(string(of.Payload))}
 }
 
 func optionsOf(rows []row) []*settings {
@@ -166,10 +167,16 @@ func optionsOf(rows []row) []*settings {
 	return all
 }
 
-// size is the row's share of a statement, before quoting: its texts, and its numbers and times at
-// their longest.
+// size is the row's share of a statement, before quoting: its texts, and at most 160 bytes around them.
 func (r row) size() int {
-	n := len(r.taskType) + len(r.payload) + len(r.options.headerJSON) + len(r.options.orderingKey) + 160
+	n := len(r.taskType) + len(r.payload) + 160
+	if r.options == plain {
+		return n
+	}
+	for _, c := range optionalColumns {
+		values := c.values(r.options)
+		n += len(values[0].String) + len(values[1].String)
+	}
 	if u := r.options.unique; u != nil {
 		n += len(u.key) + 32
 	}

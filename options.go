@@ -190,32 +190,42 @@ type optionalColumn struct {
 	name   string
 	value  string                            // its SQL, of the values as texts
 	values func(*settings) [2]sql.NullString // as many as value has %s; NULL for an option that the task does not have
+	copy   func(*settings, *Task[json.RawMessage])
 }
 
+// optionalColumns are all columns that options set.
 var optionalColumns = []optionalColumn{
-	{"priority", "COALESCE(%s::smallint, 0)", func(s *settings) [2]sql.NullString {
-		return [2]sql.NullString{number(int64(s.priority))}
-	}},
-	{"max_attempts", "%s::smallint", func(s *settings) [2]sql.NullString {
-		return [2]sql.NullString{number(int64(s.maxAttempts))}
-	}},
-	{"headers", "%s::jsonb", func(s *settings) [2]sql.NullString {
-		return [2]sql.NullString{text(s.headerJSON)}
-	}},
+	{"priority", "COALESCE(%s::smallint, 0)",
+		func(s *settings) [2]sql.NullString { return [2]sql.NullString{number(int64(s.priority))} },
+		func(s *settings, of *Task[json.RawMessage]) { s.priority = of.Priority }},
+	{"max_attempts", "%s::smallint",
+		func(s *settings) [2]sql.NullString { return [2]sql.NullString{number(int64(s.maxAttempts))} },
+		notCopied},
+	{"headers", "%s::jsonb",
+		func(s *settings) [2]sql.NullString { return [2]sql.NullString{text(s.headerJSON)} },
+		func(s *settings, of *Task[json.RawMessage]) { s.headers = of.Headers; s.encodeHeaders() }},
 	{"run_at", "COALESCE(%s::timestamptz, clock_timestamp() + %s::bigint * interval '1 microsecond', now())",
 		func(s *settings) [2]sql.NullString {
 			return [2]sql.NullString{timestamp(s.runAt), number(max(s.after.Microseconds(), 0))}
+		},
+		notCopied},
+	{"timeout_ms", "%s::integer",
+		func(s *settings) [2]sql.NullString { return [2]sql.NullString{number(s.timeout.Milliseconds())} },
+		notCopied},
+	{"ordering_key", "%s",
+		func(s *settings) [2]sql.NullString { return [2]sql.NullString{text(s.orderingKey)} },
+		func(s *settings, of *Task[json.RawMessage]) {
+			s.orderingKey, s.ordered = of.OrderingKey, of.OrderingKey != ""
 		}},
-	{"timeout_ms", "%s::integer", func(s *settings) [2]sql.NullString {
-		return [2]sql.NullString{number(s.timeout.Milliseconds())}
-	}},
-	{"ordering_key", "%s", func(s *settings) [2]sql.NullString {
-		return [2]sql.NullString{text(s.orderingKey)}
-	}},
-	{"skip_failed", "COALESCE(%s::boolean, false)", func(s *settings) [2]sql.NullString {
-		return [2]sql.NullString{{String: "true", Valid: s.skipFailed}}
-	}},
+	{"skip_failed", "COALESCE(%s::boolean, false)",
+		func(s *settings) [2]sql.NullString {
+			return [2]sql.NullString{{String: "true", Valid: s.skipFailed}}
+		},
+		notCopied},
 }
+
+// notCopied leaves a copy the option that it was enqueued with.
+func notCopied(*settings, *Task[json.RawMessage]) {}
 
 func text(s string) sql.NullString { return sql.NullString{String: s, Valid: s != ""} }
 

@@ -98,9 +98,9 @@ type Conflict int
 const (
 	// Skip leaves the task as it is. It is the default.
 	Skip Conflict = iota
-	// Replace gives the task the Enqueue's payload, headers, due time, priority, MaxAttempts and
-	// Timeout. It begins anew: at attempt 1, without errors. Its timeline says when it was
-	// replaced, if an attempt had failed. It keeps its id, CreatedAt, ordering key and iterations.
+	// Replace gives the task the Enqueue's payload and options. It begins anew: at attempt 1,
+	// without errors. Its timeline says when it was replaced, if an attempt had failed. It keeps its
+	// id, CreatedAt, iterations, ordering key, SkipFailed and UntilDone.
 	Replace
 	// Reschedule gives the task the Enqueue's due time and nothing else, so attempts go on. With
 	// [After] it is a debounce: the task runs once nothing was enqueued under its key for so long.

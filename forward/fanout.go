@@ -63,7 +63,9 @@ func (c *config) copy(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[js
 		}
 		control[copied.EventID] = strconv.FormatInt(t.ID, 10)
 		control[copied.EventTime] = t.CreatedAt.UTC().Format(time.RFC3339Nano)
-		payload := copied.Task{Payload: t.Payload, Headers: control, Priority: t.Priority, OrderingKey: t.OrderingKey}
+		of := *t
+		of.Headers = control
+		payload := copied.Task[outbox.Task[json.RawMessage]]{Of: &of}
 		for _, taskType := range types {
 			copies = append(copies, outbox.NewTask{Type: taskType, Payload: payload, Options: c.task})
 			if size += len(t.Payload); size < copyBytes {

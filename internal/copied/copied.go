@@ -3,16 +3,9 @@
 // SQL went around.
 package copied
 
-import "encoding/json"
-
-// Task is the payload of an outbox.NewTask that is a copy. The other fields take the place of
-// options.
-type Task struct {
-	Payload     json.RawMessage // as PostgreSQL prints jsonb
-	Headers     map[string]string
-	Priority    int
-	OrderingKey string // "" for none
-}
+// Task is the payload of an outbox.NewTask that is a copy. The options of Of, which has the headers
+// of the copy, and its payload take the place of the copy's own.
+type Task[T any] struct{ Of *T }
 
 // Headers of a copy: the id and the time of the task that was copied.
 const (

@@ -1,0 +1,40 @@
+package outbox
+
+import (
+	"database/sql"
+	"slices"
+	"testing"
+
+	"github.com/lib/pq"
+
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/schema"
+)
+
+// The view is the list of columns that an app may set: roles.sql makes the rights of it.
+func TestOptionsSetTheColumnsOfTheViewOfKeyedTasks(t *testing.T) {
+	t.Parallel()
+	db, err := sql.Open("postgres", pgtest.Database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := schema.Migrate(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	err = db.QueryRow(`SELECT array_agg(k.attname::text) FROM pg_attribute k JOIN pg_attribute t USING (attname)
+		WHERE k.attrelid = 'outbox.keyed_task'::regclass AND t.attrelid = 'outbox.task'::regclass`).Scan(pq.Array(&got))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"task_id", "task_type", "payload", "unique_key", "unique_until_done"}
+	for _, c := range optionalColumns {
+		want = append(want, c.name)
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("the view has %v, options set %v", got, want)
+	}
+}

@@ -141,7 +141,7 @@ func Batch[P any](r *Registry, t outbox.TaskType[P], size int, h func(ctx contex
 			block := make([]outbox.Task[P], len(c.Tasks))
 			tasks := make([]*outbox.Task[P], 0, len(c.Tasks))
 			for i, raw := range c.Tasks {
-				fill(&block[i], raw)
+				handler.Fill(&block[i], raw)
 				err := decoder.unmarshal(raw.Payload, &block[i].Payload)
 				if err == nil {
 					err = p.check(c, raw)
@@ -199,16 +199,9 @@ func (b batchTx) PrepareContext(ctx context.Context, query string) (*sql.Stmt, e
 // decode copies the task of a call with its payload as a P. The error does not repeat the payload.
 func decode[P any](t *outbox.Task[P], c *Call, p *payloads) error {
 	raw := c.Tasks[0]
-	fill(t, raw)
+	handler.Fill(t, raw)
 	if err := unmarshal(raw.Payload, &t.Payload, p.plain); err != nil {
 		return err
 	}
 	return p.check(c, raw)
-}
-
-// fill copies a task but for its payload.
-func fill[P any](t *outbox.Task[P], raw *outbox.Task[json.RawMessage]) {
-	*t = outbox.Task[P]{ID: raw.ID, DatabaseID: raw.DatabaseID, Type: raw.Type, Headers: raw.Headers, Attempt: raw.Attempt,
-		MaxAttempts: raw.MaxAttempts, Priority: raw.Priority, OrderingKey: raw.OrderingKey, RunAt: raw.RunAt, CreatedAt: raw.CreatedAt,
-		Iterations: raw.Iterations, LastError: raw.LastError, Errors: raw.Errors, Lease: raw.Lease}
 }

@@ -1,8 +1,8 @@
 package outboxtest
 
 import (
+	"bytes"
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/store"
 )
@@ -64,7 +65,7 @@ func Count[P any](t testing.TB, q Querier, taskType outbox.TaskType[P], match fu
 
 // row is a row of outbox.task.
 type row struct {
-	outbox.Task[string]
+	store.Task
 	state string
 	why   string // it does not match; "" if it does
 }
@@ -102,9 +103,9 @@ func search[P any](t testing.TB, q Querier, taskType outbox.TaskType[P], match f
 		t.Fatalf("outboxtest: look for tasks %s: %v", taskType.Name(), err)
 	}
 	for _, r := range s.rows {
-		task := &outbox.Task[P]{ID: r.ID, DatabaseID: r.DatabaseID, Type: r.Type, Headers: r.Headers, Attempt: r.Attempt, MaxAttempts: r.MaxAttempts, Priority: r.Priority,
-			RunAt: r.RunAt, CreatedAt: r.CreatedAt, LastError: r.LastError, OrderingKey: r.OrderingKey, Iterations: r.Iterations}
-		d := json.NewDecoder(strings.NewReader(r.Payload))
+		task := &outbox.Task[P]{}
+		handler.Fill(task, &r.Task)
+		d := json.NewDecoder(bytes.NewReader(r.Payload))
 		d.UseNumber() // as for a handler
 		if err := d.Decode(&task.Payload); err != nil {
 			t.Fatalf("outboxtest: the payload of task %d, %s, does not decode into %T: %v%s", r.ID, r.Type, task.Payload, err, s.listing())
@@ -126,9 +127,8 @@ func search[P any](t testing.TB, q Querier, taskType outbox.TaskType[P], match f
 }
 
 const enqueuedSQL = `/* outboxtest: tasks of a type */
-SELECT task_id, task_type, state, payload::text, run_at, created_at, priority, attempt, COALESCE(max_attempts, 0), headers::text,
-       COALESCE(last_error, ''), COALESCE(ordering_key, ''), iterations, COALESCE((SELECT database_id::text FROM outbox.identity), '')
-  FROM outbox.task WHERE task_type = $1 ORDER BY task_id`
+SELECT outbox.claimed(t), state, COALESCE((SELECT database_id::text FROM outbox.identity), '')
+  FROM outbox.task t WHERE task_type = $1 ORDER BY task_id`
 
 func read(ctx context.Context, q Querier, schema pg.Schema, taskType string) (out []*row, err error) {
 	rows, err := q.QueryContext(ctx, schema.SQL(enqueuedSQL), taskType)
@@ -137,13 +137,17 @@ func read(ctx context.Context, q Querier, schema pg.Schema, taskType string) (ou
 	}
 	defer rows.Close()
 	for rows.Next() {
-		r := &row{}
-		var headers sql.NullString
-		if err := rows.Scan(&r.ID, &r.Type, &r.state, &r.Payload, &r.RunAt, &r.CreatedAt, &r.Priority, &r.Attempt, &r.MaxAttempts, &headers,
-			&r.LastError, &r.OrderingKey, &r.Iterations, &r.DatabaseID); err != nil {
+		r, columns := &row{}, store.Row{TaskType: taskType}
+		var text, databaseID string
+		if err := rows.Scan(&text, &r.state, &databaseID); err != nil {
 			return nil, err
 		}
-		r.Headers = store.Headers(json.RawMessage(headers.String))
+		if _, err := columns.FromText(text); err != nil {
+			return nil, err
+		}
+		identity := &store.Identity{}
+		identity.Set(databaseID)
+		columns.Fill(&r.Task, identity, columns.Attempt)
 		out = append(out, r)
 	}
 	return out, rows.Err()
@@ -190,7 +194,7 @@ func (s *searched[P]) listing() string {
 			fmt.Fprintf(&b, "\n    … and %d more", len(s.rows)-i)
 			break
 		}
-		fmt.Fprintf(&b, "\n    #%d %s, run_at %s, priority %d, attempt %d: %s", r.ID, r.state, timeText(r.RunAt), r.Priority, r.Attempt, short(r.Payload))
+		fmt.Fprintf(&b, "\n    #%d %s, run_at %s, priority %d, attempt %d: %s", r.ID, r.state, timeText(r.RunAt), r.Priority, r.Attempt, short(string(r.Payload)))
 		if r.LastError != "" {
 			fmt.Fprintf(&b, "\n      last error: %s", short(r.LastError))
 		}

@@ -61,9 +61,8 @@ type faulty struct {
 
 	mu    sync.Mutex
 	under map[string]*sync.RWMutex // held for reading by calls under way
-	seen  map[string]bool          // calls since seen was set
 	call  string                   // the call that fails next; "" is none
-	trace []string                 // of the calls since armNth
+	trace []string                 // of the calls since armNth or record
 	nth   int                      // of the calls from now on fails; 0 is none
 	fault fault
 }
@@ -120,17 +119,17 @@ func (f *faulty) fired() bool {
 func (f *faulty) record() map[string]bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	seen := f.seen
-	f.seen = map[string]bool{}
+	seen := map[string]bool{}
+	for _, call := range f.trace {
+		seen[call] = true
+	}
+	f.trace = []string{}
 	return seen
 }
 
 func (f *faulty) fails(call string) (fault, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.seen != nil {
-		f.seen[call] = true
-	}
 	if f.trace != nil {
 		f.trace = append(f.trace, call)
 	}
@@ -163,7 +162,7 @@ func (f *faulty) Connect(ctx context.Context) (driver.Conn, error) {
 		_ = conn.Close()
 		return nil, what.err
 	}
-	return &faultyConn{f: f, real: conn.(realConn)}, nil
+	return &faultyConn{realConn: conn.(realConn), f: f}, nil
 }
 
 type realConn interface {
@@ -178,8 +177,8 @@ type realConn interface {
 }
 
 type faultyConn struct {
+	realConn
 	f      *faulty
-	real   realConn
 	broken bool
 	last   string // the latest call of the transaction
 }
@@ -219,10 +218,10 @@ func (c *faultyConn) on(ctx context.Context, query string, do func() error) erro
 	case !yes:
 		return do()
 	case what.code != "":
-		_, err := c.real.ExecContext(context.Background(),
+		_, err := c.realConn.ExecContext(context.Background(),
 			`DO $$ BEGIN RAISE 'injected' USING ERRCODE = '`+what.code+`'; END $$`, nil)
 		if query == "COMMIT" || query == "ROLLBACK" {
-			_, _ = c.real.ExecContext(context.Background(), "ROLLBACK", nil)
+			_, _ = c.realConn.ExecContext(context.Background(), "ROLLBACK", nil)
 		}
 		return err
 	case what.intact:
@@ -233,56 +232,50 @@ func (c *faultyConn) on(ctx context.Context, query string, do func() error) erro
 		}
 	}
 	c.broken = true
-	_ = c.real.Close()
+	_ = c.realConn.Close()
 	return what.err
 }
 
 func (c *faultyConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (result driver.Result,
 	err error) {
-	err = c.on(ctx, query, func() (err error) { result, err = c.real.ExecContext(ctx, query, args); return err })
+	err = c.on(ctx, query, func() (err error) { result, err = c.realConn.ExecContext(ctx, query, args); return err })
 	return result, err
 }
 
 func (c *faultyConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (rows driver.Rows,
 	err error) {
-	err = c.on(ctx, query, func() (err error) { rows, err = c.real.QueryContext(ctx, query, args); return err })
+	err = c.on(ctx, query, func() (err error) { rows, err = c.realConn.QueryContext(ctx, query, args); return err })
 	return rows, err
 }
 
 func (c *faultyConn) BeginTx(ctx context.Context, opts driver.TxOptions) (tx driver.Tx, err error) {
-	err = c.on(ctx, "BEGIN", func() (err error) { tx, err = c.real.BeginTx(ctx, opts); return err })
+	err = c.on(ctx, "BEGIN", func() (err error) { tx, err = c.realConn.BeginTx(ctx, opts); return err })
 	return &faultyTx{c, tx}, err
 }
 
 func (c *faultyConn) Ping(ctx context.Context) error {
-	return c.on(ctx, "ping", func() error { return c.real.Ping(ctx) })
+	return c.on(ctx, "ping", func() error { return c.realConn.Ping(ctx) })
 }
 
 func (c *faultyConn) PrepareContext(ctx context.Context, query string) (stmt driver.Stmt, err error) {
-	err = c.on(ctx, query, func() (err error) { stmt, err = c.real.PrepareContext(ctx, query); return err })
+	err = c.on(ctx, query, func() (err error) { stmt, err = c.realConn.PrepareContext(ctx, query); return err })
 	return stmt, err
 }
 
-func (c *faultyConn) Prepare(query string) (driver.Stmt, error) {
-	return c.PrepareContext(context.Background(), query)
-}
-func (c *faultyConn) Begin() (driver.Tx, error) {
-	return c.BeginTx(context.Background(), driver.TxOptions{})
-}
-func (c *faultyConn) IsValid() bool { return !c.broken && c.real.IsValid() }
+func (c *faultyConn) IsValid() bool { return !c.broken && c.realConn.IsValid() }
 
 func (c *faultyConn) ResetSession(ctx context.Context) error {
 	if c.broken {
 		return driver.ErrBadConn
 	}
-	return c.real.ResetSession(ctx)
+	return c.realConn.ResetSession(ctx)
 }
 
 func (c *faultyConn) Close() error {
 	if c.broken {
 		return nil
 	}
-	return c.real.Close()
+	return c.realConn.Close()
 }
 
 type faultyTx struct {

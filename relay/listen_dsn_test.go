@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"runtime"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -20,48 +19,26 @@ const (
 	wakeUpsAgain = "wake-ups by LISTEN work again"
 )
 
-// A password that is rotated ends LISTEN until the relay knows the next one. A connection string
-// that does not change works again once the server takes its password again.
+// A password that is rotated ends LISTEN until the relay knows the next one.
 func TestListenGoesOnWithARotatedPassword(t *testing.T) {
 	t.Parallel()
 	db := adopt(t, pgtest.Local(t, nil).URL()) // it asks for passwords
 	db.Do(t, `CREATE ROLE listener LOGIN PASSWORD 'C4n4ry-1'`)
-	dsn := func(password string) (string, error) { return as(t, db.URL, "listener", password), nil }
 	var password atomic.Value
 	password.Store("C4n4ry-1")
-	same, _ := dsn("C4n4ry-1")
-	asks := run(t, open(t, db.URL), all(), relay.Config{PollInterval: time.Minute,
-		ListenDSNFunc: func(context.Context) (string, error) { return dsn(password.Load().(string)) }})
+	r := run(t, open(t, db.URL), all(), relay.Config{PollInterval: time.Minute,
+		ListenDSNFunc: func(context.Context) (string, error) { return as(t, db.URL, "listener", password.Load().(string)), nil }})
 	listening(t, db)
-	static := run(t, open(t, db.URL), all(), relay.Config{PollInterval: time.Minute, ListenDSN: same})
-	listeners := func(n int) {
-		t.Helper()
-		db.becomes(t, 20*time.Second, n, "relays listen",
-			`SELECT count(*) FROM pg_stat_activity WHERE usename = 'listener' AND query LIKE 'LISTEN%'`)
-	}
-	listeners(2)
 	db.Do(t, `ALTER ROLE listener PASSWORD 'C4n4ry-2'`)
 	db.Do(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'listener'`)
-	for _, r := range []*running{asks, static} {
-		eventually(t, 20*time.Second, "the relay warns", func() bool { return r.Log.Count(noWakeUps) == 1 })
-		if err := r.Health(); err != nil { // it polls
-			t.Errorf("Health: %v", err)
-		}
+	eventually(t, 20*time.Second, "the relay warns", func() bool { return r.Log.Count(noWakeUps) == 1 })
+	if err := r.Health(); err != nil { // it polls
+		t.Errorf("Health: %v", err)
 	}
-	asks.Log.Want(t, 1, "password authentication failed")
+	r.Log.Want(t, 1, "password authentication failed")
 	password.Store("C4n4ry-2")
-	eventually(t, 20*time.Second, "LISTEN works with the new password", func() bool {
-		return asks.Log.Count(wakeUpsAgain) == 1
-	})
-	listeners(1)
-	db.Do(t, `ALTER ROLE listener PASSWORD 'C4n4ry-1'`)
-	eventually(t, 20*time.Second, "LISTEN works with the old password", func() bool {
-		return static.Log.Count(wakeUpsAgain) == 1
-	})
-	listeners(2)
-	if strings.Contains(asks.Log.String()+static.Log.String(), "C4n4ry") {
-		t.Error("a password was logged")
-	}
+	eventually(t, 20*time.Second, "LISTEN works with the new password", func() bool { return r.Log.Count(wakeUpsAgain) == 1 })
+	r.Log.Want(t, 0, "C4n4ry")
 }
 
 // If the function fails in any way, the relay warns without any text that may be a connection string,

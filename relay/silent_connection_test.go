@@ -1,6 +1,7 @@
 package relay_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -18,22 +19,23 @@ import (
 func TestASilentConnectionCostsAWorkerLessThan45Seconds(t *testing.T) {
 	needs.Timing(t)
 	t.Parallel()
+	end := proxy.Commit("INSERT INTO effect")
 	for name, c := range map[string]struct {
-		at       func(statement, before string) bool
-		register func(reg *handlers.Registry)
+		kind string
+		at   func(statement, before string) bool
 	}{
-		"begin":           {proxy.Statement("BEGIN"), silentTx},
-		"claim":           {proxy.Statement("outbox: claim"), silentTx},
-		"journal":         {proxy.Statement("outbox: journal runs"), silentTx},
-		"handler":         {proxy.Statement("INSERT INTO effect"), silentTx},
-		"end":             {proxy.Statement("SET CONSTRAINTS ALL IMMEDIATE"), silentTx},
-		"commit":          {proxy.Commit("INSERT INTO effect"), silentTx},
-		"lease":           {proxy.Statement("outbox: lease"), silentLeased},
-		"lease committed": {proxy.Commit("outbox: lease"), silentLeased},
-		"heartbeat":       {proxy.Statement("outbox: heartbeat"), silentLeased},
-		"complete":        {proxy.Commit("INSERT INTO effect"), silentLeased},
-		"batch committed": {proxy.Commit("INSERT INTO effect"), silentBatch},
-		"poll":            {proxy.Statement("outbox: poll"), silentTx},
+		"begin":           {"tx", proxy.Statement("BEGIN")},
+		"claim":           {"tx", proxy.Statement("outbox: claim")},
+		"journal":         {"tx", proxy.Statement("outbox: journal runs")},
+		"handler":         {"tx", proxy.Statement("INSERT INTO effect")},
+		"end":             {"tx", proxy.Statement("SET CONSTRAINTS ALL IMMEDIATE")},
+		"commit":          {"tx", end},
+		"poll":            {"tx", proxy.Statement("outbox: poll")},
+		"batch committed": {"batch", end},
+		"lease":           {"complete", proxy.Statement("outbox: lease")},
+		"lease committed": {"complete", proxy.Commit("outbox: lease")},
+		"heartbeat":       {"complete", proxy.Statement("outbox: heartbeat")},
+		"complete":        {"complete", end},
 	} {
 		for _, how := range []proxy.How{proxy.SilenceRequest, proxy.SilenceReply} {
 			t.Run(name+map[proxy.How]string{proxy.SilenceRequest: ", request", proxy.SilenceReply: ", reply"}[how],
@@ -47,7 +49,14 @@ func TestASilentConnectionCostsAWorkerLessThan45Seconds(t *testing.T) {
 					}
 					t.Cleanup(func() { pool.Close() })
 					reg := handlers.New()
-					c.register(reg)
+					relaytest.Register(reg, c.kind, "SILENT", 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+						for _, task := range tasks {
+							if err := effect(ctx, tx, task.ID, task.Attempt); err != nil {
+								return err
+							}
+						}
+						return nil
+					}, handlers.Timeout(10*time.Second))
 					run(t, &database{&relaytest.Database{DB: pool, URL: db.URL}}, reg,
 						relay.Config{Workers: 1, PollInterval: 100 * time.Millisecond})
 					db.Enqueue(t, "SILENT", 1)
@@ -68,18 +77,4 @@ func TestASilentConnectionCostsAWorkerLessThan45Seconds(t *testing.T) {
 				})
 		}
 	}
-}
-
-var typeSilent = outbox.NewTaskType[payload]("SILENT")
-
-func silentTx(reg *handlers.Registry) {
-	registerTx(reg, typeSilent, txEffect, handlers.Timeout(10*time.Second))
-}
-
-func silentBatch(reg *handlers.Registry) {
-	handlers.Batch(reg, typeSilent, 10, batchEffect, handlers.Timeout(10*time.Second))
-}
-
-func silentLeased(reg *handlers.Registry) {
-	handlers.Leased(reg, typeSilent, leasedEffect)
 }

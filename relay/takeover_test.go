@@ -59,7 +59,6 @@ func TestGuaranteesInTime(t *testing.T) {
 	}
 	if relaytest.Long {
 		tests["without notifications a poll finds the task"] = testPollFindsTheTask
-		tests["a lease whose commit succeeds unseen is given back"] = testLeaseCommittedUnseen
 		tests["timeouts of the role do not stop a relay"] = testTimeoutsOfTheRole
 	}
 	relaytest.Together(t, tests)

@@ -45,6 +45,9 @@ const takenOverSQL = `/* outbox: note that relays are dead */
 UPDATE outbox.relay SET taken_over_at = clock_timestamp(), alive_until = LEAST(alive_until, clock_timestamp())
  WHERE relay_id = ANY ($1::uuid[])`
 
+// freed is a task whose lease was lost, by the death of its relay or by its end: it is ready at once.
+const freed = `state = 'ready', lease_token = NULL, leased_until = NULL`
+
 // A claim of a suspect that has not counted its attempt yet is no run.
 const lostTimeline = `CASE
          WHEN t.timeline -> -1 @> jsonb_build_object('event', 'lost', 'attempt', t.attempt) THEN t.timeline
@@ -56,7 +59,7 @@ const TakeOverSQL = `/* outbox: take leases over from dead relays */
 WITH c AS MATERIALIZED (
   SELECT task_id FROM outbox.task WHERE state = 'leased' AND relay_id = ANY ($1::uuid[])
    LIMIT 1000 FOR UPDATE SKIP LOCKED)
-UPDATE outbox.task t SET state = 'ready', lease_token = NULL, leased_until = NULL, timeline = ` + lostTimeline + `
+UPDATE outbox.task t SET ` + freed + `, timeline = ` + lostTimeline + `
  WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM c))`
 
 // The relay's id goes: the relay may live, so the task is no suspect.
@@ -64,7 +67,7 @@ const expireSQL = `/* outbox: end leases that ran out */
 WITH c AS MATERIALIZED (
   SELECT task_id FROM outbox.task WHERE state = 'leased' AND leased_until < clock_timestamp()
    LIMIT 1000 FOR UPDATE SKIP LOCKED)
-UPDATE outbox.task t SET state = 'ready', relay_id = NULL, lease_token = NULL, leased_until = NULL,
+UPDATE outbox.task t SET ` + freed + `, relay_id = NULL,
        timeline = outbox.add_events(timeline, jsonb_build_array(
          jsonb_build_object('event', 'expired', 'attempt', attempt, 'relay', relay_id)))
  WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM c))`
@@ -76,7 +79,7 @@ SELECT task_id::text FROM outbox.task t WHERE state = 'leased'
 // The lock may have come after a relay that is new had taken the lease: seen from here it has a
 // row.
 const TakeStrandedSQL = `/* outbox: take over leases of relays that have no row */
-UPDATE outbox.task t SET state = 'ready', lease_token = NULL, leased_until = NULL, timeline = ` + lostTimeline + `
+UPDATE outbox.task t SET ` + freed + `, timeline = ` + lostTimeline + `
  WHERE task_id = ANY ($1::bigint[]) AND NOT EXISTS (SELECT 1 FROM outbox.relay l WHERE l.relay_id = t.relay_id)`
 
 // run makes the leased tasks of dead relays ready again, once this relay's own beats are
@@ -149,12 +152,12 @@ func (t *takeover) run(ctx context.Context, on *pg.Dedicated) (next time.Duratio
 	for _, r := range dead {
 		held += r.leases
 		if r.isNew {
-			t.Log.Warn("outbox: a relay is dead; its leased tasks are ready again", "relay", r.id, "host", r.host, "pid", r.pid,
+			t.Log.Warn("outbox: a relay is dead; its leased tasks are taken over", "relay", r.id, "host", r.host, "pid", r.pid,
 				"tasks", r.leases, "isolated", r.isolated)
 		}
 	}
 	if others > 0 {
-		t.Log.Warn("outbox: tasks whose leases ran out are ready again", "tasks", others)
+		t.Log.Warn("outbox: leases that ran out are ended", "tasks", others)
 	}
 	if held+others > 0 {
 		t.Ready()

@@ -70,7 +70,7 @@ func job(name string) upkeep.SharedJob {
 
 const (
 	busyRelay, idleRelay = "dddddddd-0000-4000-8000-000000000000", "eeeeeeee-0000-4000-8000-000000000000"
-	taken                = "a relay is dead; its leased tasks are ready again"
+	taken                = "a relay is dead; its leased tasks are taken over"
 )
 
 func is(t *testing.T, db *relaytest.Database, want, query string) {

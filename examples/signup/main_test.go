@@ -2,18 +2,25 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"database/sql"
+	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/examples/internal/devdb"
+	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/child"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
@@ -104,4 +111,167 @@ func awaitText(t *testing.T, url, want string) {
 		_, body = send(t, url, "")
 		return strings.Contains(body, want)
 	})
+}
+
+func TestASignUpGrantsACreditAndSendsAMail(t *testing.T) {
+	a := start(t)
+	if status, page := send(t, a.url+"/signup", "email=a@example.com"); status != 200 ||
+		!strings.Contains(page, "<li>a@example.com") {
+		t.Errorf("the sign-up: %d\n%s", status, page)
+	}
+	awaitText(t, a.url, "<strong>Welcome!</strong> to a@example.com<p>A credit of 5.00 is yours.")
+	awaitText(t, a.url, "<li>a@example.com <small>credit 5.00</small>")
+
+	for _, tt := range []struct {
+		form, site string
+		status     int
+		shows      string
+	}{
+		{"email=a@example.com", "same-origin", 409, `role="alert">this e-mail address is signed up already`},
+		{"email=nobody", "same-origin", 422, `role="alert">this is not an e-mail address`},
+		{"other=field", "same-origin", 422, "not an e-mail address"},
+		{"email=A <a@example.com>", "same-origin", 422, "not an e-mail address"},
+		{"email=b@example.com%0d%0aBcc: c@example.com", "same-origin", 422, "not an e-mail address"},
+		{"email=b%00@example.com", "same-origin", 422, "not an e-mail address"},
+		{"email=b@example.com", "cross-site", 403, ""},
+	} {
+		status, body := send(t, a.url+"/signup", tt.form, "Sec-Fetch-Site", tt.site)
+		if status != tt.status || !strings.Contains(body, tt.shows) {
+			t.Errorf("%s from %s: %d, want %d and %q\n%s", tt.form, tt.site, status, tt.status, tt.shows, body)
+		}
+	}
+	relaytest.Eventually(t, time.Minute, "no task is left", func() bool {
+		return number(t, a.db, `SELECT count(*) FROM outbox.task`) == 0
+	})
+	if users, credits := number(t, a.db, `SELECT count(*) FROM usr`), number(t, a.db,
+		`SELECT count(*) FROM ledger`); users != 1 || credits != 1 {
+		t.Errorf("%d users and %d credits, want one of each", users, credits)
+	}
+	// the dashboard shows that it worked
+	for _, taskType := range []string{grantWelcomeCredit.Name(), sendEmailWelcome.Name()} {
+		_, page := send(t, a.url+"/outbox/type?name="+taskType, "")
+		m := regexp.MustCompile(`href="\./(task\?id=\d+)"`).FindStringSubmatch(page)
+		if m == nil {
+			t.Fatalf("the page of %s shows no finished task:\n%s", taskType, page)
+		}
+		awaitText(t, a.url+"/outbox/"+m[1], "attempt 1 finished")
+	}
+}
+
+// The failure comes at the commit, when all is inserted.
+func TestASignUpThatFailsLeavesNothing(t *testing.T) {
+	db := openDatabase(t, pgtest.Database(t))
+	if _, err := db.Exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$;
+		CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON usr INITIALLY DEFERRED FOR EACH ROW
+		EXECUTE FUNCTION refuse()`); err != nil {
+		t.Fatal(err)
+	}
+	if err := signUp(t.Context(), db, "a@example.com"); err == nil || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("signUp: %v", err)
+	}
+	if n := number(t, db, `SELECT (SELECT count(*) FROM usr) + (SELECT count(*) FROM outbox.task)`); n != 0 {
+		t.Errorf("it left %d rows", n)
+	}
+}
+
+// A mail that is refused is found in the dashboard, with the cause, mended, redriven, and gone.
+func TestARefusedMailIsSeenRedrivenAndGone(t *testing.T) {
+	a := start(t)
+	send(t, a.url+"/signup", "email=broken@full.example")
+	send(t, a.url+"/signup", "email=good@example.com")
+	awaitText(t, a.url, "to good@example.com")
+	awaitText(t, a.url+"/outbox/dead", "the mail service refuses the recipient: 422")
+	send(t, a.url+"/mailboxes", "full=false")
+	awaitText(t, a.url, "The mailboxes at full.example are empty")
+	id := number(t, a.db, `SELECT task_id FROM outbox.dead_task`)
+	send(t, a.url+"/outbox/redrive", fmt.Sprintf("one=%d", id))
+	awaitText(t, a.url, "to broken@full.example")
+	awaitText(t, a.url+"/outbox/dead", "There are no dead letters.")
+}
+
+// The demo, shortened; CI runs all of it on each push. Relays die by SIGKILL while they run tasks;
+// no task is lost, no credit is granted twice.
+func TestDemoKilledRelaysLoseNothing(t *testing.T) {
+	needs.Long(t)
+	d := demo{signUps: 100, kills: 3, relays: 2, lasting: 4 * time.Second}
+	var out bytes.Buffer
+	if err := d.run(t.Context(), pgtest.Database(t), &out); err != nil {
+		t.Errorf("%v\n%s", err, &out)
+	}
+}
+
+func TestTheDashboardIsForThisMachineOnly(t *testing.T) {
+	dashboard, err := newDashboard(openDatabase(t, pgtest.Database(t)))
+	relaytest.Must(err)
+	app := (&site{}).routes(dashboard)
+	for _, tt := range []struct {
+		client, host string
+		status       int
+	}{
+		{"127.0.0.1:50000", "localhost:8080", http.StatusOK},
+		{"[::1]:50000", "[::1]:8080", http.StatusOK},
+		{"[::ffff:127.0.0.1]:50000", "localhost", http.StatusOK},
+		{"192.0.2.1:50000", "localhost:8080", http.StatusForbidden},
+		{"127.0.0.1:50000", "elsewhere.example", http.StatusForbidden}, // a name that its owner has lead to 127.0.0.1
+		{"127.0.0.1:50000", "localhost.elsewhere.example:8080", http.StatusForbidden},
+		{"127.0.0.1:50000", "", http.StatusForbidden},
+		{"@", "localhost:8080", http.StatusForbidden}, // a Unix socket, as proxies use
+	} {
+		req := httptest.NewRequest(http.MethodGet, "/outbox/", nil)
+		req.RemoteAddr, req.Host = tt.client, tt.host
+		w := httptest.NewRecorder()
+		app.ServeHTTP(w, req)
+		if w.Code != tt.status {
+			t.Errorf("from %s to %q: %d, want %d", tt.client, tt.host, w.Code, tt.status)
+		}
+	}
+}
+
+func TestTheWelcomeMailIsRetriedUnlessItCanNeverArrive(t *testing.T) {
+	db := openDatabase(t, pgtest.Database(t))
+	relaytest.Must(signUp(t.Context(), db, "a@example.com"))
+	welcomeBy := func(service string, usrID int64) error {
+		return sendWelcome(t.Context(), db, service, &outbox.Task[welcome]{ID: 7, Payload: welcome{usrID}})
+	}
+	for status, action := range map[int]string{422: "dead", 503: "retry"} {
+		service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			http.Error(w, "no thanks, "+r.PostFormValue("to"), status)
+		}))
+		err := welcomeBy(service.URL, 1)
+		if handlers.ActionOf(err) != action || !strings.Contains(err.Error(), fmt.Sprint(status)) ||
+			strings.Contains(err.Error(), "@") {
+			t.Errorf("answer %d: %v, want %s and no address", status, err, action)
+		}
+		service.Close()
+		if err := welcomeBy(service.URL, 1); handlers.ActionOf(err) != "retry" {
+			t.Errorf("no service: %v, want a retry", err)
+		}
+	}
+	inbox, err := startSink()
+	relaytest.Must(err)
+	defer inbox.close()
+	if err := welcomeBy(inbox.url, 12345); handlers.ActionOf(err) != "discard" {
+		t.Errorf("a user who is gone: %v, want Discard", err)
+	}
+	for range 2 { // as after the death of a relay
+		relaytest.Must(welcomeBy(inbox.url, 1))
+	}
+	if mails := inbox.all(); len(mails) != 1 || mails[0].copies != 2 || !strings.HasSuffix(mails[0].key, "-000000000007") {
+		t.Errorf("the inbox has %+v, want a mail that came twice", mails)
+	}
+}
+
+// The database that the environment names may be in use by the example itself: its relay would take
+// tasks of the demo, which counts them.
+func TestTheDemoHasADatabaseOfItsOwn(t *testing.T) {
+	given := pgtest.Database(t)
+	t.Setenv(devdb.Variable, given)
+	t.Setenv("OUTBOX_TEST_DATABASE_URL", pgtest.Server(t).URL()) // for devdb to find
+	t.Setenv("OUTBOX_TEST_POSTGRES", "url")
+	relaytest.Must(devdb.WithOwn(t.Context(), func(url string) error {
+		if url == given {
+			t.Error("the demo works in the database that the environment names")
+		}
+		return nil
+	}))
 }

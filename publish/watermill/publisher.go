@@ -12,13 +12,9 @@ import (
 	"github.com/txoutbox/outbox/internal/publisher"
 )
 
-const (
-	// mostCalls is how many calls of Watermill's Publish run at once. It bounds those that hang, as
-	// they have no context.
-	mostCalls = 64
-	// mostHanging is how many of them may hang for one topic.
-	mostHanging = 4
-)
+// mostHanging is the number of calls of Watermill's Publish, which have no context, that may hang for
+// one topic.
+const mostHanging = 4
 
 var errClosed = errors.New("outboxwatermill: the Publisher is closed")
 
@@ -27,7 +23,6 @@ type Publisher struct {
 	to     message.Publisher
 	config Config
 	calls  publisher.Calls
-	slots  chan struct{} // of running calls of Watermill's Publish
 
 	mu      sync.Mutex
 	running map[*group]context.Context // the calls of Watermill's Publish, with the context of each
@@ -42,7 +37,7 @@ func New(p message.Publisher, c Config) *Publisher {
 		panic("outboxwatermill: New: the message.Publisher is nil")
 	}
 	c.setDefaults()
-	return &Publisher{to: p, config: c, slots: make(chan struct{}, mostCalls), running: map[*group]context.Context{}}
+	return &Publisher{to: p, config: c, running: map[*group]context.Context{}}
 }
 
 // result is the result of the events of one topic.
@@ -57,8 +52,7 @@ type result struct {
 //
 // When ctx ends it returns. Topics without a result are forward.Unavailable, and the error wraps
 // that of ctx. A call of Watermill's Publish that runs goes on, unless it heeds the context of its
-// messages; its events may thus be published after their retry. 64 calls run at once, and 4 that go
-// on for one topic.
+// messages; its events may thus be published after their retry. At most 4 calls go on for one topic.
 func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []error {
 	if !p.calls.Begin() {
 		return publisher.All(events, forward.Unavailable(errClosed, 0))
@@ -80,7 +74,7 @@ func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []erro
 	}
 	for _, g := range groups {
 		if !g.settled {
-			g.settle(errs, ended(ctx, "no answer"))
+			g.settle(errs, forward.Unavailable(fmt.Errorf("outboxwatermill: no answer: %w", ctx.Err()), 0))
 		}
 	}
 	return publisher.Result(errs)
@@ -101,14 +95,8 @@ func next(ctx context.Context, results <-chan result) (r result, ok bool) {
 	}
 }
 
-// call publishes a topic's events when there is room for one more call.
+// call publishes a topic's events, unless too many calls for the topic hang.
 func (p *Publisher) call(ctx context.Context, g *group) error {
-	select {
-	case p.slots <- struct{}{}:
-	case <-ctx.Done():
-		return ended(ctx, "too many calls of Publish hang")
-	}
-	defer func() { <-p.slots }()
 	if err := p.enter(ctx, g); err != nil {
 		return err
 	}
@@ -157,11 +145,6 @@ func (p *Publisher) publish(g *group) error {
 		return fmt.Errorf("outboxwatermill: publish to topic %q: %w", g.topic, err)
 	}
 	return nil
-}
-
-// ended is the error of events without a result when ctx has ended.
-func ended(ctx context.Context, why string) error {
-	return forward.Unavailable(fmt.Errorf("outboxwatermill: %s: %w", why, ctx.Err()), 0)
 }
 
 // Ready returns nil if the Publisher is open and Config.Ready, if there is one, returns nil.

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bufio"
-	"context"
 	"io"
 	"net"
 	"net/http"
@@ -12,43 +10,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/txoutbox/outbox/examples/internal/webtest"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/relaytest"
-	"github.com/txoutbox/outbox/pgdb"
 )
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
 func TestOrdersAreServedAndTheShutdownLosesNone(t *testing.T) {
-	database := pgtest.Database(t)
-	db, err := pgdb.Open(database)
-	relaytest.Must(err)
-	defer db.Close()
-	exec := func(query string) {
-		t.Helper()
-		if _, err := db.Exec(query); err != nil {
-			t.Fatal(err)
-		}
-	}
 	*addr = "127.0.0.1:0"
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	read, write := io.Pipe()
-	done := make(chan error, 1)
-	go func() {
-		err := run(ctx, database, write)
-		write.Close()
-		done <- err
-	}()
-	lines := bufio.NewScanner(read)
-	line := func() string {
-		t.Helper()
-		if !lines.Scan() {
-			t.Fatalf("it ended: %v", <-done)
-		}
-		return lines.Text()
-	}
-	address, found := strings.CutPrefix(line(), "serving ")
+	p := webtest.Start(t, run)
+	address, found := strings.CutPrefix(p.Line(), "serving ")
 	if !found {
 		t.Fatalf("it printed %q", address)
 	}
@@ -66,37 +38,30 @@ func TestOrdersAreServedAndTheShutdownLosesNone(t *testing.T) {
 		}
 	}
 	order("ada@example.com", http.StatusCreated, "order 1\n")
-	if got := line(); got != "mail to ada@example.com: your order 1" {
+	if got := p.Line(); got != "mail to ada@example.com: your order 1" {
 		t.Errorf("it printed %q", got)
 	}
 	order("", http.StatusInternalServerError, "could not be placed")
 
 	// The connection ends within the commit: the app does not learn its outcome.
-	exec(`CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM
+	p.DB.Do(t, `CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM
 		pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$;
 		CREATE CONSTRAINT TRIGGER die AFTER INSERT ON shop_order DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
 		EXECUTE FUNCTION die()`)
 	order("ada@example.com", http.StatusServiceUnavailable, "look whether it is there before you try again")
-	exec(`DROP TRIGGER die ON shop_order`)
+	p.DB.Do(t, `DROP TRIGGER die ON shop_order`)
 
 	// A request that runs when the server stops is answered, and its task is there.
-	tx, err := db.BeginTx(t.Context(), nil)
-	relaytest.Must(err)
-	defer func() { _ = tx.Rollback() }()
-	if _, err := tx.Exec(`LOCK TABLE shop_order`); err != nil {
-		t.Fatal(err)
-	}
-	answered := make(chan struct{})
+	unlock := p.DB.Hold(t, `LOCK TABLE shop_order`)
+	answered, stopped := make(chan struct{}), make(chan []string, 1)
 	go func() {
 		defer close(answered)
 		order("eve@example.com", http.StatusCreated, "order")
 	}()
-	relaytest.Eventually(t, time.Minute, "the request waits", func() (waits bool) {
-		relaytest.Must(db.QueryRow(`SELECT EXISTS (SELECT FROM pg_locks
-			WHERE NOT granted AND relation = 'shop_order'::regclass)`).Scan(&waits))
-		return waits
+	relaytest.Eventually(t, time.Minute, "the request waits", func() bool {
+		return p.DB.Int(t, `SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'shop_order'::regclass`) > 0
 	})
-	stop()
+	go func() { stopped <- p.Stop() }()
 	u, err := url.Parse(address)
 	relaytest.Must(err)
 	relaytest.Eventually(t, time.Minute, "nobody listens", func() bool {
@@ -106,19 +71,11 @@ func TestOrdersAreServedAndTheShutdownLosesNone(t *testing.T) {
 		}
 		return err != nil
 	})
-	relaytest.Must(tx.Commit()) // the lock is free
+	unlock()
 	<-answered
-	var sent []string
-	for lines.Scan() {
-		sent = append(sent, lines.Text())
-	}
-	if err := <-done; err != nil {
-		t.Errorf("run: %v", err)
-	}
-	var orders, tasks int
-	const left = `SELECT (SELECT count(*) FROM shop_order), (SELECT count(*) FROM outbox.task)`
-	relaytest.Must(db.QueryRow(left).Scan(&orders, &tasks))
-	if orders != 2 || tasks+len(sent) != 1 { // the next relay sends it, unless this one did
-		t.Errorf("%d orders, %d tasks, mails %q; want an order more, and its mail sent or to be sent", orders, tasks, sent)
+	sent := <-stopped
+	p.DB.Want(t, "2", `SELECT count(*) FROM shop_order`)
+	if tasks := p.DB.Int(t, `SELECT count(*) FROM outbox.task`); tasks+len(sent) != 1 {
+		t.Errorf("%d tasks, mails %q; want the order's mail sent, or to be sent by the next relay", tasks, sent)
 	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"database/sql"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/examples/internal/devdb"
+	"github.com/txoutbox/outbox/examples/internal/webtest"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/child"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
@@ -29,35 +29,19 @@ func TestMain(m *testing.M) {
 	os.Exit(pgtest.Main(m))
 }
 
-// app is the whole app, as main starts it.
-type app struct {
-	url string
-	db  *sql.DB
-}
-
-func start(t *testing.T) *app {
+// start starts the app as main does, and returns the URL of its page.
+func start(t *testing.T) (url string, db *relaytest.Database) {
 	t.Helper()
-	dsn := pgtest.Database(t)
-	ctx, cancel := context.WithCancel(context.Background())
-	read, write := io.Pipe()
-	done := make(chan error, 1)
-	go func() {
-		err := serve(ctx, dsn, "127.0.0.1:0", write)
-		write.CloseWithError(err)
-		done <- err
-	}()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("serve: %v", err)
-		}
+	t.Setenv(devdb.Variable, "") // for the third line
+	p := webtest.Start(t, func(ctx context.Context, url string, out io.Writer) error {
+		return serve(ctx, url, "127.0.0.1:0", out)
 	})
-	line, err := bufio.NewReader(read).ReadString('\n')
-	if err != nil {
-		t.Fatalf("it printed %q: %v", line, err)
+	url = strings.TrimPrefix(p.Line(), "open ")
+	for range 2 {
+		p.Line()
 	}
-	go func() { _, _ = io.Copy(io.Discard, read) }()
-	return &app{strings.TrimSpace(strings.TrimPrefix(line, "open ")), openDatabase(t, dsn)}
+	t.Cleanup(func() { p.Stop() })
+	return url, p.DB
 }
 
 func openDatabase(t *testing.T, dsn string) *sql.DB {
@@ -66,15 +50,6 @@ func openDatabase(t *testing.T, dsn string) *sql.DB {
 	relaytest.Must(err)
 	t.Cleanup(func() { db.Close() })
 	return db
-}
-
-// number returns what a query counts.
-func number(t *testing.T, db *sql.DB, query string) (n int) {
-	t.Helper()
-	if err := db.QueryRowContext(t.Context(), query).Scan(&n); err != nil {
-		t.Fatalf("%s: %v", query, err)
-	}
-	return n
 }
 
 // send sends a form if there is one, follows redirects, and returns the status and the body.
@@ -114,13 +89,13 @@ func awaitText(t *testing.T, url, want string) {
 }
 
 func TestASignUpGrantsACreditAndSendsAMail(t *testing.T) {
-	a := start(t)
-	if status, page := send(t, a.url+"/signup", "email=a@example.com"); status != 200 ||
+	url, db := start(t)
+	if status, page := send(t, url+"/signup", "email=a@example.com"); status != 200 ||
 		!strings.Contains(page, "<li>a@example.com") {
 		t.Errorf("the sign-up: %d\n%s", status, page)
 	}
-	awaitText(t, a.url, "<strong>Welcome!</strong> to a@example.com<p>A credit of 5.00 is yours.")
-	awaitText(t, a.url, "<li>a@example.com <small>credit 5.00</small>")
+	awaitText(t, url, "<strong>Welcome!</strong> to a@example.com<p>A credit of 5.00 is yours.")
+	awaitText(t, url, "<li>a@example.com <small>credit 5.00</small>")
 
 	for _, tt := range []struct {
 		form, site string
@@ -135,26 +110,21 @@ func TestASignUpGrantsACreditAndSendsAMail(t *testing.T) {
 		{"email=b%00@example.com", "same-origin", 422, "not an e-mail address"},
 		{"email=b@example.com", "cross-site", 403, ""},
 	} {
-		status, body := send(t, a.url+"/signup", tt.form, "Sec-Fetch-Site", tt.site)
+		status, body := send(t, url+"/signup", tt.form, "Sec-Fetch-Site", tt.site)
 		if status != tt.status || !strings.Contains(body, tt.shows) {
 			t.Errorf("%s from %s: %d, want %d and %q\n%s", tt.form, tt.site, status, tt.status, tt.shows, body)
 		}
 	}
-	relaytest.Eventually(t, time.Minute, "no task is left", func() bool {
-		return number(t, a.db, `SELECT count(*) FROM outbox.task`) == 0
-	})
-	if users, credits := number(t, a.db, `SELECT count(*) FROM usr`), number(t, a.db,
-		`SELECT count(*) FROM ledger`); users != 1 || credits != 1 {
-		t.Errorf("%d users and %d credits, want one of each", users, credits)
-	}
+	db.Emptied(t, time.Minute)
+	db.Want(t, "1 1", `SELECT concat((SELECT count(*) FROM usr), ' ', (SELECT count(*) FROM ledger))`)
 	// the dashboard shows that it worked
 	for _, taskType := range []string{grantWelcomeCredit.Name(), sendEmailWelcome.Name()} {
-		_, page := send(t, a.url+"/outbox/type?name="+taskType, "")
+		_, page := send(t, url+"/outbox/type?name="+taskType, "")
 		m := regexp.MustCompile(`href="\./(task\?id=\d+)"`).FindStringSubmatch(page)
 		if m == nil {
 			t.Fatalf("the page of %s shows no finished task:\n%s", taskType, page)
 		}
-		awaitText(t, a.url+"/outbox/"+m[1], "attempt 1 finished")
+		awaitText(t, url+"/outbox/"+m[1], "attempt 1 finished")
 	}
 }
 
@@ -169,24 +139,26 @@ func TestASignUpThatFailsLeavesNothing(t *testing.T) {
 	if err := signUp(t.Context(), db, "a@example.com"); err == nil || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("signUp: %v", err)
 	}
-	if n := number(t, db, `SELECT (SELECT count(*) FROM usr) + (SELECT count(*) FROM outbox.task)`); n != 0 {
+	var n int
+	relaytest.Must(db.QueryRow(`SELECT (SELECT count(*) FROM usr) + (SELECT count(*) FROM outbox.task)`).Scan(&n))
+	if n != 0 {
 		t.Errorf("it left %d rows", n)
 	}
 }
 
 // A mail that is refused is found in the dashboard, with the cause, mended, redriven, and gone.
 func TestARefusedMailIsSeenRedrivenAndGone(t *testing.T) {
-	a := start(t)
-	send(t, a.url+"/signup", "email=broken@full.example")
-	send(t, a.url+"/signup", "email=good@example.com")
-	awaitText(t, a.url, "to good@example.com")
-	awaitText(t, a.url+"/outbox/dead", "the mail service refuses the recipient: 422")
-	send(t, a.url+"/mailboxes", "full=false")
-	awaitText(t, a.url, "The mailboxes at full.example are empty")
-	id := number(t, a.db, `SELECT task_id FROM outbox.dead_task`)
-	send(t, a.url+"/outbox/redrive", fmt.Sprintf("one=%d", id))
-	awaitText(t, a.url, "to broken@full.example")
-	awaitText(t, a.url+"/outbox/dead", "There are no dead letters.")
+	url, db := start(t)
+	send(t, url+"/signup", "email=broken@full.example")
+	send(t, url+"/signup", "email=good@example.com")
+	awaitText(t, url, "to good@example.com")
+	awaitText(t, url+"/outbox/dead", "the mail service refuses the recipient: 422")
+	send(t, url+"/mailboxes", "full=false")
+	awaitText(t, url, "The mailboxes at full.example are empty")
+	id := db.Int(t, `SELECT task_id FROM outbox.dead_task`)
+	send(t, url+"/outbox/redrive", fmt.Sprintf("one=%d", id))
+	awaitText(t, url, "to broken@full.example")
+	awaitText(t, url+"/outbox/dead", "There are no dead letters.")
 }
 
 // The demo, shortened; CI runs all of it on each push. Relays die by SIGKILL while they run tasks;

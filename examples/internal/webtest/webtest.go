@@ -1,10 +1,8 @@
-// Package webtest tests the examples that are web servers.
+// Package webtest runs examples in tests.
 package webtest
 
 import (
-	"bufio"
 	"context"
-	"database/sql"
 	"io"
 	"net"
 	"net/http"
@@ -31,15 +29,11 @@ func Serves(t *testing.T, addr *string, run func(ctx context.Context, url string
 	}
 	*addr = listener.Addr().String()
 	listener.Close()
-	ctx, stop := context.WithCancel(t.Context())
-	read, write := io.Pipe()
-	done := make(chan error, 1)
-	db := pgtest.Database(t)
-	go func() { done <- run(ctx, db, write) }()
+	program := Start(t, run)
 	pages = append(pages, Page{"/outbox/", "secret", 200}, Page{"/outbox/dead", "secret", 200},
 		Page{"/outbox/task?id=1", "secret", 404}, Page{"/elsewhere", "", 404})
 	for _, p := range pages {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+*addr+p.Path, nil)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+*addr+p.Path, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -65,25 +59,13 @@ func Serves(t *testing.T, addr *string, run func(ctx context.Context, url string
 		t.Fatal(err)
 	}
 	res.Body.Close()
-	line, err := bufio.NewReader(read).ReadString('\n')
-	if err != nil || res.StatusCode != http.StatusCreated || line != "mail to ada@example.com\n" {
-		t.Errorf("POST: %s, and it printed %q, %v", res.Status, line, err)
+	if line := program.Line(); res.StatusCode != http.StatusCreated || line != "mail to ada@example.com" {
+		t.Errorf("POST: %s, and it printed %q", res.Status, line)
 	}
-	pool, err := sql.Open("postgres", db)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
-	relaytest.Eventually(t, time.Minute, "no task is left", func() bool {
-		var n int
-		return pool.QueryRow(`SELECT count(*) FROM outbox.task`).Scan(&n) == nil && n == 0
-	})
-	stop()
-	if err := <-done; err != nil {
-		t.Errorf("run: %v", err)
-	}
+	program.DB.Emptied(t, time.Minute)
+	program.Stop()
 	*addr = "127.0.0.1:-1"
-	if err := run(t.Context(), db, write); err == nil {
+	if err := run(t.Context(), pgtest.Database(t), io.Discard); err == nil {
 		t.Error("it served at no address")
 	}
 }

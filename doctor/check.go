@@ -37,11 +37,12 @@ func (s settings) run(ctx context.Context, db *sql.DB, client *admin.Client, c c
 	}
 	defer func() { _ = tx.Rollback() }() // it has written nothing
 	v := &visit{schema: s.schema, settings: s, tx: tx, admin: client.In(tx)}
-	// Without statistics the planner underestimates a sequential scan of the tasks.
+	// The lock timeout tells a lock from a busy server. Without statistics the planner underestimates a
+	// sequential scan of the tasks.
 	if ms := s.timeout.Milliseconds(); !c.bare {
 		_, err = tx.ExecContext(bounded, fmt.Sprintf("SET LOCAL statement_timeout = %d; SET LOCAL lock_timeout = %d; "+
 			"SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL intervalstyle = postgres; "+
-			"SET LOCAL enable_seqscan = off; SET LOCAL jit = off", ms, max(ms/2, 1))) // to tell a lock from a busy server
+			"SET LOCAL enable_seqscan = off; SET LOCAL jit = off", ms, max(ms/2, 1)))
 	}
 	if err == nil {
 		err = c.look(bounded, v)

@@ -16,8 +16,9 @@ total AS (
   SELECT COALESCE(sum(tasks), 0)::bigint AS letters
     FROM (SELECT tasks, kind FROM outbox.counter UNION ALL SELECT tasks, kind FROM outbox.counter_log) AS c
    WHERE kind = 'dead')
-SELECT 'warning', task_type, format('dead letters of the type %s within the last hour: %s%s, the latest %s ago: %s', task_type,
-         letters, CASE WHEN more THEN ' or more' ELSE '' END, date_trunc('second', clock_timestamp() - latest),
+SELECT 'warning', task_type, format('dead letters of the type %s within the last hour: %s%s, the latest %s ago: %s',
+         task_type, letters, CASE WHEN more THEN ' or more' ELSE '' END,
+         date_trunc('second', clock_timestamp() - latest),
          COALESCE($1::jsonb ->> reason, reason)),
        'their last errors say why (admin.Client.DeadLetters, outbox dead list -type TYPE); ' ||
        'mend the cause, then admin.Client.Redrive or outbox dead redrive'

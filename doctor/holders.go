@@ -9,7 +9,8 @@ package doctor
 const holdersSQL = `/* outbox: who keeps dead rows */
 WITH dead AS (
   SELECT COALESCE(max(n_dead_tup), 0) AS rows FROM pg_stat_all_tables
-   WHERE schemaname = $1 AND relname IN ('task', 'running', 'counter_log', 'headless_key', 'unique_key', 'slot', 'bucket')),
+   WHERE schemaname = $1
+     AND relname IN ('task', 'running', 'counter_log', 'headless_key', 'unique_key', 'slot', 'bucket')),
 holder AS (
   SELECT 'session' AS kind, a.pid::text AS id,
          COALESCE(NULLIF(a.application_name, ''), NULLIF(a.backend_type, 'client backend'),
@@ -52,11 +53,14 @@ old AS (
 
 const heldTransactionSQL = holdersSQL + `
 SELECT severity, 'pid ' || id, format('the session of pid %s%s%s has been %s%s%s', id,
-         format(' (role %s, application "%s")', role, name), CASE WHEN elsewhere THEN ' in the database ' || database END,
-         CASE COALESCE(state, '') WHEN 'active' THEN 'active in a transaction' WHEN '' THEN 'in a transaction' ELSE state END,
+         format(' (role %s, application "%s")', role, name),
+         CASE WHEN elsewhere THEN ' in the database ' || database END,
+         CASE COALESCE(state, '') WHEN 'active' THEN 'active in a transaction'
+              WHEN '' THEN 'in a transaction' ELSE state END,
          lasting, effect),
-       format('find its purpose and end it there, or SELECT pg_terminate_backend(%s)', id) || CASE state WHEN 'active' THEN ''
-         ELSE format('; against the next one: ALTER DATABASE %I SET idle_in_transaction_session_timeout = ''5min''', database) END
+       format('find its purpose and end it there, or SELECT pg_terminate_backend(%s)', id) ||
+       CASE state WHEN 'active' THEN '' ELSE format('; against the next one: ' ||
+         'ALTER DATABASE %I SET idle_in_transaction_session_timeout = ''5min''', database) END
   FROM old WHERE kind = 'session'
  UNION ALL
 SELECT 'unknown', '', 'checked in part: this role sees neither the age nor the state of other roles'' sessions',
@@ -68,13 +72,14 @@ SELECT 'unknown', '', 'checked in part: this role sees neither the age nor the s
 const preparedTransactionSQL = holdersSQL + `
 SELECT severity, id, format('a transaction of the role %s in the database %s has been prepared%s%s',
                             role, database, lasting, effect),
-       format('COMMIT PREPARED %L or ROLLBACK PREPARED %1$L', id) || CASE WHEN elsewhere THEN ', in the database ' || database
-         ELSE '' END
+       format('COMMIT PREPARED %L or ROLLBACK PREPARED %1$L', id) ||
+       CASE WHEN elsewhere THEN ', in the database ' || database ELSE '' END
   FROM old WHERE kind = 'prepared'`
 
 const replicationSlotSQL = holdersSQL + `
 SELECT severity, id, format('the %s replication slot %s keeps the snapshot of a standby%s', state, id, effect),
-       CASE state WHEN 'active' THEN 'find the reason for its standby''s lag: mostly a long query there, with hot_standby_feedback'
+       CASE state WHEN 'active'
+         THEN 'find the reason for its standby''s lag: mostly a long query there, with hot_standby_feedback'
          ELSE format('start its standby again; or, if it will not return, SELECT pg_drop_replication_slot(%L)', id) END
   FROM old WHERE kind = 'slot'`
 

@@ -19,7 +19,8 @@ blocker AS (
 SELECT CASE WHEN of_table THEN 'critical' ELSE 'warning' END, CASE WHEN pid > 0 THEN 'pid ' || pid ELSE '' END,
        format('%s holds up %s %s on the outbox''s tables by a lock of %s, the longest for %s',
               CASE WHEN pid = 0 THEN 'a prepared transaction'
-                   ELSE format('pid %s (role %s, application "%s", %s)', pid, a.usename, a.application_name, a.state) END,
+                   ELSE format('pid %s (role %s, application "%s", %s)',
+                               pid, a.usename, a.application_name, a.state) END,
               sessions, CASE WHEN sessions = 1 THEN 'session' ELSE 'sessions' END,
               CASE WHEN of_table THEN 'a whole table' ELSE 'a row or a unique key' END, longest),
        CASE WHEN pid = 0 THEN 'see prepared-transaction'

@@ -68,7 +68,8 @@ lacking AS (
 owner AS (
   SELECT relowner AS role FROM pg_class
    WHERE oid = 'outbox.migration'::regclass AND relowner = to_regrole(format('%I', $1 || '_owner'))::oid)
-SELECT 'warning', name, format('the role %s lacks rights that this version gives it: %s', name, string_agg(given, ', ')),
+SELECT 'warning', name, format('the role %s lacks rights that this version gives it: %s',
+                               name, string_agg(given, ', ')),
        'schema.GrantRoles (outbox roles apply), which belongs after each schema.Migrate'
   FROM lacking, owner GROUP BY name
  UNION ALL

@@ -7,7 +7,8 @@ package doctor
 // connection of ListenDSN sends something every 15 s.
 const settingsSQL = `/* outbox: settings of sessions */
 WITH rule (name, least, what, more) AS (VALUES
-  ('statement_timeout', interval '5 s', 'it may end statements of the relays that claim, poll or clean up', 'at least 30s'),
+  ('statement_timeout', interval '5 s', 'it may end statements of the relays that claim, poll or clean up',
+   'at least 30s'),
   ('lock_timeout', interval '1 s', 'writes of relays, and enqueues with a unique key, may fail after a short wait',
    'at least 10s'),
   ('transaction_timeout', interval '5 s', 'it ends connections of relays that claim, poll or clean up; ' ||
@@ -44,7 +45,8 @@ given AS (
 judged AS (
   SELECT g.*, r.what, r.more, CASE g.name
          WHEN 'session_replication_role' THEN CASE WHEN value = 'replica' THEN 'critical' END
-         WHEN 'client_encoding' THEN CASE WHEN replace(lower(value), '-', '') NOT IN ('utf8', 'unicode') THEN 'warning' END
+         WHEN 'client_encoding' THEN
+           CASE WHEN replace(lower(value), '-', '') NOT IN ('utf8', 'unicode') THEN 'warning' END
          WHEN 'default_transaction_read_only' THEN CASE WHEN value IN ('on', 'true', 'yes', '1') THEN 'warning' END
          ELSE CASE WHEN NOT relays OR t.timeout <= interval '0' THEN NULL WHEN t.timeout < r.least THEN 'warning'
                    WHEN g.name = 'idle_session_timeout' THEN 'info' END END AS severity

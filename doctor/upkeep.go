@@ -5,7 +5,8 @@ package doctor
 const maintenanceSQL = `/* outbox: maintenance that is late */
 SELECT 'warning', m.job, format('the job %s has been due for %s, though relays are alive',
        m.job, date_trunc('second', clock_timestamp() - m.due_at)),
-       'look into the relays'' logs at the level Debug; mostly another transaction holds a lock on a table, see lock-wait'
+       'look into the relays'' logs at the level Debug; mostly another transaction holds a lock on a table, ' ||
+       'see lock-wait'
   FROM outbox.maintenance m
  WHERE m.job <> 'purge dead letters' AND (m.job <> 'fold' OR EXISTS (SELECT 1 FROM outbox.counter_log))
    AND m.due_at < clock_timestamp() - interval '10 minutes'
@@ -22,13 +23,16 @@ found (severity, name, what, remedy) AS (
     FROM unowned WHERE missing
   UNION ALL
   SELECT 'warning', name, 'no living relay has the schedule %s as it was registered last',
-         'look again in 10 s, until a relay that has it takes it back; else start one whose relay.Config.Schedules has it; %s'
+         'look again in 10 s, until a relay that has it takes it back; else start one ' ||
+         'whose relay.Config.Schedules has it; %s'
     FROM unowned WHERE NOT missing
   UNION ALL
-  SELECT 'info', name, 'the schedule %s has no next firing: it has ended, or its Next misbehaved, which a relay has logged',
+  SELECT 'info', name, 'the schedule %s has no next firing: it has ended, or its Next misbehaved, ' ||
+         'which a relay has logged',
          '%s' FROM idle WHERE next_at IS NULL
   UNION ALL
-  SELECT 'warning', name, 'the schedule %s should have fired ' || date_trunc('second', clock_timestamp() - next_at) || ' ago',
+  SELECT 'warning', name, 'the schedule %s should have fired ' ||
+         date_trunc('second', clock_timestamp() - next_at) || ' ago',
          'start a relay whose relay.Config.Schedules has it as it was registered last; %s'
     FROM idle WHERE next_at IS NOT NULL AND name NOT IN (SELECT name FROM unowned))
 SELECT severity, name, format(what, name),

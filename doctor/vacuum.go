@@ -12,7 +12,8 @@ option AS (
    WHERE n.nspname = $1 AND c.relkind = 'r')
 SELECT 'critical', name, name || ' is off: dead rows pile up and make claims slow',
        CASE WHEN source LIKE 'database%' OR source = 'user'
-            THEN format('ALTER DATABASE %I RESET %s, or ALTER ROLE … RESET %2$s: the %s sets it, not the server''s files',
+            THEN format('ALTER DATABASE %I RESET %s, or ALTER ROLE … RESET %2$s: the %s sets it, ' ||
+                        'not the server''s files',
                         current_database(), name, source)
             WHEN source = 'command line'
             THEN 'start the server without it: it is set on the command line, which overrides the server''s files'

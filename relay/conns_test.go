@@ -72,13 +72,15 @@ func TestAConnectionThatIsPutReachesACallThatWaitsForThePool(t *testing.T) {
 // boundedConn is a connection as those of pgdb.Open: a reset forgets the bound of its replies.
 type boundedConn struct {
 	realConn
-	bound time.Duration
+	bound  time.Duration
+	resets int
 }
 
 func (c *boundedConn) BoundReplies(d time.Duration) { c.bound = d }
 
 func (c *boundedConn) ResetSession(ctx context.Context) error {
 	c.bound = 0
+	c.resets++
 	return c.realConn.ResetSession(ctx)
 }
 
@@ -92,25 +94,24 @@ func (c boundedConnector) Connect(ctx context.Context) (driver.Conn, error) {
 	return &boundedConn{realConn: conn.(realConn)}, nil
 }
 
-// F24. COMMIT has no context: only this bound ends its wait for a server that is gone.
-func TestTheRepliesOfAConnectionAreBoundedWheneverARelayTakesIt(t *testing.T) {
+// F24. COMMIT has no context: only this bound ends its wait for a server that is gone. The driver resets
+// its session, as by database/sql, before each use of a connection that follows another.
+func TestARelayResetsAConnectionAndBoundsItsRepliesWheneverItTakesIt(t *testing.T) {
 	t.Parallel()
 	pool := newDatabase(t, "postgres").through(t, func(c driver.Connector) driver.Connector { return boundedConnector{c} })
 	conns := pg.NewPool(pool.DB)
 	defer conns.Close()
-	for range 3 {
+	for before := range 3 {
 		conn, err := conns.Get(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := conn.Raw(func(c any) error {
-			if c.(*boundedConn).bound == 0 {
-				t.Error("the connection waits for replies without a limit")
+		_ = conn.Raw(func(c any) error {
+			if c := c.(*boundedConn); c.bound == 0 || c.resets != before {
+				t.Errorf("the connection waits for replies for %v, after %d resets and %d uses", c.bound, c.resets, before)
 			}
 			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		})
 		conns.Put(conn)
 	}
 }

@@ -217,22 +217,3 @@ func TestATaskIsCanceledInItsGroup(t *testing.T) {
 	db.Emptied(t, 30*time.Second)
 	db.wantText(t, "1 3 4 5", `SELECT string_agg(task_id::text, ' ' ORDER BY task_id) FROM effect`)
 }
-
-// A group that ends early leaves tasks that had lost a run: that attempt counts still, and the group is
-// none.
-func TestTasksThatAGroupLeavesKeepTheirLostRuns(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	db.enqueueGroup(t, 4)
-	db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id) SELECT task_id, gen_random_uuid(), gen_random_uuid()
-		FROM outbox.task WHERE task_id <= 4`)
-	once(t, db, grouped(4, 50*time.Millisecond, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
-		if task.ID != 1 {
-			return nil
-		}
-		return execs(nil, `SELECT pg_sleep(0.1)`)(ctx, tx)
-	}), relay.Config{Workers: 1})
-	db.wantText(t, "2 2 2 2", `SELECT string_agg(attempt::text, ' ') FROM effect WHERE task_id <= 4`)
-	db.OnceEach(t, 5)
-	db.wantRows(t, 0, `outbox.running`)
-}

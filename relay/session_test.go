@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -155,29 +154,4 @@ func connector(t *testing.T, name, url string) driver.Connector {
 		t.Fatal(err)
 	}
 	return c
-}
-
-func TestADriverResetsItsSessionBeforeEachClaim(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t, "pgx")
-	config, err := pgx.ParseConfig(db.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var connects, resets atomic.Int64
-	pool := stdlib.OpenDB(*config,
-		stdlib.OptionAfterConnect(func(context.Context, *pgx.Conn) error { connects.Add(1); return nil }),
-		stdlib.OptionResetSession(func(context.Context, *pgx.Conn) error { resets.Add(1); return nil }))
-	t.Cleanup(func() { pool.Close() })
-	const tasks = 50
-	db.Enqueue(t, "TX", tasks)
-	relaytest.Once(t, pool, all(), relay.Config{Workers: 1})
-	// As by database/sql, not before the first use of a connection.
-	if relaytest.Grouped {
-		return // it claims less often
-	}
-	if got := resets.Load() + connects.Load(); got < tasks {
-		t.Errorf("%d resets and %d connections for %d claims", resets.Load(), connects.Load(), tasks)
-	}
-	db.OnceEach(t, tasks)
 }

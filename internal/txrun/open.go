@@ -98,19 +98,3 @@ func (o *openClaims) cancel(canceled map[int64]bool) {
 		}
 	}
 }
-
-// maxExcluded bounds how many running tasks a poll leaves out; more only cost a claim that finds
-// little.
-const maxExcluded = 1000
-
-func (o *openClaims) runningIDs() []int64 {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	out := []int64{}
-	for c := range o.all {
-		for _, t := range c.rows[:min(len(c.rows), maxExcluded-len(out))] {
-			out = append(out, t.ID)
-		}
-	}
-	return out
-}

@@ -27,8 +27,18 @@ func New(p Params) *Runner { return &Runner{p: &p, open: newOpenClaims(), groups
 // Underway are the tasks of open claims, by type. Of a batch or a group all count.
 func (r *Runner) Underway() map[string][]int64 { return r.open.underway() }
 
+// maxExcluded bounds how many running tasks a poll leaves out; more only cost a claim that finds
+// little.
+const maxExcluded = 1000
+
 // RunningIDs are the tasks of open claims; some of them, if they are very many.
-func (r *Runner) RunningIDs() []int64 { return r.open.runningIDs() }
+func (r *Runner) RunningIDs() []int64 {
+	ids := []int64{}
+	for _, some := range r.open.underway() {
+		ids = append(ids, some...)
+	}
+	return ids[:min(len(ids), maxExcluded)]
+}
 
 // Cancel ends the contexts of the handlers of canceled tasks.
 func (r *Runner) Cancel(canceled map[int64]bool) { r.open.cancel(canceled) }

@@ -105,8 +105,8 @@ var leaseMutants = []mutant{
 	{name: "unmarked-takeover", help: "a takeover drops the dead relay's mark, so that the task is no suspect",
 		tests: testRun{"relay", "TestATakeoverWaitsForNoRow$"}, edits: []edit{
 			{"",
-				"lease_token = NULL, leased_until = NULL, timeline = ` + lostTimeline + `\n WHERE t.task_id",
-				"relay_id = NULL, lease_token = NULL, leased_until = NULL, timeline = ` + lostTimeline + `\n WHERE t.task_id"},
+				"freed + `, timeline = ` + lostTimeline + `\n WHERE t.task_id",
+				"freed + `, relay_id = NULL, timeline = ` + lostTimeline + `\n WHERE t.task_id"},
 		}},
 	{name: "tokenless-finish", help: "leased tasks that are done are deleted without their tokens",
 		tests: testRun{"relay", "TestEndsOfLeasesFollowTheTaskAndNotItsPlace$"}, edits: []edit{

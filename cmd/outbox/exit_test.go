@@ -16,8 +16,8 @@ func TestWrongArgumentsEndWithExitCode2(t *testing.T) {
 	for _, args := range []string{
 		"nope", "stats extra", "stats -nope", "tasks", "tasks lsit", "dead", "dead show", "dead show x", "dead show -3",
 		"dead list -limit 0", "migrate", "migrate down", "pause", "schedules nope", "top -every 1ms", "top -sort nope",
-		"stats -schema Pg", "stats -timeout x", "stats -timeout -5s", "dead redrive 1 -all", "help nope", "help dead nope",
-		"completion csh", "stats postgres://app:C4n4ry@db/x", "postgres://app:C4n4ry@db/x", "dead show password=C4n4ry",
+		"stats -schema Pg", "stats -timeout x", "stats -timeout -5s", "dead redrive 1 -all", "completion csh",
+		"stats postgres://app:C4n4ry@db/x", "postgres://app:C4n4ry@db/x", "dead show password=C4n4ry",
 		"-timeout postgres://app:C4n4ry@db/x stats",
 	} {
 		// There is no server at this address: nothing is asked of one.

@@ -115,7 +115,6 @@ func (a *app) root() *cobra.Command {
 		a.resumeCommand(), a.schedulesCommand(), a.tasksCommand(), a.typesCommand(), a.relaysCommand(), a.topCommand(),
 		a.auditCommand(), a.doctorCommand(), a.adoptCommand(), a.reindexCommand(), a.repairCommand(), a.serveCommand(),
 		a.migrateCommand(), a.rolesCommand(), a.versionCommand())
-	root.SetHelpCommand(helpCommand(root))
 	root.InitDefaultCompletionCmd()
 	for _, c := range root.Commands() {
 		if c.Name() == "completion" {
@@ -125,21 +124,6 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
-// helpCommand is like cobra's, but an unknown command is an error.
-func helpCommand(root *cobra.Command) *cobra.Command {
-	return &cobra.Command{
-		Use: "help [COMMAND]", Short: "help about a command",
-		RunE: func(_ *cobra.Command, args []string) error {
-			about, rest, _ := root.Find(args)
-			if len(rest) > 0 {
-				return usage("%s: there is no command %q", about.CommandPath(), rest[0])
-			}
-			about.InitDefaultHelpFlag()
-			return about.Help()
-		},
-	}
-}
-
 // group makes a command that only has subcommands: it is an error without one of them.
 func group(c *cobra.Command) *cobra.Command {
 	c.Args = cobra.ArbitraryArgs
@@ -147,17 +131,10 @@ func group(c *cobra.Command) *cobra.Command {
 		if c.Parent() == nil && len(args) == 0 {
 			return c.Help()
 		}
-		names := []string{}
-		for _, sub := range c.Commands() {
-			if sub.IsAvailableCommand() && sub.Name() != "help" {
-				names = append(names, sub.Name())
-			}
-		}
-		fault := "a command is missing"
 		if len(args) > 0 {
-			fault = fmt.Sprintf("there is no command %q", args[0])
+			return usage("%s: there is no command %q; see %[1]s -help", c.CommandPath(), args[0])
 		}
-		return usage("%s: %s: use %s", c.CommandPath(), fault, strings.Join(names, ", "))
+		return usage("%s: a command is missing; see %[1]s -help", c.CommandPath())
 	}
 	return c
 }

@@ -4,13 +4,10 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"log/slog"
-	"time"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/relay"
 )
 
 func execute(db *sql.DB, query string) {
@@ -57,41 +54,6 @@ func ExampleClient_Reindex() {
 		}
 	}
 	// Output: task task_pkey is smaller: true
-}
-
-// While a schedule is paused its firings are passed over.
-func ExampleClient_PauseSchedule() {
-	ctx := context.Background()
-	db, client, drop := exampleClient("")
-	defer drop()
-	backUp := outbox.NewTaskType[string]("BACK_UP")
-	reg := handlers.New()
-	handlers.Leased(reg, backUp, func(_ context.Context, task *outbox.Task[string]) error {
-		fmt.Println("back up", task.Payload)
-		return nil
-	})
-	once := func() {
-		// As if the schedule was due.
-		_, err := db.ExecContext(ctx, `UPDATE outbox.schedule SET next_at = now() - interval '1 minute'`)
-		must(err)
-		r, err := relay.New(db, reg, relay.Config{Logger: slog.New(slog.DiscardHandler), Schedules: relay.Schedules{
-			{Name: "nightly", Timing: relay.Every(24 * time.Hour), Task: backUp.New("the database")},
-		}})
-		must(err)
-		must(r.RunOnce(ctx))
-	}
-
-	fmt.Println(client.PauseSchedule(ctx, "nightly")) // no relay has been here yet
-	once()
-	must(client.PauseSchedule(ctx, "nightly"))
-	once()
-	fmt.Println("it was due, and paused")
-	must(client.ResumeSchedule(ctx, "nightly"))
-	once()
-	// Output:
-	// admin: not found: schedule "nightly"
-	// it was due, and paused
-	// back up the database
 }
 
 // No relay starts a task of a paused type, whichever process paused it.

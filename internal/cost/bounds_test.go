@@ -1,14 +1,7 @@
 package cost_test
 
-import (
-	"math"
-	"strconv"
-	"strings"
-	"testing"
-)
-
-// table has the bounds of what one task costs. A line is a case of kinds_test.go, a column is a
-// figure of figures_test.go. A bound is a little above what was measured:
+// bounds are of what one task costs. A line is a case of kinds_test.go, a column is a figure of
+// figures_test.go. A bound is a little above what was measured:
 //   - 5 % for calls, trips, statements and rows, so that one statement more for a task does not fit.
 //     In the case leased these may double, as the machine decides how many tasks end together.
 //   - 15 % for buffers, WAL and allocations, which differ between versions of PostgreSQL and Go.
@@ -16,10 +9,9 @@ import (
 //
 // Some figures have reasons that are not obvious. Six statements of a Tx task, a batch or a
 // Complete reset its session, in a message that is sent anyway. One of a lease makes its commit
-// asynchronous, in the same way. lib/pq takes two round trips for an
-// Enqueue, as its values are arguments. Each row of a batch is an allocation of its own: a pool of
-// rows saved
-// 300 bytes a task, and had to know when nobody used a row any more.
+// asynchronous, in the same way. lib/pq takes two round trips for an Enqueue, as its values are
+// arguments. Each row of a batch is an allocation of its own: a pool of rows saved 300 bytes a
+// task, and had to know when nobody used a row any more.
 //
 // The index task_due costs an Enqueue 84 bytes of WAL and two buffers: without it no claim finds the
 // task that has been due longest behind tasks that always come back. A claim has one argument more for
@@ -34,42 +26,16 @@ import (
 // The journal of single tasks has one statement, whose result has four columns and mostly no row: 420
 // bytes more than a statement of one column that leaves earlier runs to a second statement.
 //
-// OUTBOX_TEST_TIMING=1 go test ./internal/cost -v -bounds prints a table to put here.
-const table = `
-case               polls      calls      trips statements      inner       rows    buffers        wal     allocs      bytes
-enqueue                0       3.15        4.2       3.15        2.1       1.05       11.6        580       70.6       2850
-enqueue-1000           0    0.00315     0.0042    0.00315     0.0021    0.00105       7.45        432      0.956        167
-tx                  1.14       5.27       5.27       16.9       6.85       2.16       26.5        633        225      13000
-tx+insert           0.54       6.32       7.37       17.9       6.85       3.16       27.6        716        247      13900
-batch-100          0.014     0.0536      0.054      0.212      0.108       1.08       7.45        151       7.17       1070
-batch-1000        0.0064    0.00569    0.00590     0.0216     0.0113       1.06       7.50        144       4.92        945
-leased-1            0.82       3.16       3.17       8.41       5.26       1.06       23.9        920        152      11000
-leased             0.128      0.146      0.148      0.283      0.273     0.0500       18.8        621       21.1       2980
-complete-1           1.3       6.32       6.32       21.1       7.40       3.16       28.5        928        204      15300
-`
-
-// parseBounds reads the table.
-func parseBounds(t *testing.T) map[string]figures {
-	t.Helper()
-	lines := strings.Split(strings.TrimSpace(table), "\n")
-	if want := append([]string{"case"}, names...); strings.Join(strings.Fields(lines[0]), " ") != strings.Join(want, " ") {
-		t.Fatalf("the columns are %q, want %q", lines[0], want)
-	}
-	bounds := map[string]figures{}
-	for _, line := range lines[1:] {
-		cells := strings.Fields(line)
-		if len(cells) != 1+len(names) {
-			t.Fatalf("%q: %d cells, want %d", line, len(cells), 1+len(names))
-		}
-		var row figures
-		for i, cell := range cells[1:] {
-			f, err := strconv.ParseFloat(cell, 64)
-			if err != nil || math.IsNaN(f) {
-				t.Fatalf("%q: %q is no number", line, cell)
-			}
-			row[i] = f
-		}
-		bounds[cells[0]] = row
-	}
-	return bounds
+// OUTBOX_TEST_TIMING=1 go test ./internal/cost -v -bounds prints the lines to put here.
+var bounds = map[string]figures{
+	// polls calls trips statements inner rows buffers wal allocs bytes
+	"enqueue":      {0, 3.15, 4.2, 3.15, 2.1, 1.05, 11.6, 580, 70.6, 2850},
+	"enqueue-1000": {0, 0.00315, 0.0042, 0.00315, 0.0021, 0.00105, 7.45, 432, 0.956, 167},
+	"tx":           {1.14, 5.27, 5.27, 16.9, 6.85, 2.16, 26.5, 633, 225, 13000},
+	"tx+insert":    {0.54, 6.32, 7.37, 17.9, 6.85, 3.16, 27.6, 716, 247, 13900},
+	"batch-100":    {0.014, 0.0536, 0.054, 0.212, 0.108, 1.08, 7.45, 151, 7.17, 1070},
+	"batch-1000":   {0.0064, 0.00569, 0.0059, 0.0216, 0.0113, 1.06, 7.5, 144, 4.92, 945},
+	"leased-1":     {0.82, 3.16, 3.17, 8.41, 5.26, 1.06, 23.9, 920, 152, 11000},
+	"leased":       {0.128, 0.146, 0.148, 0.283, 0.273, 0.05, 18.8, 621, 21.1, 2980},
+	"complete-1":   {1.3, 6.32, 6.32, 21.1, 7.4, 3.16, 28.5, 928, 204, 15300},
 }

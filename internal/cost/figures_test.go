@@ -121,6 +121,15 @@ func padded(cells []string) (out []string) {
 	return out
 }
 
+// literal is f as a line of the map of bounds.
+func (f figures) literal(name string) string {
+	cells := make([]string, len(names))
+	for i := range names {
+		cells[i] = number(f[i])
+	}
+	return fmt.Sprintf("%q: {%s},\n", name, strings.Join(cells, ", "))
+}
+
 const (
 	ofPolls = 20   // they come with the time that the tasks take
 	ofRest  = 1.15 // versions of PostgreSQL and of Go differ a little

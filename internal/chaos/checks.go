@@ -99,8 +99,3 @@ var ofQuiet = checks{
 var ofCalm = checks{
 	"calls that nothing can have repeated": `SELECT k || ': ' || calls || ' times' FROM call WHERE calls > 1`,
 }
-
-// ofPoison is for runs with poison only.
-var ofPoison = checks{
-	"neighbours of poison that lost more than three attempts": attempts + `WHERE attempt > 4 + fail`,
-}

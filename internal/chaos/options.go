@@ -69,12 +69,6 @@ func (o options) only(fault string) bool {
 	return !slices.ContainsFunc(o.faults, func(f string) bool { return f != fault })
 }
 
-// onlyPoison reports whether nothing but poison ends a process, one at a time. Then the number of
-// its starts is known exactly.
-func (o options) onlyPoison() bool {
-	return o.has("poison") && o.only("poison") && o.every >= 10*time.Second
-}
-
 // String is the flags that matter.
 func (o options) String() string {
 	tasks := ""

@@ -2,10 +2,8 @@ package settings_test
 
 import (
 	"context"
-	"crypto/rand"
 	"database/sql"
 	"errors"
-	"strings"
 	"time"
 
 	"github.com/txoutbox/outbox"
@@ -15,7 +13,6 @@ import (
 	"github.com/txoutbox/outbox/inbox"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/relaytest"
-	"github.com/txoutbox/outbox/outboxtest"
 	"github.com/txoutbox/outbox/relay"
 	"github.com/txoutbox/outbox/schema"
 )
@@ -33,25 +30,11 @@ func (c *calls) all() {
 	c.enqueue()
 	c.run()
 	c.operate()
-	c.testing()
 }
 
 func (c *calls) schema() {
 	c.say("Migrate", schema.Migrate(c.ctx, c.db.DB))
 	c.say("Check", schema.Check(c.ctx, c.db, "outbox"))
-	roles, err := schema.RolesSQL("outbox")
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	// The roles of a server are shared.
-	roles = strings.NewReplacer("outbox_", "s"+strings.ToLower(rand.Text())+"_").Replace(roles)
-	direct := relaytest.Direct(c.t, c.address, "postgres")
-	tx, err := direct.BeginTx(c.ctx, nil)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	_, err = tx.ExecContext(c.ctx, roles)
-	c.say("roles", err, tx.Rollback())
 }
 
 // in calls f in a transaction, again after a conflict, which SERIALIZABLE has.
@@ -316,18 +299,4 @@ func (c *calls) origin(client *admin.Client) {
 		adopted.DatabaseID == was.DatabaseID, err)
 	now, err := client.Origin(c.ctx)
 	c.say("Origin", now.Environment, now.Copy, now.Problem, err)
-}
-
-func (c *calls) testing() {
-	tx, err := c.db.BeginTx(c.ctx, nil)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	defer tx.Rollback()
-	_, err = outbox.Enqueue(c.ctx, tx, "tx", payload{hostile, 1}, outbox.Headers(map[string]string{"h": hostile}))
-	c.say("Enqueue", err)
-	outboxtest.RequireEnqueued(c.t, tx, outbox.NewTaskType[payload]("tx"), func(p payload) bool {
-		return p.Text == hostile
-	}, outboxtest.Header("h", hostile))
-	c.say("Drain", len(outboxtest.Drain(c.t, tx, registry(), outboxtest.Retries()).Runs))
 }

@@ -24,7 +24,6 @@ const (
 	sideTx         = "outbox Tx, 10 workers"
 	sideRawBatch   = "raw claims, 4 × 1,000"
 	sideRawLeased  = "raw lease pairs, 4 × 256"
-	sideRawTx      = "raw claims, 10 × 1"
 	sideRiverBench = "River, its benchmark's settings"
 	sideWatermill  = "watermill-sql queue"
 )
@@ -50,8 +49,6 @@ func burndownSides(p plan) []side {
 		oursSide(sideLeased, n, leasedSettings),
 		rawSide(sideRawLeased, n, raw.Settings{Workers: leasedClaims, Batch: leasedGroup, Leased: true}),
 		oursSide(sideTx, n, txSettings),
-		rawSide(sideRawTx, n, raw.Settings{Workers: txWorkers, Batch: 1}),
-		oursSide(sideGroup32, n, relaySettings{Kind: kindTx, Workers: 6, Group: 32, Within: 100 * time.Millisecond}),
 	}
 }
 

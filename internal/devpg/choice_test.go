@@ -66,11 +66,6 @@ func TestChoiceFromTheEnvironment(t *testing.T) {
 		}
 		query(t, database, "SELECT 1")
 		drop()
-		_, drop, err = s.PreparedDatabase(t.Context(), "key", func(string) error { return nil })
-		if err != nil {
-			t.Fatal(err)
-		}
-		drop()
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
@@ -83,8 +78,7 @@ func TestChoiceFromTheEnvironment(t *testing.T) {
 		if _, _, err := open(t); err == nil || !strings.Contains(err.Error(), "OUTBOX_TEST_DATABASE_URL is not set") {
 			t.Errorf("without a URL: got error %v", err)
 		}
-		for _, broken := range []string{unreachable, "host=x password=sesame",
-			"postgres://me:ses%zzame@x/y", "http://me:sesame@x/y"} {
+		for _, broken := range []string{unreachable, "host=x password=sesame", "postgres://me:ses%zzame@x/y"} {
 			t.Setenv("OUTBOX_TEST_DATABASE_URL", broken)
 			_, _, err := open(t)
 			if err == nil || !strings.Contains(err.Error(), "url: ") || strings.Contains(err.Error(), "ses") {
@@ -101,24 +95,6 @@ func TestChoiceFromTheEnvironment(t *testing.T) {
 		wantChoice(t, s, logged, "local")
 		if line := strings.Join(logged, ""); !strings.Contains(line, "(not url: ") || strings.Contains(line, "sesame") {
 			t.Errorf("logged %q, want the reason against the URL and no password", line)
-		}
-	})
-	t.Run("a named directory of binaries", func(t *testing.T) {
-		t.Setenv("OUTBOX_TEST_POSTGRES", "local")
-		bin := binaries(t)
-		t.Setenv("PATH", "/bin:/usr/bin")
-		t.Setenv("OUTBOX_TEST_POSTGRES_BIN", bin)
-		s, logged, err := open(t)
-		if err != nil {
-			t.Fatal(err)
-		}
-		wantChoice(t, s, logged, "local")
-		if !strings.Contains(logged[0], " from "+bin+" at ") {
-			t.Errorf("logged %q, want binaries from %s", logged, bin)
-		}
-		t.Setenv("OUTBOX_TEST_POSTGRES_BIN", t.TempDir())
-		if _, _, err := open(t); err == nil || !strings.Contains(err.Error(), "OUTBOX_TEST_POSTGRES_BIN: no program initdb") {
-			t.Errorf("an empty directory: got error %v", err)
 		}
 	})
 	t.Run("an unknown kind", func(t *testing.T) {

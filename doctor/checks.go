@@ -38,10 +38,10 @@ var checks = []check{
 		locksSQL, (*visit).schemaName, (*visit).waited),
 	report("notification-queue", "the queue of notifications is empty, or nearly so", notificationsSQL),
 	report("connections", "the server has connections to give", connectionsSQL),
+	report("relay-pool", "the pools of the relays are large enough, as far as it is known, and the server can serve them",
+		poolsSQL),
 	{look: checkTasks, passed: []passed{
 		{"relays", "relays are alive, and the dead ones hold nothing"},
-		{"relay-pool", "the pools of the relays are large enough, as far as it is known, and the server can " +
-			"serve them"},
 		{"unhandled-type", "there is a relay for each type with tasks"},
 		{"paused-type", "no type with tasks is paused"},
 		{"starving-type", "no type waits for longer than it should"}}},

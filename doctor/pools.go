@@ -1,71 +1,31 @@
 package doctor
 
-import (
-	"cmp"
-	"context"
-	"fmt"
-)
-
-// The connections that a relay holds besides those of its workers, and that its Leased handlers
-// share, as relay.Config.Workers says.
-const (
-	ownConns    = 2
-	leasedConns = 10
-)
-
-const serverConnectionsSQL = `/* outbox: connections that the server has for relays */
-SELECT LEAST(` + serverConnections + `,
-             (SELECT NULLIF(datconnlimit, -1) FROM pg_database WHERE datname = current_database()))`
-
-// checkPools reports pools that are too small for their relay, and too large for the server.
-func (v *visit) checkPools(ctx context.Context, relays []worker) error {
-	var limit, together int64
-	if err := v.row(ctx, serverConnectionsSQL, nil, &limit); err != nil {
-		return err
-	}
-	ofProcess := map[string]int64{} // whose relays may share a pool
-	var names []string
-	for _, w := range relays {
-		if !w.alive || w.workers == 0 {
-			continue
-		}
-		process, conns := fmt.Sprint(w.pid, w.host), cmp.Or(w.connections, w.leastConns())
-		ofProcess[process] = max(ofProcess[process], conns)
-		names = append(names, fmt.Sprintf("%v %d", w, conns))
-		if w.connections > 0 {
-			v.checkPool(w)
-		}
-	}
-	for _, n := range ofProcess {
-		together += n
-	}
-	if together > limit {
-		v.add("relay-pool", Warning, "",
-			fmt.Sprintf("the pools of %s may take %d connections together, and the server has %d in all: %s",
-				plural(len(names), "living relay"), together, limit, first(names, 5)),
-			"fewer relay.Config.Workers with SetMaxOpenConns, PgBouncer in transaction mode before the server "+
-				"(if it is there already, its default_pool_size decides), or a higher max_connections, which takes a "+
-				"restart")
-	}
-	return nil
-}
-
-// leastConns are the connections that a relay uses if all its handlers are Leased.
-func (w worker) leastConns() int64 { return min(w.workers, leasedConns) + ownConns }
-
-// checkPool reports a pool with a limit that is too low.
-func (v *visit) checkPool(w worker) {
-	what := fmt.Sprintf("the pool of the relay %v is limited to %s, and it has %s",
-		w, plural(w.connections, "connection"), plural(w.workers, "worker"))
-	do := fmt.Sprintf("db.SetMaxOpenConns(%d) or more, on a *sql.DB of the relay's own, and one more with Schedules; "+
-		"or fewer relay.Config.Workers", w.workers+ownConns)
-	switch {
-	case w.connections < w.leastConns():
-		v.add("relay-pool", Warning, w.id,
-			what+": it is too small whatever its handlers are, so workers wait for connections, and heartbeats "+
-				"with them", do)
-	case w.connections < w.workers+ownConns:
-		v.add("relay-pool", Info, w.id, what+": that is enough only if all its handlers are Leased",
-			"if some are Tx or Batch: "+do)
-	}
-}
+// A relay holds two connections besides those of its workers, and its Leased handlers share ten, as
+// relay.Config.Workers says. Its kinds of handlers are unknown. The relays of one process may share a
+// pool. A pool without a limit takes as many connections as its relay needs.
+const poolsSQL = `/* outbox: pools of relays */
+WITH alive AS (
+  SELECT relay_id::text AS id, format('%s (pid %s on %s)', relay_id, pid, host) AS name, pid, host, workers, connections,
+         LEAST(workers, 10) + 2 AS leased, workers + 2 AS needed
+    FROM outbox.relay WHERE alive_until > clock_timestamp() AND workers > 0 ORDER BY relay_id LIMIT 1000),
+together AS (
+  SELECT sum(conns) AS conns, count(*) AS processes
+    FROM (SELECT max(COALESCE(connections, leased)) AS conns FROM alive GROUP BY pid, host) AS p),
+server AS (
+  SELECT LEAST(` + serverConnections + `, NULLIF(datconnlimit, -1)) AS most
+    FROM pg_database WHERE datname = current_database())
+SELECT CASE WHEN connections < leased THEN 'warning' ELSE 'info' END, id,
+       format('the pool of the relay %s is limited to %s connections, and it has %s workers: ',
+              name, connections, workers) ||
+       CASE WHEN connections < leased THEN 'it is too small whatever its handlers are, so workers wait ' ||
+         'for connections, and heartbeats with them' ELSE 'that is enough only if all its handlers are Leased' END,
+       CASE WHEN connections < leased THEN '' ELSE 'if some are Tx or Batch: ' END ||
+       format('db.SetMaxOpenConns(%s) or more, on a *sql.DB of the relay''s own, and one more with Schedules; ' ||
+         'or fewer relay.Config.Workers', needed)
+  FROM alive WHERE connections < needed
+ UNION ALL
+SELECT 'warning', '', format('the pools of the relays may take %s connections together, in %s processes, ' ||
+         'and the server has %s in all', conns, processes, most),
+       'fewer relay.Config.Workers with SetMaxOpenConns, PgBouncer in transaction mode before the server ' ||
+       '(if it is there already, its default_pool_size decides), or a higher max_connections, which takes a restart'
+  FROM together, server WHERE conns > most`

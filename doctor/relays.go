@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// worker is a relay's process. Zero workers or connections: unknown, or any number.
+// worker is a relay's process. Zero workers: unknown.
 type worker struct {
-	id, host                           string
-	pid                                int
-	alive, old                         bool
-	silent                             time.Duration // since alive_until
-	workers, connections, leased, runs int64
-	types                              string // in lines: a name has no control character
+	id, host              string
+	pid                   int
+	alive, old            bool
+	silent                time.Duration // since alive_until
+	workers, leased, runs int64
+	types                 string // in lines: a name has no control character
 }
 
 // handles reports whether the relay has a handler for a type.
@@ -32,9 +32,9 @@ WITH journal AS (
 SELECT l.relay_id::text, l.host, l.pid, l.alive_until > clock_timestamp(),
        l.started_at < (SELECT max(applied_at) FROM outbox.migration),
        (extract(epoch FROM clock_timestamp() - l.alive_until) * 1000000)::bigint, array_to_string(l.task_types, E'\n'),
-       COALESCE(l.workers, 0), COALESCE(l.connections, 0),
-       (SELECT count(*) FROM (SELECT 1 FROM outbox.task t WHERE t.state = 'leased'
-AND t.relay_id = l.relay_id LIMIT 10000) AS held),
+       COALESCE(l.workers, 0),
+       (SELECT count(*) FROM (SELECT 1 FROM outbox.task t
+                               WHERE t.state = 'leased' AND t.relay_id = l.relay_id LIMIT 10000) AS held),
        COALESCE(j.runs, 0)
   FROM outbox.relay l LEFT JOIN journal j ON j.relay_id = l.relay_id
  ORDER BY l.alive_until DESC, l.relay_id LIMIT 1000`
@@ -42,8 +42,7 @@ AND t.relay_id = l.relay_id LIMIT 10000) AS held),
 func (v *visit) relays(ctx context.Context) (out []worker, err error) {
 	var w worker
 	var silent int64 // µs
-	into := []any{&w.id, &w.host, &w.pid, &w.alive, &w.old, &silent, &w.types, &w.workers, &w.connections, &w.leased,
-		&w.runs}
+	into := []any{&w.id, &w.host, &w.pid, &w.alive, &w.old, &silent, &w.types, &w.workers, &w.leased, &w.runs}
 	err = v.each(ctx, relaysSQL, nil, into, func() {
 		w.silent = time.Duration(silent) * time.Microsecond
 		out = append(out, w)

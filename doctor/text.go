@@ -23,14 +23,6 @@ func plural[N int | int64](n N, noun string, nouns ...string) string {
 	return fmt.Sprintf("%d %s", n, append(nouns, noun+"s")[0])
 }
 
-// first is the beginning of a list.
-func first(names []string, n int) string {
-	if len(names) > n {
-		return strings.Join(names[:n], ", ") + fmt.Sprintf(" and %d more", len(names)-n)
-	}
-	return strings.Join(names, ", ")
-}
-
 var plain = regexp.MustCompile(`^[a-z_][a-z0-9_]*$`)
 
 func quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }

@@ -20,11 +20,12 @@ var (
 // deadPage is a page of dead letters before it is read.
 type deadPage struct {
 	Page
-	filter Filter
-	order  order
-	after  deadPlace
-	until  deadPlace // zero: to the last one
-	by     *string   // who acts, for statements that write it
+	filter  Filter
+	order   order
+	after   deadPlace
+	until   deadPlace // zero: to the last one
+	by      *string   // who acts, for statements that write it
+	indexed bool      // without the conditions that no index answers
 }
 
 // newDeadPage checks a filter and a page. Look is of use only where no index tells which pass.
@@ -43,7 +44,7 @@ func newDeadPage(f Filter, p Page, limit int, o order) (d deadPage, err error) {
 // bind are the conditions of the dead letters that pass the filter after one place and not after
 // the other.
 func (d deadPage) bind() *binder {
-	b := new(binder)
+	b := &binder{indexed: d.indexed}
 	d.filter.bind(b)
 	none := deadPlace{}
 	if d.after != none {
@@ -74,8 +75,7 @@ func (d deadPage) statement(query, tail string, n ...any) (string, []any) {
 	return fmt.Sprintf(query, where+tail, b.arg(*d.by)+"::text"), b.args
 }
 
-// The last dead letter that a page looks at. What an index cannot tell, error and reason, is left
-// out of the filter here.
+// The last dead letter that a page looks at.
 const deadEndSQL = `/* outbox: the end of a page of dead letters */
 SELECT (extract(epoch FROM died_at) * 1000000)::bigint, task_id FROM outbox.dead_task
  WHERE %s LIMIT 1`
@@ -87,7 +87,7 @@ func (d *deadPage) findEnd(ctx context.Context, c *Client, q outbox.Querier) err
 		return nil
 	}
 	all := *d
-	all.filter.Error, all.filter.Reason, all.by = "", "", nil
+	all.indexed, all.by = true, nil
 	query, args := all.statement(deadEndSQL, " ORDER BY "+d.order.words+" OFFSET %s", d.Look-1)
 	var end deadPlace
 	err := q.QueryRowContext(ctx, c.schema.SQL(query), args...).Scan(&end.diedAt, &end.taskID)

@@ -2,3 +2,6 @@ package admin
 
 // PlaceOf is where the page begins after one that ends with a task.
 var PlaceOf = Task.place
+
+// Searches reports whether the filter has conditions that no index answers.
+func Searches(f Filter) bool { return f.searches() }

@@ -43,7 +43,11 @@ func (f Filter) Until(t time.Time) Filter {
 }
 
 // searches reports whether the filter has fields without an index.
-func (f Filter) searches() bool { return f.Error != "" || f.Reason != "" }
+func (f Filter) searches() bool {
+	b := new(binder)
+	f.bind(b)
+	return b.searches
+}
 
 // checkChosen refuses the zero Filter, unless All is set.
 func (f Filter) checkChosen(action string) error {
@@ -82,34 +86,30 @@ func (f Filter) check() error {
 
 // bind adds the conditions that are set. A new field is a condition here.
 func (f Filter) bind(b *binder) {
+	utc := func(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 	if f.IDs != nil {
-		b.say("tasks %v", f.IDs)
-		b.and("task_id = ANY (?::bigint[])", pq.Array(f.IDs))
+		b.given(fmt.Sprintf("tasks %v", f.IDs), "task_id = ANY (?::bigint[])", pq.Array(f.IDs))
 	}
 	if f.Type != "" {
-		b.say("type %s", f.Type)
-		b.and("task_type = ?", f.Type)
+		b.given("type "+f.Type, "task_type = ?", f.Type)
 	}
 	if f.Reason != "" {
-		b.say("reason %s", f.Reason)
-		b.and("reason = ?", f.Reason)
+		b.search("reason "+f.Reason, "reason = ?", f.Reason)
 	}
 	if f.Error != "" {
-		b.say("error containing %q", f.Error)
-		b.and("last_error LIKE '%' || ? || '%'", strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(f.Error))
+		text := strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(f.Error)
+		b.search(fmt.Sprintf("error containing %q", f.Error), "last_error LIKE '%' || ? || '%'", text)
 	}
 	if !f.DiedAfter.IsZero() {
-		b.say("died since %s", f.DiedAfter.UTC().Format(time.RFC3339))
-		b.and("died_at >= "+moment, f.DiedAfter.UnixMicro())
+		b.given("died since "+utc(f.DiedAfter), "died_at >= "+moment, f.DiedAfter.UnixMicro())
 	}
 	if !f.DiedBefore.IsZero() {
-		b.say("died before %s", f.DiedBefore.UTC().Format(time.RFC3339))
-		b.and("died_at < "+moment, f.DiedBefore.UnixMicro())
+		b.given("died before "+utc(f.DiedBefore), "died_at < "+moment, f.DiedBefore.UnixMicro())
 	}
 	if f.OlderThan > 0 {
-		b.say("older than %v", f.OlderThan)
 		// Not clock_timestamp(), which no index can be searched for.
-		b.and("died_at < now() - ?::bigint * interval '1 microsecond'", f.OlderThan.Microseconds())
+		b.given(fmt.Sprintf("older than %v", f.OlderThan), "died_at < now() - ?::bigint * interval '1 microsecond'",
+			f.OlderThan.Microseconds())
 	}
 }
 
@@ -121,10 +121,21 @@ const moment = "timestamptz 'epoch' + ?::bigint * interval '1 microsecond'"
 type binder struct {
 	words, conditions []string
 	args              []any
+	indexed           bool // leave conditions without an index out
+	searches          bool // a condition has no index
 }
 
-func (b *binder) say(format string, args ...any) {
-	b.words = append(b.words, fmt.Sprintf(format, args...))
+// given adds a condition that an index answers, and its words.
+func (b *binder) given(words, condition string, value any) {
+	b.words = append(b.words, words)
+	b.and(condition, value)
+}
+
+// search adds a condition for which rows are read, and its words.
+func (b *binder) search(words, condition string, value any) {
+	if b.searches = true; !b.indexed {
+		b.given(words, condition, value)
+	}
 }
 
 // arg binds a value and returns its placeholder.

@@ -1,6 +1,7 @@
 package admin_test
 
 import (
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -48,4 +49,34 @@ func TestFiltersSayWhichDeadLettersAreMeant(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A field without a condition would let Purge delete the dead letters that it does not mean.
+func TestEachFieldOfAFilterIsACondition(t *testing.T) {
+	t.Parallel()
+	indexed := []string{"IDs", "Type", "DiedAfter", "DiedBefore", "OlderThan"}
+	for i, of := 0, reflect.TypeFor[admin.Filter](); i < of.NumField(); i++ {
+		var f admin.Filter
+		name, field := of.Field(i).Name, reflect.ValueOf(&f).Elem().Field(i)
+		switch value := field.Addr().Interface().(type) {
+		case *string:
+			*value = "x"
+		case *time.Time:
+			*value = time.Unix(1, 0)
+		case *time.Duration:
+			*value = time.Hour
+		case *[]int64:
+			*value = []int64{1}
+		case *bool: // All
+			continue
+		default:
+			t.Fatalf("there is no value of %s", name)
+		}
+		if f.String() == "all" {
+			t.Errorf("%s is no condition", name)
+		}
+		if got := admin.Searches(f); got == slices.Contains(indexed, name) {
+			t.Errorf("%s: a search is %v", name, got)
+		}
+	}
 }

@@ -53,7 +53,7 @@ type fact struct {
 
 func factsOf(t admin.Task) (out []fact) {
 	for _, f := range taskview.Facts(t) {
-		shown := fact{Name: strings.ToUpper(f.Name[:1]) + f.Name[1:], Mono: f.Name == "key" || f.Name == "relay"}
+		shown := fact{Name: title(f.Name), Mono: f.Name == "key" || f.Name == "relay"}
 		switch value := f.Value.(type) {
 		case time.Time:
 			shown.Time = value

@@ -33,6 +33,8 @@ var functions = template.FuncMap{
 	"runs":     runsOf,
 	"reason":   taskview.Reason,
 	"attempts": taskview.Attempts,
+	"columns":  taskview.Columns,
+	"title":    title,
 	"for":      func(now, since time.Time) string { return duration(max(now.Sub(since), 0).Truncate(time.Second)) },
 	"ranges":   func() any { return ranges },
 }
@@ -46,6 +48,8 @@ func visible(s string) string {
 	quoted := strconv.QuoteToGraphic(s)
 	return strings.NewReplacer(`\"`, `"`, `\\`, `\`, `\n`, "\n", `\t`, "\t").Replace(quoted[1 : len(quoted)-1])
 }
+
+func title(name string) string { return strings.ToUpper(name[:1]) + name[1:] }
 
 // taskOf is the id of the task that an audit entry is about; "" for none.
 func taskOf(target string) string {

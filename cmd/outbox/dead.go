@@ -64,7 +64,7 @@ func (a *app) deadListCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "list", Short: "list dead letters, the latest first", Args: cobra.NoArgs,
 		Example: "  outbox dead list -error 'no such mailbox' -older 24h",
-		RunE: page(a, &p, "letters", func(c *admin.Client, ctx context.Context, p admin.Page) ([]admin.Task, string, error) {
+		RunE: taskPage(a, &p, "letters", func(c *admin.Client, ctx context.Context, p admin.Page) ([]admin.Task, string, error) {
 			f, err := d.read()
 			if err != nil {
 				return nil, "", err

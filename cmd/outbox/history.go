@@ -27,7 +27,7 @@ func (a *app) historyListCommand() *cobra.Command {
 		Example: "  outbox history list -type SEND_MAIL -limit 10",
 		Long: `Lists the finished tasks of the types whose handlers keep them. OUTCOME is done, or the reason why
 the handler discarded the task.`,
-		RunE: page(a, &p, "tasks", func(c *admin.Client, ctx context.Context, p admin.Page) ([]admin.Task, string, error) {
+		RunE: taskPage(a, &p, "tasks", func(c *admin.Client, ctx context.Context, p admin.Page) ([]admin.Task, string, error) {
 			return c.Tasks(ctx, taskType, admin.Finished, p)
 		}, ">TASK TYPE >ATTEMPT >FINISHED >TOOK OUTCOME", func(t admin.Task) (any, []any) {
 			took := ""

@@ -3,9 +3,13 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
+
 	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/internal/taskview"
 )
 
 // run is the body of a command.
@@ -35,10 +39,29 @@ func (p *pageFlags) add(c *cobra.Command) {
 	c.Flags().StringVar(&p.after, "after", "", "the next page: the place that the last page printed")
 }
 
+// taskPage is page for tasks, whose optional columns stand before the last one.
+func taskPage(a *app, p *pageFlags, name string,
+	read func(*admin.Client, context.Context, admin.Page) ([]admin.Task, string, error), columns string,
+	row func(admin.Task) (any, []any)) run {
+	return page(a, p, name, read, func(found []admin.Task) *table {
+		names, more := strings.Fields(columns), taskview.Columns(found)
+		last := len(names) - 1
+		for i, c := range more {
+			names = slices.Insert(names, last+i, strings.ReplaceAll(strings.ToUpper(c.Name), " ", "_"))
+		}
+		return tableOf(strings.Join(names, " "), found, func(t admin.Task) (any, []any) {
+			value, cells := row(t)
+			for i, c := range more {
+				cells = slices.Insert(cells, last+i, any(c.Of(t)))
+			}
+			return value, cells
+		})
+	})
+}
+
 // page reads a page of a list and prints it as list does, with the flag of the next page on stderr.
 func page[T any](a *app, p *pageFlags, name string,
-	read func(*admin.Client, context.Context, admin.Page) ([]T, string, error), columns string,
-	row func(T) (any, []any)) run {
+	read func(*admin.Client, context.Context, admin.Page) ([]T, string, error), rows func([]T) *table) run {
 	return func(c *cobra.Command, _ []string) error {
 		if p.limit < 1 || p.limit > 1000 {
 			return usage("--limit %d: must be between 1 and 1000", p.limit)
@@ -51,7 +74,7 @@ func page[T any](a *app, p *pageFlags, name string,
 		if err != nil {
 			return err
 		}
-		t, result := tableOf(columns, found, row), object{{name, nil}, {"next", nil}}
+		t, result := rows(found), object{{name, nil}, {"next", nil}}
 		if result[0].value = t.json; next != "" {
 			result[1].value = next
 			if !a.out.json {

@@ -37,7 +37,7 @@ func (a *app) tasksListCommand() *cobra.Command {
 		Long: `Lists tasks of one type in one state: ready (in the order of claiming), scheduled (by due time,
 retries included), leased, waiting (for another of their ordering key), dead or finished (the latest
 first; all types without --type).`,
-		RunE: page(a, &p, "tasks", func(c *admin.Client, ctx context.Context, p admin.Page) ([]admin.Task, string, error) {
+		RunE: taskPage(a, &p, "tasks", func(c *admin.Client, ctx context.Context, p admin.Page) ([]admin.Task, string, error) {
 			found, next, err := c.Tasks(ctx, taskType, admin.State(state), p)
 			if errors.Is(err, outbox.ErrInvalidOption) {
 				err = usage("%w: use --type NAME and --state %s", err, states)

@@ -20,35 +20,61 @@ type Fact struct {
 	Value any
 }
 
+// facts are shown of each task alone; those that are listed are columns of lists, too.
 var facts = []struct {
-	name string
-	of   func(t admin.Task) any
+	name   string
+	listed bool
+	of     func(t admin.Task) any
 }{
-	{"key", func(t admin.Task) any { return t.Key }},
-	{"type", func(t admin.Task) any { return t.Type }},
-	{"priority", func(t admin.Task) any { return fmt.Sprint(t.Priority) }}, // also 0
-	{"reason", func(t admin.Task) any { return strings.TrimSuffix(t.Reason+": "+Reason(t.Reason), ": ") }},
-	{"outcome", func(t admin.Task) any { return Outcome(t) }},
-	{"attempts", func(t admin.Task) any { return Attempts(t) }},
-	{"iterations", func(t admin.Task) any { return t.Iterations }},
-	{"timeout", func(t admin.Task) any { return t.Timeout }},
-	{"created", func(t admin.Task) any { return t.CreatedAt }},
-	{"due", func(t admin.Task) any { return t.RunAt }},
-	{"last attempt", func(t admin.Task) any { return t.AttemptedAt }},
-	{"ended", func(t admin.Task) any { return t.EndedAt }},
-	{"kept until", func(t admin.Task) any { return t.KeepUntil }},
-	{"leased until", func(t admin.Task) any { return t.LeasedUntil }},
-	{"relay", func(t admin.Task) any { return t.RelayID }},
+	{"key", false, func(t admin.Task) any { return t.Key }},
+	{"type", false, func(t admin.Task) any { return t.Type }},
+	{"priority", false, func(t admin.Task) any { return fmt.Sprint(t.Priority) }}, // also 0
+	{"reason", false, func(t admin.Task) any { return strings.TrimSuffix(t.Reason+": "+Reason(t.Reason), ": ") }},
+	{"outcome", false, func(t admin.Task) any { return Outcome(t) }},
+	{"attempts", false, func(t admin.Task) any { return Attempts(t) }},
+	{"iterations", true, func(t admin.Task) any { return t.Iterations }},
+	{"timeout", false, func(t admin.Task) any { return t.Timeout }},
+	{"created", false, func(t admin.Task) any { return t.CreatedAt }},
+	{"due", false, func(t admin.Task) any { return t.RunAt }},
+	{"last attempt", false, func(t admin.Task) any { return t.AttemptedAt }},
+	{"ended", false, func(t admin.Task) any { return t.EndedAt }},
+	{"kept until", false, func(t admin.Task) any { return t.KeepUntil }},
+	{"leased until", false, func(t admin.Task) any { return t.LeasedUntil }},
+	{"relay", false, func(t admin.Task) any { return t.RelayID }},
 }
 
 // Facts returns the facts of a task that are not empty or zero.
 func Facts(t admin.Task) []Fact {
 	out := []Fact{}
 	for _, f := range facts {
-		switch value := f.of(t); value {
-		case "", 0, time.Duration(0), time.Time{}:
-		default:
+		if value := f.of(t); !empty(value) {
 			out = append(out, Fact{f.name, value})
+		}
+	}
+	return out
+}
+
+func empty(value any) bool {
+	return slices.Contains([]any{"", 0, time.Duration(0), time.Time{}}, value)
+}
+
+// Column is a column of a list of tasks, with the text of each task's value; "" is none.
+type Column struct {
+	Name string
+	Of   func(t admin.Task) string
+}
+
+// Columns returns the columns that only lists have in which a task has such a value.
+func Columns(tasks []admin.Task) (out []Column) {
+	for _, f := range facts {
+		text := func(t admin.Task) string {
+			if value := f.of(t); !empty(value) {
+				return fmt.Sprint(value)
+			}
+			return ""
+		}
+		if f.listed && slices.ContainsFunc(tasks, func(t admin.Task) bool { return text(t) != "" }) {
+			out = append(out, Column{f.name, text})
 		}
 	}
 	return out

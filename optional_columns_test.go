@@ -2,7 +2,9 @@ package outbox
 
 import (
 	"database/sql"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/lib/pq"
@@ -28,9 +30,16 @@ func TestOptionsSetTheColumnsOfTheViewOfKeyedTasks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	guide, err := os.ReadFile("docs/guide/enqueueing.md")
+	if err != nil {
+		t.Fatal(err)
+	}
 	want := []string{"task_id", "task_type", "payload", "unique_key", "unique_until_done"}
 	for _, c := range optionalColumns {
 		want = append(want, c.name)
+		if !strings.Contains(string(guide), "`"+c.name+"`") {
+			t.Errorf("docs/guide/enqueueing.md does not name %s", c.name)
+		}
 	}
 	slices.Sort(got)
 	slices.Sort(want)

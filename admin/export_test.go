@@ -5,3 +5,6 @@ var PlaceOf = Task.place
 
 // Searches reports whether the filter has conditions that no index answers.
 func Searches(f Filter) bool { return f.searches() }
+
+// Columns are those that a Task is read from.
+const Columns = taskColumns

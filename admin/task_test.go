@@ -175,3 +175,20 @@ func TestATaskIsFoundWhereverItIs(t *testing.T) {
 		}
 	})
 }
+
+// A new column of a task is read for tools, or is named here.
+func TestATaskIsReadFromEachColumn(t *testing.T) {
+	t.Parallel()
+	onEachDriver(t, func(t *testing.T, db *database) {
+		ofSecrets := []string{"payload", "headers", "ordering_key", "unique_key", "lease_token"}
+		unused := []string{"skip_failed", "unique_until_done", "timeline"}
+		names := db.Text(t, `SELECT string_agg(attname, ' ') FROM pg_attribute
+			WHERE attrelid = 'outbox.task'::regclass AND attnum > 0 AND NOT attisdropped`)
+		for name := range strings.FieldsSeq(names) {
+			read := strings.Contains(admin.Columns, "t."+name)
+			if read == slices.Contains(slices.Concat(ofSecrets, unused), name) {
+				t.Errorf("column %s is read: %v", name, read)
+			}
+		}
+	})
+}

@@ -35,6 +35,8 @@ func TestPagesShowWhatIsThere(t *testing.T) {
 	leased := db.Int(t, `SELECT min(task_id) FROM outbox.task WHERE state = 'leased'`)
 	db.Do(t, `INSERT INTO outbox.audit (actor, tool, action, target)
 		VALUES ('grace@example.com', 'test', 'mark', 'task 900001')`)
+	db.Do(t, `UPDATE outbox.task SET iterations = 7 WHERE task_type = 'LEDGER'`)
+	db.Do(t, `UPDATE outbox.dead_task SET iterations = 7 WHERE task_id = 900103`)
 	for path, wants := range map[string][]string{
 		"": {"Ready 1,975", "Scheduled 45", "Leased 16", "Waiting 60", "Dead 53", "SYNC_CRM paused", "LEDGER no relay",
 			"web-1.fra",
@@ -42,7 +44,7 @@ func TestPagesShowWhatIsThere(t *testing.T) {
 		"type?name=SEND_WELCOME": {"Pause this type", "ready 120", "dead 40", "Relays with a handler 2"},
 		"type?name=SYNC_CRM": {"SYNC_CRM paused", "Resume this type", "100 in 1 min",
 			"At once in all relays 4"},
-		"type?name=LEDGER":                      {"Relays with a handler none", "waiting 60"},
+		"type?name=LEDGER":                      {"Relays with a handler none", "waiting 60", "Iterations Last error"},
 		"type?name=SEND_WELCOME&state=dead":     {"900001", "recipient address rejected"},
 		"type?name=RESIZE_IMAGE&state=finished": {"handlers.Keep keeps them"},
 		"type?name=NEVER":                       {"No task of this type was ever enqueued"},
@@ -57,7 +59,7 @@ func TestPagesShowWhatIsThere(t *testing.T) {
 		fmt.Sprint("task?id=", leased): {"leased", "Cancel", "running, on relay 0197a1f2-7c11"},
 		"dead": {"53 dead letters", "900101", "welcome: user 8123 has no address", "Redrive all…",
 			"smtp: # #.#.# <nobody@exmaple.com>: recipient address rejected: user unknown SEND_WELCOME 37"},
-		"dead?reason=handler":     {"3 of 53 dead letters", "900103", "Redrive all that match"},
+		"dead?reason=handler":     {"3 of 53 dead letters", "900103", "Type Iterations Error", "Redrive all that match"},
 		"dead?error=no+such+text": {"No dead letter matches."},
 		"schedules":               {"daily report", "0 8 * * *", "sync crm paused"},
 		"relays":                  {"web-2.fra", "Hand back its tasks", "Workers 20", "Connections 22"},

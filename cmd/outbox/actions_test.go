@@ -103,6 +103,7 @@ func TestListsHavePagesAndFilters(t *testing.T) {
 	db := newDB(t)
 	db.bury(t, "MAIL", "no such mailbox\nat line 2", 1, 3)
 	db.bury(t, "REPORT", "out of disk", 11, 2)
+	db.Do(t, `UPDATE outbox.dead_task SET iterations = 7 WHERE task_id = 11`)
 	var page struct{ Next string }
 	db.json(t, &page, "dead", "list", "-limit", "4")
 	none, all, disk := `"letters": []`, `"next": null`, `"error": "out of disk"`
@@ -110,6 +111,8 @@ func TestListsHavePagesAndFilters(t *testing.T) {
 		step{"dead list -limit 2", 0, "there may be more: -after "},
 		step{"dead list -limit 4 -json -after " + page.Next, 0, all},
 		step{"dead list -limit 2 -json -type REPORT -error disk -reason attempts -older 30m -since 2020-01-01", 0, disk},
+		step{"dead list -type MAIL", 0, "DIED  ERROR"},
+		step{"dead list -type REPORT", 0, "DIED  ITERATIONS  ERROR"},
 		step{"dead list -json -reason handler", 0, none},
 		step{"dead list -json -since 2100-01-01", 0, none},
 		step{"dead list -json -until 2020-01-01", 0, none},

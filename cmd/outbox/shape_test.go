@@ -40,6 +40,12 @@ func shape(v any) string {
 	return strings.NewReplacer("<nil>", "null").Replace(fmt.Sprintf("%T", v))
 }
 
+// later matches a shape, also with more names of texts, numbers and times.
+func later(shape string) *regexp.Regexp {
+	added := strings.NewReplacer(`\{`, `\{(\w+:\w+ )*`, ` `, ` (\w+:\w+ )*`, `\}`, `( \w+:\w+)*\}`)
+	return regexp.MustCompile("^" + added.Replace(regexp.QuoteMeta(shape)) + "$")
+}
+
 // The shapes of JSON are promised: names may be added, and none changes or goes.
 func TestTheShapesOfJSON(t *testing.T) {
 	t.Parallel()
@@ -78,7 +84,7 @@ func TestTheShapesOfJSON(t *testing.T) {
 		}
 		if got := shape(v); *update {
 			lines[i+1] = got
-		} else if got != lines[i+1] {
+		} else if !later(lines[i+1]).MatchString(got) {
 			t.Errorf("%s:\n got %s\nwant %s", args, got, lines[i+1])
 		}
 	}

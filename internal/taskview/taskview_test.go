@@ -118,3 +118,34 @@ func TestFiltersReadAndWriteText(t *testing.T) {
 		}
 	}
 }
+
+// A new field of admin.Filter becomes a filter of the tools, or is named here.
+func TestFiltersHaveEachFieldOfAFilter(t *testing.T) {
+	t.Parallel()
+	ofOneTool := []string{"All", "IDs", "DiedAfter", "DiedBefore"}
+	for i, of := 0, reflect.TypeFor[admin.Filter](); i < of.NumField(); i++ {
+		var filter admin.Filter
+		switch field := reflect.ValueOf(&filter).Elem().Field(i); {
+		case field.Kind() == reflect.String:
+			field.SetString("text")
+		case field.CanInt():
+			field.SetInt(int64(time.Second))
+		}
+		read := slices.ContainsFunc(taskview.Filters, func(f taskview.Filter) bool { return f.Get(filter) != "" })
+		if name := of.Field(i).Name; !read && !slices.Contains(ofOneTool, name) {
+			t.Errorf("no filter of the tools sets Filter.%s", name)
+		}
+	}
+}
+
+func TestListsHaveAColumnIfATaskHasItsValue(t *testing.T) {
+	t.Parallel()
+	none, some := admin.Task{Attempt: 2}, admin.Task{Iterations: 3}
+	if got := taskview.Columns([]admin.Task{none, none}); len(got) != 0 {
+		t.Errorf("a list without values has the columns %v", got)
+	}
+	got := taskview.Columns([]admin.Task{none, some})
+	if len(got) != 1 || got[0].Name != "iterations" || got[0].Of(none) != "" || got[0].Of(some) != "3" {
+		t.Errorf("the columns are %v", got)
+	}
+}

@@ -3,8 +3,10 @@ package relay_test
 import (
 	"context"
 	"database/sql"
+	"os"
 	"testing"
 
+	_ "github.com/jackc/pgx/v5/stdlib"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/relaytest"
@@ -80,4 +82,24 @@ func prepare(t testing.TB, db *database, reg *handlers.Registry, config relay.Co
 func once(t testing.TB, db *database, reg *handlers.Registry, config relay.Config) string {
 	t.Helper()
 	return relaytest.Once(t, db.DB, reg, config)
+}
+
+// drivers are those that a test runs on whose outcome depends on the driver: how a handler's
+// misdeeds and a broken connection
+// show. It is the one that OUTBOX_TEST_DRIVER names, lib/pq by default, or both with OUTBOX_TEST_LONG=1.
+var drivers = func() []string {
+	if os.Getenv("OUTBOX_TEST_DRIVER") == "" && relaytest.Long {
+		return []string{"postgres", "pgx"}
+	}
+	return []string{relaytest.DriverName()}
+}()
+
+// onEachDriver runs a test on a database of its own with each driver.
+func onEachDriver(t *testing.T, test func(t *testing.T, db *database)) {
+	t.Helper()
+	for _, driver := range drivers {
+		t.Run(driver, func(t *testing.T) {
+			test(t, newDatabase(t, driver))
+		})
+	}
 }

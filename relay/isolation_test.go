@@ -144,7 +144,7 @@ func TestANoteThatPostgreSQLRefusesHoldsUpItsTaskOnly(t *testing.T) {
 	defer l.Close()
 	l.Note(1, 3, someToken)
 	l.Note(2, 3, someToken)
-	if err := l.WriteNotes(t.Context()); err == nil || !strings.Contains(err.Error(), "kept") {
+	if err := l.Journal.WriteNotes(t.Context(), true); err == nil || !strings.Contains(err.Error(), "kept") {
 		t.Errorf("notes: %v, want what PostgreSQL said", err)
 	}
 	db.wantText(t, "1, 3 lost", `SELECT string_agg(task_id || CASE WHEN lost_connection THEN ' lost' ELSE '' END, ', '
@@ -156,7 +156,7 @@ func TestANoteThatPostgreSQLRefusesHoldsUpItsTaskOnly(t *testing.T) {
 		t.Errorf("another task's run: %v", err)
 	}
 	db.Do(t, `DROP TRIGGER keep ON outbox.running`)
-	if err := l.WriteNotes(t.Context()); err != nil {
+	if err := l.Journal.WriteNotes(t.Context(), true); err != nil {
 		t.Error(err)
 	}
 	if err := l.Record(t.Context(), 1); err != nil {

@@ -76,3 +76,65 @@ func TestRunOnceReturnsWhyAResultIsRefused(t *testing.T) {
 	}
 	db.Do(t, `DELETE FROM outbox.task`)
 }
+
+// Where the failure of a Tx handler cannot be recorded, the log has it, and why.
+func TestAFailureThatCannotBeRecordedIsLogged(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.refuse(t, "TRIGGER refuse BEFORE INSERT", "outbox.dead_task", "57014")
+	reg := handlers.New()
+	relaytest.Register(reg, "tx", "IT", 1, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error {
+		return handlers.Dead(errAlways)
+	})
+	db.Enqueue(t, "IT", 1)
+	r := run(t, db, reg, relay.Config{Workers: 1, PollInterval: 50 * time.Millisecond})
+	eventually(t, 20*time.Second, "the log says so", func() bool {
+		return r.Log.Count(`cannot be recorded; the task runs again" task_type=IT task_id=1 because="pq: another server is away (57014)" error="it always fails"`) > 0
+	})
+	db.Do(t, `DROP FUNCTION refuse CASCADE`)
+	db.Emptied(t, 30*time.Second)
+	db.want(t, 1, "dead letters", `SELECT count(*) FROM outbox.dead_task WHERE last_error = $1`, errAlways.Error())
+}
+
+// A trigger that writes to another server may fail with a SQLSTATE that says of a connection that it
+// has ended. The claim's own works, so it is the handler's failure.
+func TestAConnectionErrorOfAnotherServerIsTheHandlers(t *testing.T) {
+	t.Parallel()
+	tests := map[string]func(*testing.T){}
+	for kind, codes := range map[string][]string{"tx": {"08001", "53300", "57P01", "28P01"}, "batch": {"08001"},
+		"group": {"25006"}, "complete": {"08001"}} {
+		for _, code := range codes {
+			tests[kind+" "+code] = func(t *testing.T) { testAConnectionErrorOfAnotherServer(t, kind, code) }
+		}
+	}
+	relaytest.Together(t, tests)
+}
+
+func testAConnectionErrorOfAnotherServer(t *testing.T, kind, code string) {
+	db := newDatabase(t)
+	db.Do(t, `CREATE TABLE app (task_id bigint)`)
+	db.refuse(t, "CONSTRAINT TRIGGER refuse AFTER INSERT", "app DEFERRABLE INITIALLY DEFERRED", code)
+	opts := []handlers.Option{handlers.MaxAttempts(2), retrySoon()}
+	name := kind
+	if kind == "group" {
+		name, opts = "tx", append(opts, handlers.GroupCommit(4, time.Second))
+	}
+	reg := handlers.New()
+	relaytest.Register(reg, name, "IT", 4, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+		for _, task := range tasks {
+			if _, err := tx.ExecContext(ctx, `INSERT INTO app VALUES ($1)`, task.ID); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, opts...)
+	db.Enqueue(t, "IT", 3)
+	r := run(t, db, reg, relay.Config{Workers: 4, PollInterval: 50 * time.Millisecond})
+	db.Emptied(t, 30*time.Second)
+	db.want(t, "3 attempts 2 relay: deferred until the commit: pq: another server is away ("+code+")", "dead letters",
+		`SELECT concat_ws(' ', count(*), reason, attempt, error)
+			FROM (SELECT *, replace(last_error, 'relay: complete task ' || task_id || ': ', '') AS error
+			FROM outbox.dead_task) AS t GROUP BY reason, attempt, error`)
+	r.Log.Want(t, 0, "runs isolated")
+	r.Log.Want(t, 0, "no connection left")
+}

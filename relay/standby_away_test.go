@@ -30,14 +30,14 @@ func TestLivenessDoesNotWaitForAStandby(t *testing.T) {
 		INSERT INTO outbox.running (task_id, token, relay_id) VALUES (1000, '`+deadRelay+`', '`+deadRelay+`')`)
 	commitsWait(t, db)
 	ctx := t.Context()
-	if err := l.Beat(ctx); err != nil {
+	if err := l.Heart.Beat(ctx); err != nil {
 		t.Errorf("beat: %v", err)
 	}
 	for _, job := range []string{"take over", "check rows", "hear", "give tokens back", "store limits", "reap",
 		"report unhandled types", "sweep keys", "maintain"} {
 		l.done(t, job)
 	}
-	if err := l.PollOnce(ctx); err != nil {
+	if err := l.Poll(ctx); err != nil {
 		t.Errorf("poll: %v", err)
 	}
 	for what, query := range map[string]string{
@@ -51,7 +51,7 @@ func TestLivenessDoesNotWaitForAStandby(t *testing.T) {
 			t.Errorf("not so: %s", what)
 		}
 	}
-	_ = l.SignOff(ctx)
+	l.Heart.SignOff()
 	if n := db.Int(t, `SELECT count(*) FROM outbox.relay WHERE pid <> 1`); n != 0 {
 		t.Error("the relay did not sign off")
 	}

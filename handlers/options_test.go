@@ -13,6 +13,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/handler"
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 // registered are handlers of all kinds with the same options.
@@ -112,32 +113,23 @@ func TestEachOptionOutOfRangeIsNamed(t *testing.T) {
 		got := panics(t, func() { handlers.Tx(handlers.New(), sendMail, nothing, c.opt) })
 		wantText(t, got, "handlers: SEND_MAIL: "+c.want)
 	}
-	for want, register := range map[string]func(r *handlers.Registry){
-		"Timeout(1m0s): a batch handler holds": func(r *handlers.Registry) {
-			handlers.Batch(r, sendMail, 1, nothingBatch, handlers.Timeout(time.Minute))
-		},
-		"size 0: must be between 1 and 10000": func(r *handlers.Registry) { handlers.Batch(r, sendMail, 0, nothingBatch) },
-		"size 10001: must be between": func(r *handlers.Registry) {
-			handlers.Batch(r, sendMail, 10_001, nothingBatch)
-		},
-		"GroupCommit: a batch handler has none: it is for Tx": func(r *handlers.Registry) {
-			handlers.Batch(r, sendMail, 1, nothingBatch, handlers.GroupCommit(2, 0))
-		},
-		"NoHeartbeat: a tx handler has no": func(r *handlers.Registry) {
-			handlers.Tx(r, sendMail, nothing, handlers.NoHeartbeat(time.Minute))
-		},
-		"NoHeartbeat(0s): must be between 100ms and 576h0m0s": func(r *handlers.Registry) {
-			handlers.Leased(r, sendMail, nothingLeased, handlers.NoHeartbeat(0))
-		},
-		"NoHeartbeat(576h0m1s): must be": func(r *handlers.Registry) {
-			handlers.Leased(r, sendMail, nothingLeased, handlers.NoHeartbeat(outbox.MaxTimeout+time.Second))
-		},
-		"NoHeartbeat and Timeout(1s): the lease is the timeout": func(r *handlers.Registry) {
-			handlers.Leased(r, sendMail, nothingLeased, handlers.NoHeartbeat(time.Minute), handlers.Timeout(time.Second))
-		},
+	for _, c := range []struct {
+		kind, want string
+		opts       []handlers.Option
+	}{
+		{"batch", "Timeout(1m0s): a batch handler holds", []handlers.Option{handlers.Timeout(time.Minute)}},
+		{"batch", "GroupCommit: a batch handler has none: it is for Tx", []handlers.Option{handlers.GroupCommit(2, 0)}},
+		{"tx", "NoHeartbeat: a tx handler has no", []handlers.Option{handlers.NoHeartbeat(time.Minute)}},
+		{"leased", "NoHeartbeat(0s): must be between 100ms and 576h0m0s", []handlers.Option{handlers.NoHeartbeat(0)}},
+		{"leased", "NoHeartbeat(576h0m1s): must be",
+			[]handlers.Option{handlers.NoHeartbeat(outbox.MaxTimeout + time.Second)}},
+		{"leased", "NoHeartbeat and Timeout(1s): the lease is the timeout",
+			[]handlers.Option{handlers.NoHeartbeat(time.Minute), handlers.Timeout(time.Second)}},
 	} {
-		wantText(t, panics(t, func() { register(handlers.New()) }), want)
+		wantText(t, panics(t, func() { relaytest.Register(handlers.New(), c.kind, "T", 1, nothingBatch, c.opts...) }), c.want)
 	}
+	wantText(t, panics(t, func() { handlers.Batch(handlers.New(), sendMail, 10_001, nothingBatch) }),
+		"size 10001: must be between 1 and 10000")
 	// All at once.
 	wantText(t, panics(t, func() {
 		handlers.Batch(handlers.New(), sendMail, 0, nothingBatch, handlers.MaxAttempts(-1), handlers.Priority(1e6),

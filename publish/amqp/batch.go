@@ -16,16 +16,14 @@ var errUnsettled = errors.New("outboxamqp: not settled")
 
 // batch has the events of one call of Publish, and the result of each.
 type batch struct {
-	events  []*forward.Event
-	errs    []error          // errUnsettled at first
-	next    int              // the first event that was in no group
-	held    map[string]error // keys whose last event is to be retried
-	refused map[string]error // routing keys that may not be written to
+	events []*forward.Event
+	errs   []error          // errUnsettled at first
+	next   int              // the first event that was in no group
+	held   map[string]error // keys whose last event is to be retried
 }
 
 func newBatch(events []*forward.Event) *batch {
-	return &batch{events: events, errs: publisher.All(events, errUnsettled), held: map[string]error{},
-		refused: map[string]error{}}
+	return &batch{events: events, errs: publisher.All(events, errUnsettled), held: map[string]error{}}
 }
 
 // group returns the next events that may be in flight together: one of each key. It is empty at the

@@ -82,8 +82,7 @@ func TestTheMapOfRabbitMQ(t *testing.T) {
 	})
 }
 
-// More events than may be in flight. A missing exchange, or a right that is missing for a routing
-// key, is asked for once.
+// More events than may be in flight. A missing exchange is asked for once.
 func TestManyEventsHaveAnAnswerEach(t *testing.T) {
 	t.Parallel()
 	r := broker(t)

@@ -62,9 +62,6 @@ func (l *lane) refuse(b *batch, i int, fault *amqp.Error) error {
 	if fault != nil && fault.Code == amqp.NotFound {
 		return err
 	}
-	if fault != nil && fault.Code == amqp.AccessRefused {
-		b.refused[b.events[i].To] = err
-	}
 	return nil
 }
 
@@ -139,10 +136,6 @@ func (l *lane) write(ctx context.Context, b *batch, group []int) (sent []inFligh
 	defer l.conn.guard(ctx)()
 	for n, i := range group {
 		e := b.events[i]
-		if err := b.refused[e.To]; err != nil {
-			b.settle(i, err)
-			continue
-		}
 		m, err := newMessage(e, l.conn.Config.FrameSize)
 		if err != nil {
 			b.settle(i, forward.Permanent(err))

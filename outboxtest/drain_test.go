@@ -138,35 +138,36 @@ func TestADrainsClockGoesThroughDelaysSnoozesAndBackoffs(t *testing.T) {
 			note(task)
 			return errBoom
 		}, handlers.Backoff(relaytest.Constant(80*time.Minute)), handlers.NoJitter())
-		for name, c := range map[string]struct {
-			options func() []outboxtest.DrainOption
-			ran     string
-			left    string // the next times are counted from the drain's clock
-		}{
-			"Through": {func() []outboxtest.DrainOption {
-				return []outboxtest.DrainOption{outboxtest.Through(150 * time.Minute)}
-			},
-				"HOURLY at 0s, FAILS at 0s, ONCE at 30m0s, HOURLY at 1h0m0s, FAILS at 1h20m0s, ONCE at 1h30m0s, HOURLY at 2h0m0s", "FAILS 160 2, HOURLY 180 0, ONCE 200 0"},
-			"At": {func() []outboxtest.DrainOption {
-				return []outboxtest.DrainOption{outboxtest.Through(time.Millisecond), outboxtest.At(start.Add(70 * time.Minute))}
-			}, "HOURLY at 0s, FAILS at 0s, ONCE at 30m0s, HOURLY at 1h0m0s", "FAILS 80 1, ONCE 90 0, HOURLY 120 0, ONCE 200 0"},
-			"no clock": {func() []outboxtest.DrainOption { return nil }, "HOURLY at 0s, FAILS at 0s",
-				"ONCE 30 0, HOURLY 60 0, FAILS 80 1, ONCE 90 0, ONCE 200 0"},
-		} {
-			relaytest.Must(in.QueryRowContext(t.Context(), `SELECT clock_timestamp()`).Scan(&start))
+		// The next times are counted from the drain's clock.
+		drain := func(ran, left string, options func() []outboxtest.DrainOption) {
+			t.Helper()
+			if err := in.QueryRowContext(t.Context(), `SELECT clock_timestamp()`).Scan(&start); err != nil {
+				t.Fatal(err)
+			}
 			log = nil
 			exec(t, in, `DELETE FROM outbox.task`)
 			enqueue(t, in, "HOURLY", 1)
 			enqueue(t, in, "FAILS", 2)
 			exec(t, in, `INSERT INTO outbox.task (task_type, run_at) SELECT 'ONCE', clock_timestamp() + n * interval '1 minute'
 				FROM unnest('{30,90,200}'::int[]) n`)
-			outboxtest.Drain(t, in, reg, c.options()...)
-			if got := strings.Join(log, ", "); got != c.ran {
-				t.Errorf("%s: %s\nwant %s", name, got, c.ran)
+			outboxtest.Drain(t, in, reg, options()...)
+			if got := strings.Join(log, ", "); got != ran {
+				t.Errorf("it ran %s\nwant %s", got, ran)
 			}
-			wantText(t, in, c.left, `SELECT string_agg(concat_ws(' ', task_type, round(extract(epoch
+			wantText(t, in, left, `SELECT string_agg(concat_ws(' ', task_type, round(extract(epoch
 				FROM run_at - $1::timestamptz) / 60), attempt), ', ' ORDER BY run_at) FROM outbox.task`, start)
 		}
+		drain("HOURLY at 0s, FAILS at 0s, ONCE at 30m0s, HOURLY at 1h0m0s, FAILS at 1h20m0s, ONCE at 1h30m0s, HOURLY at 2h0m0s",
+			"FAILS 160 2, HOURLY 180 0, ONCE 200 0",
+			func() []outboxtest.DrainOption {
+				return []outboxtest.DrainOption{outboxtest.Through(150 * time.Minute)}
+			})
+		drain("HOURLY at 0s, FAILS at 0s, ONCE at 30m0s, HOURLY at 1h0m0s",
+			"FAILS 80 1, ONCE 90 0, HOURLY 120 0, ONCE 200 0", func() []outboxtest.DrainOption {
+				return []outboxtest.DrainOption{outboxtest.Through(time.Millisecond), outboxtest.At(start.Add(70 * time.Minute))}
+			})
+		drain("HOURLY at 0s, FAILS at 0s", "ONCE 30 0, HOURLY 60 0, FAILS 80 1, ONCE 90 0, ONCE 200 0",
+			func() []outboxtest.DrainOption { return nil })
 	})
 }
 

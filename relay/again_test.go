@@ -17,16 +17,6 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// iterations are what a handler saw: iteration, attempt, payload and last error of each call.
-func (s *seenBy) iterations() (out []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, task := range s.tasks {
-		out = append(out, fmt.Sprintf("%d/%d n=%d %s", task.Iterations, task.Attempt, task.Payload.N, task.LastError))
-	}
-	return out
-}
-
 // An iteration that fails is retried as itself; the next one begins as attempt 1, with the payload
 // that the handler gave. The history has the task once, when its last iteration is done.
 func TestATaskThatRunsAgainKeepsItsIDAndCountsIterations(t *testing.T) {
@@ -50,7 +40,10 @@ func TestATaskThatRunsAgainKeepsItsIDAndCountsIterations(t *testing.T) {
 		run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
 		db.Emptied(t, 30*time.Second)
 		want := []string{"0/1 n=1 ", "1/1 n=1 ", "1/2 n=1 boom", "1/3 n=1 boom", "2/1 n=11 ", "3/1 n=21 "}
-		if got := seen.iterations(); !slices.Equal(got, want) {
+		got := seen.say(func(task outbox.Task[payload]) string {
+			return fmt.Sprintf("%d/%d n=%d %s", task.Iterations, task.Attempt, task.Payload.N, task.LastError)
+		})
+		if !slices.Equal(got, want) {
 			t.Errorf("the handler saw %q, want %q", got, want)
 		}
 		for _, task := range seen.tasks {

@@ -105,12 +105,12 @@ func (s *seenBy) see(task *outbox.Task[payload]) {
 	s.tasks = append(s.tasks, *task)
 }
 
-// calls are the attempts, of max attempts, and last errors that a handler saw.
-func (s *seenBy) calls() (out []string) {
+// say is what of each task.
+func (s *seenBy) say(what func(outbox.Task[payload]) string) (out []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, task := range s.tasks {
-		out = append(out, fmt.Sprintf("%d/%d %s", task.Attempt, task.MaxAttempts, task.LastError))
+		out = append(out, what(task))
 	}
 	return out
 }
@@ -131,7 +131,10 @@ func TestAHandlerSeesItsAttemptAndTheLastErrorAndTheRowsMaxAttemptsWin(t *testin
 		run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
 		db.Emptied(t, 30*time.Second)
 		for name, s := range seen {
-			if got, want := s.calls(), []string{"1/3 ", "2/3 failure 1", "3/3 failure 2"}; !slices.Equal(got, want) {
+			got := s.say(func(task outbox.Task[payload]) string {
+				return fmt.Sprintf("%d/%d %s", task.Attempt, task.MaxAttempts, task.LastError)
+			})
+			if want := []string{"1/3 ", "2/3 failure 1", "3/3 failure 2"}; !slices.Equal(got, want) {
 				t.Errorf("%s: the handler saw %q, want %q", name, got, want)
 			}
 		}

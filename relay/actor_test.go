@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
@@ -50,15 +51,17 @@ func newActor(t *testing.T, db *database) *actor {
 	return a
 }
 
+// session is the actor's transaction, or its connection.
+func (a *actor) session() outbox.Tx {
+	if a.tx != nil {
+		return a.tx
+	}
+	return a.conn
+}
+
 // exec runs one of the relay's statements and returns how many rows it changed.
 func (a *actor) exec(query string, args ...any) (int, error) {
-	var r sql.Result
-	var err error
-	if a.tx != nil {
-		r, err = a.tx.Exec(query, args...)
-	} else {
-		r, err = a.conn.ExecContext(context.Background(), query, args...)
-	}
+	r, err := a.session().ExecContext(context.Background(), query, args...)
 	if err != nil {
 		return 0, err
 	}
@@ -68,11 +71,7 @@ func (a *actor) exec(query string, args ...any) (int, error) {
 
 // query runs a statement of the relay's that calls a function, and returns its first column, of which NULL is nothing.
 func (a *actor) query(query string, args ...any) (out []string, err error) {
-	run := a.conn.QueryContext
-	if a.tx != nil {
-		run = a.tx.QueryContext
-	}
-	rows, err := run(context.Background(), query, args...)
+	rows, err := a.session().QueryContext(context.Background(), query, args...)
 	if err != nil {
 		return nil, err
 	}

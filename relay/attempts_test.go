@@ -25,7 +25,7 @@ func TestAnAttemptDoesNotCountARunThatIsUndecided(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
 			db.Enqueue(t, kind, 1)
-			db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES ('`+someUUID+`', 'h', 1, now() + interval '5 minutes', '{}');
+			db.Do(t, dead(someUUID, "4 minutes")+`
 				INSERT INTO outbox.running (task_id, token, relay_id) SELECT task_id, gen_random_uuid(), '`+someUUID+`'
 				FROM outbox.task`)
 			var calls []int

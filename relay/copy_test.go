@@ -131,7 +131,8 @@ func TestARoleThatMayNotNoteTheOriginRunsARelay(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	role := "outbox_test_" + strings.ToLower(rand.Text())
-	db.Do(t, `CREATE ROLE `+role+`; GRANT USAGE ON SCHEMA outbox TO `+role+`; GRANT ALL ON ALL TABLES IN SCHEMA outbox, public TO `+role+`;
+	db.Do(t, `CREATE ROLE `+role+`; GRANT USAGE ON SCHEMA outbox TO `+role+`;
+		GRANT ALL ON ALL TABLES IN SCHEMA outbox, public TO `+role+`;
 		GRANT ALL ON ALL SEQUENCES IN SCHEMA outbox TO `+role+`; REVOKE ALL ON outbox.origin, outbox.identity FROM `+role)
 	t.Cleanup(func() { db.Do(t, `DROP OWNED BY `+role+`; DROP ROLE `+role) })
 	as := open(t, db.URL+"&role="+role)

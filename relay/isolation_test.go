@@ -107,7 +107,8 @@ func TestATypeWhoseRunsCannotBeJournalledDoesNotStopOthers(t *testing.T) {
 			}
 			db.Enqueue(t, "OTHER", 1)
 			claimed()
-			db.Do(t, `INSERT INTO outbox.task (task_id, task_type, attempt) OVERRIDING SYSTEM VALUE SELECT n, `+c.tasks+` FROM generate_series(1000, 1002) n`)
+			db.Do(t, `INSERT INTO outbox.task (task_id, task_type, attempt) OVERRIDING SYSTEM VALUE
+				SELECT n, `+c.tasks+` FROM generate_series(1000, 1002) n`)
 			db.Enqueue(t, "OTHER", 1)
 			claimed()
 			if _, err := gate.exec(`COMMIT`); err != nil {

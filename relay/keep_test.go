@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -33,8 +34,8 @@ func TestKeptTypesHaveAHistoryOfWhatIsFinished(t *testing.T) {
 			RETURN NULL; END $$;
 			CREATE TRIGGER say AFTER INSERT ON outbox.done_task FOR EACH STATEMENT EXECUTE FUNCTION say()`)
 		once(t, db, reg, relay.Config{})
-		if db.Int(t, `SELECT count(*) FROM said`) == 0 || db.Int(t, `SELECT count(*) FROM said WHERE query LIKE '%"N"%'`) > 0 {
-			t.Errorf("payloads stand in the text of statements: %s", db.Text(t, `SELECT string_agg(query, E'\n') FROM said`))
+		if said := db.Text(t, `SELECT string_agg(query, E'\n') FROM said`); said == "" || strings.Contains(said, `"N"`) {
+			t.Errorf("payloads stand in the text of statements: %s", said)
 		}
 		discarded := "DISCARD discard: " + boom.Error()
 		db.want(t, discarded+", "+discarded+", NIL, NIL", "kept as they were, for an hour",

@@ -30,7 +30,7 @@ func TestALeasedHandlerEndsWithItsTimeoutWhichIsAnAttempt(t *testing.T) {
 		<-ctx.Done()
 		ended <- context.Cause(ctx)
 		return fmt.Errorf("interrupted: %w", ctx.Err())
-	}, handlers.Timeout(100*time.Millisecond), handlers.Backoff(constant(time.Hour))), relay.Config{PollInterval: 100 * time.Millisecond})
+	}, handlers.Timeout(100*time.Millisecond), handlers.Backoff(constant(time.Hour))), fastPoll)
 	db.Enqueue(t, "LEASED", 1)
 	eventually(t, 20*time.Second, "the failure is recorded", func() bool { return db.taskState(t) == "scheduled 1" })
 	if cause := <-ended; !errors.Is(cause, context.DeadlineExceeded) || errors.Is(cause, outbox.ErrLeaseLost) {

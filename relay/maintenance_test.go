@@ -29,8 +29,10 @@ pg_catalog.int8eq($1, $2); END $$;
 CREATE OPERATOR slow.= (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = slow.same)`
 
 const (
-	deadRelay, liveRelay, newRelay = "dddddddd-0000-4000-8000-000000000000", "eeeeeeee-0000-4000-8000-000000000000", "ffffffff-0000-4000-8000-000000000000"
-	someToken                      = "dddddddd-0000-4000-8000-00000000000d"
+	deadRelay = "dddddddd-0000-4000-8000-000000000000"
+	liveRelay = "eeeeeeee-0000-4000-8000-000000000000"
+	newRelay  = "ffffffff-0000-4000-8000-000000000000"
+	someToken = "dddddddd-0000-4000-8000-00000000000d"
 )
 
 // again is another relay that leases the task after it was let go: what every one of these

@@ -38,10 +38,9 @@ func TestARelayNeedsNoMoreThanTheRoleOfWorkers(t *testing.T) {
 	}
 	for _, job := range upkeep.SharedJobs(time.Hour) {
 		log := &records{}
-		r, err := relay.New(worker.DB, all(), relay.Config{DeadRetention: time.Hour, Logger: slog.New(slog.NewTextHandler(log, nil))})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r, err := relay.New(worker.DB, all(), relay.Config{DeadRetention: time.Hour,
+			Logger: slog.New(slog.NewTextHandler(log, nil))})
+		must(err)
 		l := newLoops(r, job.Name)
 		l.done(t, "maintain")
 		l.Close()

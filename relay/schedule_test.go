@@ -29,8 +29,8 @@ func newTimetable(t testing.TB, db *database) timetable {
 
 func (tt timetable) start(ctx context.Context, runAt time.Time) error {
 	var us int64
-	err := tt.clock.QueryRowContext(ctx, `SELECT (extract(epoch FROM clock_timestamp() - $1::timestamptz) * 1000000)::bigint`,
-		runAt).Scan(&us)
+	err := tt.clock.QueryRowContext(ctx, `SELECT (extract(epoch FROM clock_timestamp() - $1::timestamptz)
+		* 1000000)::bigint`, runAt).Scan(&us)
 	tt.late <- time.Duration(us) * time.Microsecond
 	return err
 }

@@ -25,8 +25,8 @@ func TestARelayStartsBesideANewerSchemaThatAllowsIt(t *testing.T) {
 			schema.Version())
 		db.Enqueue(t, "TX", 1)
 		said := relaytest.Once(t, db.DB, all(), relay.Config{})
-		want := fmt.Sprintf(`level=INFO msg="outbox: the schema is newer than this code, which may run beside it" schema_version=%d code_version=%d`,
-			schema.Version()+n, schema.Version())
+		want := fmt.Sprintf(`level=INFO msg="outbox: the schema is newer than this code, which may run beside it" `+
+			`schema_version=%d code_version=%d`, schema.Version()+n, schema.Version())
 		if got := strings.Count(said, want); got != 1 {
 			t.Errorf("%d records of %s, want 1:\n%s", got, want, said)
 		}
@@ -54,8 +54,8 @@ func TestARelayWarnsOfAServerThatIsNewerThanTheTestedOnes(t *testing.T) {
 	later := direct(t, address+"&search_path=future,pg_catalog,public")
 	later.Enqueue(t, "TX", 1)
 	said := relaytest.Once(t, later.DB, all(), relay.Config{})
-	if n := strings.Count(said,
-		`level=WARN msg="outbox: this PostgreSQL is newer than the versions that the outbox was tested with" server_version=19.1`); n != 1 {
+	if n := strings.Count(said, `level=WARN msg="outbox: this PostgreSQL is newer than the versions that the outbox `+
+		`was tested with" server_version=19.1`); n != 1 {
 		t.Errorf("%d warnings, want 1:\n%s", n, said)
 	}
 	db.Emptied(t, 0)

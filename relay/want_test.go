@@ -91,7 +91,8 @@ func holding(t testing.TB, db *database, level sql.IsolationLevel, end func(*sql
 // waitsAtAGate reports whether a session of the database waits for an advisory lock.
 func (db *database) waitsAtAGate(t testing.TB) bool {
 	t.Helper()
-	return db.Int(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'`) == 1
+	return db.Int(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+		AND wait_event = 'advisory'`) == 1
 }
 
 // enqueueEach enqueues n tasks of each kind.

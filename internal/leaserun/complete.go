@@ -141,8 +141,8 @@ func (l *lease) endedByCode(ctx context.Context, d *Removal, failure error, end 
 	case !end.Committed:
 		return l.completeFailed(ctx, errors.New("the function rolled its transaction back"))
 	case failure == nil:
-		l.report.Log.Error("outbox: the function that Complete was given committed its transaction; it is the relay's to commit",
-			"task_type", l.h.Type, "task_id", l.row.ID)
+		l.report.Log.Error("outbox: the function that Complete was given committed its transaction; "+
+			"it is the relay's to commit", "task_type", l.h.Type, "task_id", l.row.ID)
 	}
 	verdicts := []decide.Verdict{decide.Committed(&d.row, failure, d.again)}
 	err := apptx.RecordCommitted(ctx, l.store, l.report, []*store.Row{&d.row}, verdicts, 0)
@@ -152,7 +152,8 @@ func (l *lease) endedByCode(ctx context.Context, d *Removal, failure error, end 
 		l.became(verdicts[0])
 	}
 	if failure != nil {
-		return l.completeFailed(ctx, fmt.Errorf("the function committed its transaction and then failed: %w", errors.Join(failure, err)))
+		failure = fmt.Errorf("the function committed its transaction and then failed: %w", errors.Join(failure, err))
+		return l.completeFailed(ctx, failure)
 	}
 	if err != nil {
 		return l.completeFailed(ctx, err)

@@ -142,8 +142,8 @@ func (l *Leases) writeGroup(group []*Result, slots chan struct{}) {
 				refused++
 			}
 			if refused == maxDefiniteErrors {
-				l.Report.Log.Error("outbox: the result of a leased task was refused; it stays leased until its lease or this relay ends",
-					"task_type", group[0].end.Row.TaskType, "task_id", group[0].end.Row.ID, "error", pgerr.LogText(err))
+				l.Report.Log.Error("outbox: the result of a leased task was refused; it stays leased until its lease "+
+					"or this relay ends", "task_type", group[0].end.Row.TaskType, "task_id", group[0].end.Row.ID, "error", pgerr.LogText(err))
 				l.giveUp(group)
 				return
 			}
@@ -167,7 +167,8 @@ func (l *Leases) writeGroup(group []*Result, slots chan struct{}) {
 
 // EndOf is the end of a lease by a verdict.
 func EndOf(h *handler.Handler, r *store.Row, token string, v decide.Verdict) store.LeaseEnd {
-	end := store.LeaseEnd{Row: r, Token: token, Done: v.Done, Canceled: v.Outcome == decide.Canceled, Back: v.Back, Change: v.Change}
+	end := store.LeaseEnd{Row: r, Token: token, Done: v.Done, Canceled: v.Outcome == decide.Canceled,
+		Back: v.Back, Change: v.Change}
 	if v.Done && v.Outcome != decide.Canceled {
 		end.Keep = h.Keep
 	}

@@ -29,8 +29,9 @@ func fired(t *testing.T, db *relaytest.Database) string {
 func TestMissedFiringsAreMadeUpForOnceOrAll(t *testing.T) {
 	t.Parallel()
 	db := relaytest.NewDatabase(t)
-	p := start(t, db, schedule.Schedule{Name: "all", Timing: each(week), CatchUp: true, Task: outbox.NewTask{Type: "A", Payload: 1}},
-		schedule.Schedule{Name: "once", Timing: each(week), Task: outbox.NewTask{Type: "A", Payload: 2}})
+	once := schedule.Schedule{Name: "once", Timing: each(week), Task: outbox.NewTask{Type: "A", Payload: 2}}
+	all := schedule.Schedule{Name: "all", Timing: each(week), Task: outbox.NewTask{Type: "A", Payload: 1}, CatchUp: true}
+	p := start(t, db, all, once)
 	admin := relaytest.Admin(t, db.DB)
 	both := func(do func(context.Context, string) error) {
 		for _, name := range []string{"all", "once"} {
@@ -55,19 +56,25 @@ func TestMissedFiringsAreMadeUpForOnceOrAll(t *testing.T) {
 		db.Do(t, `DELETE FROM outbox.task`)
 		db.Do(t, `UPDATE outbox.schedule SET next_at = next_at - $1 * interval '168 hours'`, c.missed)
 		p.pass(t)
-		const ages = `SELECT COALESCE(string_agg(concat(payload, ' ', (extract(epoch FROM date_trunc('week', now(), 'UTC') - run_at) / 604800)::int), ', ' ORDER BY payload, run_at), '') FROM outbox.task`
+		const ages = `SELECT COALESCE(string_agg(concat(payload, ' ',
+			(extract(epoch FROM date_trunc('week', now(), 'UTC') - run_at) / 604800)::int), ', ' ORDER BY payload, run_at), '')
+			FROM outbox.task`
 		if got := db.Text(t, ages); got != c.want {
 			t.Errorf("step %d: fired %q, want %q", i, got, c.want)
 		}
-		if got := columns(t, db, `name, next_at = date_trunc('week', now(), 'UTC') + interval '168 hours', catch_up`); got != "all t all, once t once" {
+		got := columns(t, db, `name, next_at = date_trunc('week', now(), 'UTC') + interval '168 hours', catch_up`)
+		if got != "all t all, once t once" {
 			t.Errorf("step %d: schedules are %s", i, got)
 		}
 	}
-	db.Do(t, `UPDATE outbox.schedule SET next_at = next_at - 2500 * interval '168 hours' WHERE name = 'all'; DELETE FROM outbox.task`)
+	db.Do(t, `UPDATE outbox.schedule SET next_at = next_at - 2500 * interval '168 hours' WHERE name = 'all';
+		DELETE FROM outbox.task`)
 	for range 3 {
 		p.pass(t)
 	}
-	if got := db.Text(t, `SELECT concat_ws(' ', count(*), count(DISTINCT run_at), (SELECT min(next_at) > now() FROM outbox.schedule)) FROM outbox.task`); got != "2500 2500 t" {
+	got := db.Text(t, `SELECT concat_ws(' ', count(*), count(DISTINCT run_at),
+		(SELECT min(next_at) > now() FROM outbox.schedule)) FROM outbox.task`)
+	if got != "2500 2500 t" {
 		t.Errorf("of 2,500 missed firings: %s", got)
 	}
 }
@@ -75,28 +82,30 @@ func TestMissedFiringsAreMadeUpForOnceOrAll(t *testing.T) {
 func TestAChangedTimingIsComputedAnewAndAnUnchangedOneIsKept(t *testing.T) {
 	t.Parallel()
 	db := relaytest.NewDatabase(t)
-	const weekly = "every week"
 	register := func(s schedule.Schedule) string {
-		s.Name, s.Task.Type = "report", "A"
 		start(t, db, s).pass(t)
 		return columns(t, db, `spec, payload, catch_up, (next_at - date_trunc('week', now(), 'UTC'))::text`)
 	}
-	if got, want := register(schedule.Schedule{Timing: each(week), Spec: weekly}), `every week null once 7 days`; got != want {
+	plain := schedule.Schedule{Name: "report", Timing: each(week), Spec: "every week", Task: outbox.NewTask{Type: "A"}}
+	if got, want := register(plain), `every week null once 7 days`; got != want {
 		t.Errorf("a new one is %q, want %q", got, want)
 	}
 	db.Do(t, `UPDATE outbox.schedule SET next_at = next_at - interval '1 millisecond'`) // which shows that it is kept
 	for _, c := range []struct {
-		name string
-		s    schedule.Schedule
-		want string
+		name   string
+		change func(*schedule.Schedule)
+		want   string
 	}{
-		{"the same", schedule.Schedule{Timing: each(week), Spec: weekly}, `every week null once 6 days 23:59:59.999`},
-		{"another payload", schedule.Schedule{Timing: each(week), Spec: weekly, Task: outbox.NewTask{Payload: 2}}, `every week 2 once 6 days 23:59:59.999`},
-		{"another catch-up", schedule.Schedule{Timing: each(week), Spec: weekly, CatchUp: true}, `every week null all 6 days 23:59:59.999`},
-		{"another spec", schedule.Schedule{Timing: each(week), Spec: "@weekly"}, `@weekly null once 7 days`},
-		{"a later timing of the same spec", schedule.Schedule{Timing: each(8 * week), Spec: "@weekly"}, `@weekly null once 7 days`},
+		{"the same", func(*schedule.Schedule) {}, `every week null once 6 days 23:59:59.999`},
+		{"payload", func(s *schedule.Schedule) { s.Task.Payload = 2 }, `every week 2 once 6 days 23:59:59.999`},
+		{"catch-up", func(s *schedule.Schedule) { s.CatchUp = true }, `every week null all 6 days 23:59:59.999`},
+		{"spec", func(s *schedule.Schedule) { s.Spec = "@weekly" }, `@weekly null once 7 days`},
+		{"a later timing of the same spec", func(s *schedule.Schedule) { s.Spec, s.Timing = "@weekly", each(8*week) },
+			`@weekly null once 7 days`},
 	} {
-		if got := register(c.s); got != c.want {
+		s := plain
+		c.change(&s)
+		if got := register(s); got != c.want {
 			t.Errorf("%s: it is %q, want %q", c.name, got, c.want)
 		}
 	}
@@ -119,7 +128,8 @@ func TestAScheduleThatMisbehavesStopsAlone(t *testing.T) {
 	}
 	p := start(t, db, schedules...)
 	p.pass(t)
-	db.Do(t, `ALTER TABLE outbox.task ADD CONSTRAINT good CHECK (payload <> '1'); UPDATE outbox.schedule SET next_at = now()`)
+	db.Do(t, `ALTER TABLE outbox.task ADD CONSTRAINT good CHECK (payload <> '1');
+		UPDATE outbox.schedule SET next_at = now()`)
 	wild = true
 	p.passes(t)
 	if got := fired(t, db); got != "0 2" {

@@ -26,7 +26,8 @@ type process struct {
 
 func newProcess(t *testing.T, db *relaytest.Database, payload int) *process {
 	t.Helper()
-	return start(t, db, schedule.Schedule{Name: "hourly", Spec: "1", Timing: each(time.Hour), Task: outbox.NewTask{Type: "A", Payload: payload}})
+	task := outbox.NewTask{Type: "A", Payload: payload}
+	return start(t, db, schedule.Schedule{Name: "hourly", Spec: "1", Timing: each(time.Hour), Task: task})
 }
 
 func start(t *testing.T, db *relaytest.Database, schedules ...schedule.Schedule) *process {
@@ -87,7 +88,8 @@ func TestAScheduleThatNobodyFiresIsTakenBack(t *testing.T) {
 	canary.pass(t)
 	definition := db.Text(t, `SELECT definition FROM outbox.schedule`)
 	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types, schedules)
-		VALUES (gen_random_uuid(), 'canary', 1, now() + interval '1 hour', '{A}', jsonb_build_object('hourly', $1::text))`, definition)
+		VALUES (gen_random_uuid(), 'canary', 1, now() + interval '1 hour', '{A}',
+		jsonb_build_object('hourly', $1::text))`, definition)
 	stable.passes(t)
 	payloadIs(t, db, "2")
 	db.Do(t, `UPDATE outbox.relay SET schedules = NULL`) // of an older version, which does not say
@@ -115,7 +117,8 @@ func TestAClockThatWasAheadDoesNotStopASchedule(t *testing.T) {
 	db := relaytest.NewDatabase(t)
 	runs := newProcess(t, db, 1)
 	runs.pass(t)
-	for name, p := range map[string]*process{"runs": runs, "starts": newProcess(t, db, 1), "starts with another payload": newProcess(t, db, 2)} {
+	for name, p := range map[string]*process{"runs": runs, "starts": newProcess(t, db, 1),
+		"starts with another payload": newProcess(t, db, 2)} {
 		db.Do(t, `UPDATE outbox.schedule SET next_at = now() + interval '25 hours', last_at = now() + interval '24 hours'`)
 		p.passes(t)
 		if in := db.Int(t, `SELECT extract(epoch FROM next_at - now())::int FROM outbox.schedule`); in > 3600 {

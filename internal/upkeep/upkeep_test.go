@@ -31,9 +31,10 @@ func newRelay(t *testing.T, db *relaytest.Database, shared ...upkeep.SharedJob) 
 	if shared == nil {
 		shared = upkeep.SharedJobs(0)
 	}
-	r.Heartbeat = upkeep.New(upkeep.Params{RelayID: store.NewUUID(), Host: "host", PID: 1, Types: []string{"TX"}, Workers: 1, Schedules: "{}",
-		Schema: "outbox", Pool: pool, Pace: pg.NewPace(&pg.Broadcast{}, func() {}), Log: slog.New(slog.NewTextHandler(&r.log, nil)),
-		Now: func() time.Time { return r.now }, SharedJobs: shared, Lost: func() int { return 0 }, Ready: func() {}, Identified: func(string) {}})
+	r.Heartbeat = upkeep.New(upkeep.Params{RelayID: store.NewUUID(), Host: "host", PID: 1, Types: []string{"TX"},
+		Workers: 1, Schedules: "{}", Schema: "outbox", Pool: pool, Pace: pg.NewPace(&pg.Broadcast{}, func() {}),
+		Log: slog.New(slog.NewTextHandler(&r.log, nil)), Now: func() time.Time { return r.now },
+		SharedJobs: shared, Lost: func() int { return 0 }, Ready: func() {}, Identified: func(string) {}})
 	t.Cleanup(func() {
 		r.Close()
 		pool.Close()
@@ -71,6 +72,7 @@ func job(name string) upkeep.SharedJob {
 const (
 	busyRelay, idleRelay = "dddddddd-0000-4000-8000-000000000000", "eeeeeeee-0000-4000-8000-000000000000"
 	taken                = "a relay is dead; its leased tasks are taken over"
+	leasedOf             = `INSERT INTO outbox.task (task_type, state, attempt, lease_token, relay_id`
 )
 
 func is(t *testing.T, db *relaytest.Database, want, query string) {
@@ -85,11 +87,12 @@ func is(t *testing.T, db *relaytest.Database, want, query string) {
 func TestADeadRelayIsLoggedOnceAndListedForAnHour(t *testing.T) {
 	t.Parallel()
 	db := relaytest.NewDatabase(t)
-	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES
-		('`+busyRelay+`', 'busy', 1, now() - interval '5 hours', '{}'), ('`+idleRelay+`', 'idle', 2, now() - interval '5 hours', '{}')`)
-	db.Do(t, `INSERT INTO outbox.task (task_type, state, attempt, lease_token, relay_id, timeline)
-		SELECT 'LEASED', 'leased', 1, relay_id, relay_id,
-		       CASE n WHEN 1 THEN '[{"event": "failed"}, {"event": "lost"}]' WHEN 2 THEN '[{"event": "lost"}, {"event": "failed"}]' END::jsonb
+	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types)
+		SELECT id, host, pid, now() - interval '5 hours', '{}'
+		  FROM (VALUES ('`+busyRelay+`'::uuid, 'busy', 1), ('`+idleRelay+`', 'idle', 2)) AS r (id, host, pid)`)
+	db.Do(t, leasedOf+`, timeline) SELECT 'LEASED', 'leased', 1, relay_id, relay_id,
+		       CASE n WHEN 1 THEN '[{"event": "failed"}, {"event": "lost"}]'
+		              WHEN 2 THEN '[{"event": "lost"}, {"event": "failed"}]' END::jsonb
 		  FROM outbox.relay, generate_series(1, 3) n WHERE host = 'busy'`)
 	late := newRelay(t, db) // as after an outage: all others look dead, and have the time to renew first
 	late.now = late.now.Add(time.Minute)
@@ -109,7 +112,7 @@ func TestADeadRelayIsLoggedOnceAndListedForAnHour(t *testing.T) {
 
 	// The hour begins again where one more of its tasks is taken over.
 	db.Do(t, `UPDATE outbox.relay SET taken_over_at = taken_over_at - interval '61 minutes'`)
-	db.Do(t, `INSERT INTO outbox.task (task_type, state, attempt, lease_token, relay_id) SELECT 'LEASED', 'leased', 1, relay_id, relay_id FROM outbox.relay WHERE host = 'busy'`)
+	db.Do(t, leasedOf+`) SELECT 'LEASED', 'leased', 1, relay_id, relay_id FROM outbox.relay WHERE host = 'busy'`)
 	for _, name := range []string{"reap", "take over", "reap"} {
 		first.do(t, name)
 	}
@@ -129,9 +132,10 @@ func TestADeadRelayIsLoggedOnceAndListedForAnHour(t *testing.T) {
 func TestTimesOfAClockThatWasAheadAreNotBelieved(t *testing.T) {
 	t.Parallel()
 	db := relaytest.NewDatabase(t)
-	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES ('`+busyRelay+`', 'h', 1, now() + interval '1 day', '{}')`)
-	db.Do(t, `INSERT INTO outbox.task (task_type, state, attempt, lease_token, relay_id, leased_until)
-		SELECT 'LEASED', 'leased', 1, relay_id, relay_id, now() + interval '2 days' FROM outbox.relay`)
+	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types)
+		VALUES ('`+busyRelay+`', 'h', 1, now() + interval '1 day', '{}')`)
+	db.Do(t, leasedOf+`, leased_until) SELECT 'LEASED', 'leased', 1, relay_id, relay_id, now() + interval '2 days'
+		FROM outbox.relay`)
 	r := newRelay(t, db, job("fold"))
 	r.do(t, "take over")
 	is(t, db, "1", `SELECT count(*) FROM outbox.task WHERE lease_token IS NULL`)
@@ -141,7 +145,8 @@ func TestTimesOfAClockThatWasAheadAreNotBelieved(t *testing.T) {
 	r.do(t, "maintain") // adds its row
 	db.Do(t, `UPDATE outbox.maintenance SET due_at = now() + interval '1 day'; DELETE FROM outbox.task`)
 	r.do(t, "maintain")
-	is(t, db, "0 1", `SELECT concat_ws(' ', (SELECT count(*) FROM outbox.counter_log), (SELECT count(*) FROM outbox.maintenance WHERE due_at < now() + interval '1 hour'))`)
+	is(t, db, "0 1", `SELECT concat_ws(' ', (SELECT count(*) FROM outbox.counter_log),
+		(SELECT count(*) FROM outbox.maintenance WHERE due_at < now() + interval '1 hour'))`)
 }
 
 // One relay of several does a shared job when it is due. A job that hangs changes nothing, rests,
@@ -152,11 +157,12 @@ func TestOneRelayOfManyDoesASharedJobWhenItIsDue(t *testing.T) {
 	db := relaytest.NewDatabase(t)
 	db.Do(t, `CREATE TABLE done (job text)`)
 	write := func(name, slow string) upkeep.SharedJob {
-		return upkeep.SharedJob{Name: name, Run: func(ctx context.Context, _ pg.Schema, _ *slog.Logger, tx *sql.Tx) (time.Duration, error) {
+		run := func(ctx context.Context, _ pg.Schema, _ *slog.Logger, tx *sql.Tx) (time.Duration, error) {
 			_, err := tx.ExecContext(ctx, `INSERT INTO done VALUES ($1)`, name)
 			_, hangs := tx.ExecContext(ctx, slow)
 			return time.Minute, errors.Join(err, hangs)
-		}}
+		}
+		return upkeep.SharedJob{Name: name, Run: run}
 	}
 	jobs := []upkeep.SharedJob{write("hangs", `SELECT pg_sleep(60)`), write("locked", ""), write("works", "")}
 	relays := []*relay{newRelay(t, db, jobs...), newRelay(t, db, jobs...)}
@@ -177,7 +183,8 @@ func TestOneRelayOfManyDoesASharedJobWhenItIsDue(t *testing.T) {
 	relaytest.Must(err)
 	pass()
 	is(t, db, "works", `SELECT string_agg(job, ' ' ORDER BY job) FROM done`)
-	is(t, db, "10 60", `SELECT string_agg(ceil(extract(epoch FROM due_at - now()) / 10)::int || '0', ' ' ORDER BY job) FROM outbox.maintenance WHERE job NOT IN ('locked', 'newer')`)
+	is(t, db, "10 60", `SELECT string_agg(ceil(extract(epoch FROM due_at - now()) / 10)::int || '0', ' ' ORDER BY job)
+		FROM outbox.maintenance WHERE job NOT IN ('locked', 'newer')`)
 	relaytest.Must(locker.Rollback())
 	pass()
 	is(t, db, "locked works", `SELECT string_agg(job, ' ' ORDER BY job) FROM done`)
@@ -205,14 +212,16 @@ func TestTheFoldLeavesNoLogAndTheSameCounts(t *testing.T) {
 	t.Parallel()
 	db := relaytest.NewDatabase(t)
 	for i := range 12 {
-		db.Do(t, `INSERT INTO outbox.counter_log (tasks, task_type, kind) SELECT -1 + 2 * (n % 2), 'OTHER', $1 FROM generate_series(1, 1000) n`, fmt.Sprint("kind", i))
+		db.Do(t, `INSERT INTO outbox.counter_log (tasks, task_type, kind)
+			SELECT -1 + 2 * (n % 2), 'OTHER', $1 FROM generate_series(1, 1000) n`, fmt.Sprint("kind", i))
 	}
 	r := newRelay(t, db, job("fold"))
 	for range 10 {
 		r.do(t, "maintain")
 		db.Do(t, `UPDATE outbox.maintenance SET due_at = now()`)
 	}
-	is(t, db, "0 12", `SELECT concat_ws(' ', (SELECT count(*) FROM outbox.counter_log), (SELECT count(*) FROM outbox.counter WHERE task_type = 'OTHER' AND tasks = 0))`)
+	is(t, db, "0 12", `SELECT concat_ws(' ', (SELECT count(*) FROM outbox.counter_log),
+		(SELECT count(*) FROM outbox.counter WHERE task_type = 'OTHER' AND tasks = 0))`)
 	db.Do(t, `DELETE FROM outbox.counter WHERE task_type = 'OTHER'`)
 }
 
@@ -220,9 +229,10 @@ func TestTheFoldLeavesNoLogAndTheSameCounts(t *testing.T) {
 func TestAPurgeDeletesWhatIsOldAndNothingElse(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ table, insert string }{
-		"purge history": {"done_task", `(task_id, run_at, created_at, finished_at, keep_until, priority, attempt, task_type, payload)
-			SELECT n, now(), now(), now(), now() + age, 0, 1, 'T', '{}'`},
-		"purge dead letters": {"dead_task", `(task_id, run_at, created_at, died_at, priority, attempt, max_attempts, reason, task_type, payload)
+		"purge history": {"done_task", `(task_id, run_at, created_at, finished_at, keep_until, priority, attempt,
+			task_type, payload) SELECT n, now(), now(), now(), now() + age, 0, 1, 'T', '{}'`},
+		"purge dead letters": {"dead_task", `(task_id, run_at, created_at, died_at, priority, attempt, max_attempts,
+			reason, task_type, payload)
 			SELECT n, now(), now(), now() - interval '1 hour' + age, 0, 1, 1, 'attempts', 'T', '{}'`},
 		"purge inbox": {"inbox", `(source, event_id, keep_until) SELECT 's', n::text, now() + age`},
 	} {
@@ -254,24 +264,32 @@ func TestASampleHasTheTypesWithMostTasksAndTheSumOfAll(t *testing.T) {
 	t.Parallel()
 	db := relaytest.NewDatabase(t)
 	db.Do(t, `INSERT INTO outbox.task (task_type) SELECT 'T' || n FROM generate_series(1, 1500) n`)
-	db.Do(t, `INSERT INTO outbox.task (task_type, run_at) SELECT 'T' || n, now() + interval '1 hour' FROM generate_series(1001, 1500) n`)
-	db.Do(t, `INSERT INTO outbox.sample SELECT now() - h * interval '1 hour', 1, 1, 1, 1, 1, 1, 1, 1, 'OLD' FROM generate_series(1, 30) h`)
-	db.Do(t, `INSERT INTO outbox.sample SELECT now() - interval '25 hours' - n * interval '1 second', 1, 1, 1, 1, 1, 1, 1, 1, 'MANY' FROM generate_series(1, 6000) n`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, run_at)
+		SELECT 'T' || n, now() + interval '1 hour' FROM generate_series(1001, 1500) n`)
+	db.Do(t, `INSERT INTO outbox.sample SELECT at, 1, 1, 1, 1, 1, 1, 1, 1, task_type FROM (
+		SELECT now() - h * interval '1 hour', 'OLD' FROM generate_series(1, 30) h UNION ALL
+		SELECT now() - interval '25 hours' - n * interval '1 second', 'MANY' FROM generate_series(1, 6000) n
+		) AS old (at, task_type)`)
 	r := newRelay(t, db, job("sample"))
 	for range 2 {
 		r.do(t, "maintain")
 		is(t, db, "60", `SELECT (ceil(extract(epoch FROM due_at - now()) / 10) * 10)::int FROM outbox.maintenance`)
 		db.Do(t, `UPDATE outbox.maintenance SET due_at = now()`)
 	}
-	is(t, db, "2002 1000", `SELECT concat_ws(' ', count(*), count(*) FILTER (WHERE ready = 1 AND scheduled = 1)) FROM outbox.sample WHERE task_type NOT IN ('OLD', 'MANY')`)
-	is(t, db, "2007 23", `SELECT concat_ws(' ', count(*) FILTER (WHERE at < now() - interval '24 hours'), count(*) FILTER (WHERE task_type = 'OLD' AND at > now() - interval '24 hours'))
+	is(t, db, "2002 1000", `SELECT concat_ws(' ', count(*), count(*) FILTER (WHERE ready = 1 AND scheduled = 1))
+		FROM outbox.sample WHERE task_type NOT IN ('OLD', 'MANY')`)
+	is(t, db, "2007 23", `SELECT concat_ws(' ', count(*) FILTER (WHERE at < now() - interval '24 hours'),
+		count(*) FILTER (WHERE task_type = 'OLD' AND at > now() - interval '24 hours'))
 		FROM outbox.sample WHERE task_type IN ('OLD', 'MANY')`)
 	for taskType, n := range map[string]int{"": 2, "OLD": 1} {
 		got, err := relaytest.Admin(t, db.DB).Samples(t.Context(), taskType, 90*time.Minute)
 		if err != nil || len(got) != n {
 			t.Fatalf("%q: %+v, %v; want %d samples", taskType, got, err, n)
 		}
-		if s := got[n-1]; taskType == "" && (s.Ready != 1500 || s.Scheduled != 500 || s.Leased+s.Waiting+s.Dead+s.Finished+s.Failed != 0 || s.OldestReady <= 0 || !s.At.After(got[0].At)) {
+		s := got[n-1]
+		others := s.Leased + s.Waiting + s.Dead + s.Finished + s.Failed
+		if taskType == "" && (s.Ready != 1500 || s.Scheduled != 500 || others != 0 || s.OldestReady <= 0 ||
+			!s.At.After(got[0].At)) {
 			t.Errorf("the sum is %+v", s)
 		}
 	}

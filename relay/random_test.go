@@ -95,48 +95,6 @@ func (db *database) sparse(t testing.TB, kind string, apart, n int) {
 	db.Do(t, `VACUUM ANALYZE outbox.task`)
 }
 
-// Urgent tasks come first, but for every tenth claim, whatever lies below the pivot, and in the end
-// all have run.
-func TestRandomOrderClaimsUrgentTasksFirstAndAllInTheEnd(t *testing.T) {
-	needs.Long(t)
-	t.Parallel()
-	for _, c := range []struct {
-		kind     string
-		workers  int
-		overtake int // others may begin between an urgent task's claim and its begin, where the machine is busy
-	}{
-		{"TX", 1, 4},
-		{"TX", 4, 30},
-		{"BATCH", 1, 0}, // a second batch would take what is not urgent meanwhile
-		{"LEASED", 1, 4},
-		{"LEASED", 4, 30},
-	} {
-		t.Run(fmt.Sprintf("%s, %d workers", c.kind, c.workers), func(t *testing.T) {
-			t.Parallel()
-			db := newDatabase(t)
-			const n, urgent = 300, 30
-			db.Do(t, `INSERT INTO outbox.task (task_type, priority, attempt) SELECT $1, CASE
-				WHEN n % 10 = 0 THEN -1 ELSE 0 END, n % 3
-				FROM generate_series(1, $2::int) n`, c.kind, n)
-			s := begun(t, db, c.kind, n, relay.Config{Order: relay.Random, Workers: c.workers})
-			late := 0
-			for _, task := range s.tasks[:urgent+c.overtake] {
-				if task.Priority == 0 {
-					late++
-				}
-			}
-			if late > c.overtake {
-				t.Errorf("%d of the first %d tasks were not urgent", late, urgent+c.overtake)
-			}
-			slices.Sort(s.ids)
-			if ran := len(slices.Compact(s.ids)); ran != n {
-				t.Errorf("%d tasks ran, want %d", ran, n)
-			}
-			db.want(t, 0, "tasks left", `SELECT count(*) FROM outbox.task`)
-		})
-	}
-}
-
 // Each round compares two runs that follow each other, and one fair round is enough: what else runs
 // on the machine slows one of the two now and then, but a random order that costs more than twice
 // as much loses every round.

@@ -27,7 +27,6 @@ type lane struct {
 	leased    bool
 	head      *Head     // as of the last poll
 	polledAt  time.Time // when the last poll of the lane's head ended
-	urgent    int       // the least priority that its next task may have
 	credit    int       // claims that may find tasks: one for a head, two more for each full claim
 	running   int       // slots that work for it
 	leasing   int       // claims of leased tasks that are under way
@@ -85,7 +84,7 @@ func (c *lane) upTo(limit int) int {
 	return c.failing.upTo(min(limit, max(claimBytes/c.taskBytes, 1)))
 }
 
-func (c *lane) urgency() int { return c.urgent + c.of.Priority }
+func (c *lane) urgency() int { return c.starts.urgent + c.of.Priority }
 
 // polled updates the lane from a poll.
 func (c *lane) polled(h *Head, now time.Time) {
@@ -94,7 +93,7 @@ func (c *lane) polled(h *Head, now time.Time) {
 	if h == nil {
 		c.credit = 0
 	} else {
-		c.credit, c.urgent = max(c.credit, 1), h.Priority
+		c.credit = max(c.credit, 1)
 	}
 }
 
@@ -123,9 +122,6 @@ func (c *lane) found(claim Claim, found Found, workers int, now time.Time) {
 		c.credit = max(c.credit, 2*claim.Limit)
 	}
 	c.credit = min(c.credit, workers)
-	if claim.Start.Due == nil {
-		c.urgent = max(c.urgent, found.leastUrgent()) // more urgent tasks were claimed before
-	}
 }
 
 // Bounds of the wait before a relay tries again to get a slot of other relays. It takes its own free

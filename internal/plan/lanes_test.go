@@ -138,11 +138,11 @@ func TestSlotsThatWaitForAClaimAreKeptFromLessUrgentLanes(t *testing.T) {
 		change func(waits, other *lane)
 		want   int // workers for the other lane
 	}{
-		{"less urgent", func(waits, other *lane) { other.urgent = 1 }, 0},
+		{"less urgent", func(waits, other *lane) { other.starts.urgent = 1 }, 0},
 		{"as urgent", func(waits, other *lane) {}, 9},
-		{"more urgent", func(waits, other *lane) { other.urgent = -1 }, 9},
-		{"the claim hangs", func(waits, other *lane) { other.urgent, waits.servedAt = 1, time.Now().Add(-pollFresh) }, 9},
-		{"it may find nothing more", func(waits, other *lane) { other.urgent, waits.credit = 1, 0 }, 9},
+		{"more urgent", func(waits, other *lane) { other.starts.urgent = -1 }, 9},
+		{"the claim hangs", func(waits, other *lane) { other.starts.urgent, waits.servedAt = 1, time.Now().Add(-pollFresh) }, 9},
+		{"it may find nothing more", func(waits, other *lane) { other.starts.urgent, waits.credit = 1, 0 }, 9},
 	} {
 		l := newLanes(10, [2]int{}, [2]int{})
 		for _, lane := range l.all {

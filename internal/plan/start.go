@@ -56,7 +56,8 @@ type Claim struct {
 	Named bool // only a wake-up asked for it, which any role can send: its failure means nothing
 	Began time.Time
 
-	movedBack int // of the lane's watermarks, when it began
+	tenth     bool // it takes the tasks that have been due longest, and says nothing of the lane's order
+	movedBack int  // of the lane's watermarks, when it began
 }
 
 // Found is the result of a claim.

@@ -16,6 +16,7 @@ const (
 type Starts struct {
 	Random     bool
 	watermarks watermarks
+	urgent     int // the least priority that the next task in the lane's order may have
 	turns      int // claims in the lane's order that found tasks, since the last claim by due time
 	due        Due // the last task of the latest claim by due time
 	dueSince   time.Time
@@ -32,7 +33,7 @@ func (s *Starts) Next(head *Head, limit int, exact bool, now time.Time) Claim {
 		s.due, s.dueSince = DueStart, now
 	}
 	due := s.due
-	return Claim{Start: Start{Due: &due}, Limit: limit, Began: now, movedBack: s.watermarks.movedBack}
+	return Claim{Start: Start{Due: &due}, Limit: limit, Began: now, tenth: true}
 }
 
 // Named is the claim that a wake-up asks for, of a class of an idle lane.
@@ -47,7 +48,7 @@ func (s *Starts) inOrder(head *Head, limit int, exact, random bool, now time.Tim
 	if random {
 		c.Start.Pivot = head.pivot()
 	}
-	if !exact {
+	if !exact || random { // claims at pivots hold other tasks than those at the watermark
 		limit = 0
 	}
 	c.Start.From = s.watermarks.begin(head, limit, now)
@@ -61,7 +62,7 @@ func (s *Starts) Separate(head *Head, now time.Time) bool {
 
 // NotMade notes a claim that was not made: if it was by due time, so is the next claim.
 func (s *Starts) NotMade(c Claim) {
-	if c.Start.Due != nil {
+	if c.tenth {
 		s.turns = dueTurn
 	}
 }
@@ -71,14 +72,18 @@ func (s *Starts) Failed() { s.watermarks.noteShort() }
 
 // Took notes what a claim found. Tasks by due time say nothing of those before them in the lane.
 func (s *Starts) Took(c Claim, f Found, now time.Time) {
+	full := f.Tasks >= c.Limit
 	switch {
-	case c.Start.Due == nil:
+	case !c.tenth:
 		s.turns += min(f.Tasks, 1)
 		s.watermarks.noteClaimed(f.classes, c.movedBack, s.Random, now)
+		if full {
+			s.urgent = max(s.urgent, f.leastUrgent()) // more urgent tasks were claimed before
+		}
 	case f.Tasks > 0:
 		s.due = f.lastDue
 	}
-	if f.Tasks < c.Limit {
+	if !full {
 		s.watermarks.noteShort()
 	}
 }
@@ -86,12 +91,13 @@ func (s *Starts) Took(c Claim, f Found, now time.Time) {
 // Polled notes the head that a poll found, or nil.
 func (s *Starts) Polled(head *Head) {
 	if head != nil {
-		s.Returned(head.Position)
+		s.urgent = head.Priority
+		s.watermarks.adjust(head.Position, s.Random)
 	}
 }
 
 // Returned notes a task that is ready: claims begin at it, if they would begin behind it.
-func (s *Starts) Returned(at Position) { s.watermarks.adjust(at, s.Random) }
+func (s *Starts) Returned(at Position) { s.watermarks.adjust(at, false) }
 
 // ForgetOld lets claims begin at the head again, if the watermarks are old.
 func (s *Starts) ForgetOld(now time.Time) { s.watermarks.forgetOld(now) }

@@ -114,7 +114,7 @@ func (w *watermarks) begin(h *Head, limit int, now time.Time) *Position {
 	return nil
 }
 
-// adjust moves a watermark back to a ready task below it; in random order to any ready task.
+// adjust moves a watermark back to a ready task below it; if random, to the task wherever it is.
 func (w *watermarks) adjust(at Position, random bool) {
 	if one := w.of[at.Class()]; one != nil && (random || at.Compare(one.at) < 0) {
 		one.reset(at)

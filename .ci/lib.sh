@@ -53,14 +53,22 @@ server() {
   echo "$bin"
 }
 
-# fetch MAJOR...: installs what the tests need, and each of these versions of PostgreSQL, while the script goes on
+# fetch MAJOR...: installs what the tests need, PostgreSQL 17 in Docker and each of these versions, while the script goes on
 # until it calls fetched.
 fetch() {
   local major
-  { install; for major in "$@"; do server "$major"; done; } >"$logs/fetch" 2>&1 &
+  { install; docker_server 17; for major in "$@"; do server "$major"; done; } >"$logs/fetch" 2>&1 &
   fetch=$!
 }
 fetched() { wait $fetch || { cat "$logs/fetch"; exit 1; }; }
+
+# docker_server MAJOR: makes sure that a Docker engine runs and can have that version's image.
+docker_server() {
+  if [ -x "$shared/docker-postgres" ]; then
+    "$shared/docker-postgres" "$1" >"$logs/docker" 2>&1 || { tail -20 "$logs/docker"; exit 1; }
+  fi
+  docker info >/dev/null || { echo 'no Docker engine'; exit 1; }
+}
 
 # said_by_failed LOG: the lines of go test -v that belong to tests that failed.
 said_by_failed() {

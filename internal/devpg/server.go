@@ -11,7 +11,8 @@ import (
 	"github.com/txoutbox/outbox/internal/devpg/cluster"
 )
 
-// ErrNotLocal is returned for a server at a URL, which is no process of this machine's user.
+// ErrNotLocal is returned for a server that is no process of this machine's user: a URL or a
+// container.
 var ErrNotLocal = errors.New("devpg: not a local server")
 
 // Server is a running PostgreSQL. Its methods are safe for concurrent use.
@@ -45,7 +46,7 @@ func newServer(f found, logf func(format string, args ...any)) (*Server, error) 
 // postgres, or the one that OUTBOX_TEST_DATABASE_URL names.
 func (s *Server) URL() string { return s.url.String() }
 
-// Close stops a server that Open started and removes its files; it breaks
+// Close stops a server that Open started and removes its files or its container; it breaks
 // connections that are still open. A server found by URL is left alone. Later calls return what the
 // first did, after it is done.
 func (s *Server) Close() error { return s.close() }

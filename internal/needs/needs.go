@@ -39,6 +39,14 @@ func Optional(t testing.TB, pkg string, names ...string) (path string) {
 	return path
 }
 
+// Docker skips the test where no Docker engine answers the command docker.
+func Docker(t testing.TB) {
+	t.Helper()
+	if err := exec.CommandContext(t.Context(), Program(t, "docker.io", "docker"), "info").Run(); err != nil {
+		Missing(t, "a running Docker engine", "docker.io")
+	}
+}
+
 // Timing skips a test that asserts rates, shares of time or milliseconds, which a busy machine may
 // fail, unless OUTBOX_TEST_TIMING=1.
 func Timing(t testing.TB) { t.Helper(); asked(t, "OUTBOX_TEST_TIMING") }

@@ -4,14 +4,21 @@ package watched
 
 import "os/exec"
 
-// watchdog does nothing here: if this process is killed, its server stays.
-type watchdog struct{}
+const dirScript = ""
 
-func newWatchdog(string) (*watchdog, error) { return &watchdog{}, nil }
-func (*watchdog) tell(string)               {}
-func (*watchdog) close()                    {}
+// Watchdog does nothing here: if this process is killed, its server stays.
+type Watchdog struct{}
 
-func (*watchdog) command(_ *account, program string, args []string) *exec.Cmd {
+// NewWatchdog does nothing.
+func NewWatchdog(string, ...string) (*Watchdog, error) { return &Watchdog{}, nil }
+
+// Tell does nothing.
+func (*Watchdog) Tell(string) {}
+
+// Close does nothing.
+func (*Watchdog) Close() {}
+
+func (*Watchdog) command(_ *account, program string, args []string) *exec.Cmd {
 	return exec.Command(program, args...)
 }
 

@@ -76,18 +76,22 @@ func TestTheHistoryIsWrittenWithTheClaim(t *testing.T) {
 func TestAHandlerThatRollsItsClaimBackStaysInTheJournalUntilThatIsRecorded(t *testing.T) {
 	t.Parallel()
 	onEachDriver(t, func(t *testing.T, db *database) {
-		reg := handlers.New()
-		registerTx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error {
+		rollBack := func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error {
 			_, err := tx.ExecContext(ctx, "ROLLBACK")
 			return err
-		}, handlers.Keep(time.Hour), handlers.Backoff(constant(time.Hour)), handlers.NoJitter())
+		}
+		reg := handlers.New()
+		later := []handlers.Option{handlers.Backoff(constant(time.Hour)), handlers.NoJitter()}
+		registerTx(reg, typeTx, rollBack, later...)
+		registerTx(reg, outbox.NewTaskType[payload]("KEPT"), rollBack, append(later, handlers.Keep(time.Hour))...)
 		db.Do(t, `CREATE TABLE gone (task_id bigint, xid xid8);
 			CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 				INSERT INTO public.gone VALUES (OLD.task_id, pg_current_xact_id()); RETURN NULL; END $$;
 			CREATE TRIGGER note AFTER DELETE ON outbox.running FOR EACH ROW EXECUTE FUNCTION note()`)
 		db.Enqueue(t, "TX", 1)
+		db.Enqueue(t, "KEPT", 1)
 		once(t, db, reg, relay.Config{})
-		db.wantRows(t, 1, `outbox.task t JOIN gone g ON g.task_id = t.task_id AND g.xid::xid = t.xmin
+		db.wantRows(t, 2, `outbox.task t JOIN gone g ON g.task_id = t.task_id AND g.xid::xid = t.xmin
 			WHERE t.attempt = 1 AND t.state = 'scheduled'`)
 		db.wantRows(t, 0, `outbox.done_task`)
 	})

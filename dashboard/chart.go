@@ -67,26 +67,14 @@ type rate struct {
 	Known            bool
 }
 
-// rateOf is the rate since the latest sample that is old enough. It is unknown if that sample is from
-// before the oldest living relay.
-func rateOf(history []admin.Sample, relays []admin.Relay) rate {
+// rateOf is the rate since the latest sample that is old enough, if it is not too old.
+func rateOf(history []admin.Sample) rate {
 	now := history[len(history)-1]
-	began := now.At
-	for _, r := range relays {
-		if r.Alive && r.StartedAt.Before(began) {
-			began = r.StartedAt
-		}
-	}
 	for _, s := range slices.Backward(history) {
-		d := now.At.Sub(s.At)
-		if d < minGap {
-			continue
+		if d := now.At.Sub(s.At); d >= minGap && d <= maxAge {
+			return rate{float64(max(now.Finished-s.Finished, 0)) / d.Minutes(),
+				float64(max(now.Failed-s.Failed, 0)) / d.Minutes(), true}
 		}
-		if d > maxAge || s.At.Before(began) {
-			break
-		}
-		return rate{float64(max(now.Finished-s.Finished, 0)) / d.Minutes(),
-			float64(max(now.Failed-s.Failed, 0)) / d.Minutes(), true}
 	}
 	return rate{}
 }

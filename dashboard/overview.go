@@ -43,11 +43,11 @@ func (v *view) overview() error {
 	}
 	d := overviewData{Sum: admin.Sum(s.types), Range: name, Over: over, Relays: s.relays}
 	all := history(samples[""], d.Sum, s.at)
-	d.Rate = rateOf(all, s.relays)
+	d.Rate = rateOf(all)
 	d.Charts = charts(all, d.Rate, span, over)
 	for _, t := range s.types {
 		h := history(samples[t.Type], t, s.at)
-		r := typeRow{Type: t, Rate: rateOf(h, s.relays), Stuck: t.Relays == 0 &&
+		r := typeRow{Type: t, Rate: rateOf(h), Stuck: t.Relays == 0 &&
 			t.Ready+t.Scheduled+t.Leased+t.Waiting > 0}
 		r.Spark = draw(chart{Title: "Ready", Over: over, Tone: "plain"}, counts(h, readyOf), s.at, span)
 		d.Types = append(d.Types, r)

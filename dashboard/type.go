@@ -81,7 +81,7 @@ func (v *view) taskType() error {
 		return err
 	}
 	h := history(samples[name], d.Type, s.at)
-	d.Rate = rateOf(h, s.relays)
+	d.Rate = rateOf(h)
 	d.Charts = charts(h, d.Rate, span, over)
 	err = v.read(func(ctx context.Context, c *admin.Client) (err error) {
 		d.Tasks, d.Next, err = c.Tasks(ctx, name, d.State, admin.Page{After: d.After, Limit: pageSize})

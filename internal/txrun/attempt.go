@@ -72,7 +72,6 @@ func (a *attempt) warnSlow(d time.Duration) {
 func (a *attempt) end(ctx context.Context, out call.Result) error {
 	var work decide.Work
 	var verdicts []decide.Verdict
-	var again *handler.Result
 	end := a.unit.Tx.End(out.Err, func(failure error) (p apptx.Plan) {
 		out.Err = failure
 		run := decide.NewRun(a.p.Report.Log, a.unit.h, out)
@@ -96,10 +95,8 @@ func (a *attempt) end(ctx context.Context, out call.Result) error {
 		case decide.GiveBack:
 			p = apptx.Plan{Action: apptx.Abort, Before: func() { a.p.Journal.ForgetRuns(a.unit.runs)() }}
 		}
-		if result := handler.ResultOf(failure); result.Action == handler.ActionRunAgain {
-			again = &result // a success: what fails from here on is not the handler's result
-		} else {
-			again, p.Failure = nil, failure
+		if handler.ResultOf(failure).Action != handler.ActionRunAgain { // which is a success
+			p.Failure = failure
 		}
 		return p
 	})
@@ -115,12 +112,12 @@ func (a *attempt) end(ctx context.Context, out call.Result) error {
 		}
 		return nil
 	}
-	return a.ended(ctx, out, end, verdicts, again)
+	return a.ended(ctx, out, end, verdicts)
 }
 
 // ended acts on the end of the transaction. A transaction that failed for the database, or whose
 // outcome is unknown, is no attempt: the row shows what happened.
-func (a *attempt) ended(ctx context.Context, out call.Result, end apptx.Ended, verdicts []decide.Verdict, again *handler.Result) error {
+func (a *attempt) ended(ctx context.Context, out call.Result, end apptx.Ended, verdicts []decide.Verdict) error {
 	journal, runs := a.p.Journal, a.unit.runs
 	canceled := out.Canceled && end.How != apptx.EndedByCode
 	switch {
@@ -141,7 +138,7 @@ func (a *attempt) ended(ctx context.Context, out call.Result, end apptx.Ended, v
 	case end.How == apptx.Failed:
 		return a.outOfBand(end.Failure, end.Err)
 	case end.How == apptx.EndedByCode:
-		return a.endedByCode(ctx, end, again)
+		return a.endedByCode(ctx, end, verdicts)
 	case end.How == apptx.Lost && !out.Overran && !call.EndedContext(out.Err):
 		return a.lostConnection(end.Err)
 	}

@@ -18,7 +18,7 @@ import (
 )
 
 // endedByCode records what became of tasks whose handler ended the transaction, against the rules.
-func (a *attempt) endedByCode(ctx context.Context, end apptx.Ended, again *handler.Result) error {
+func (a *attempt) endedByCode(ctx context.Context, end apptx.Ended, verdicts []decide.Verdict) error {
 	rows := a.unit.Rows
 	switch {
 	case end.Err != nil:
@@ -29,10 +29,11 @@ func (a *attempt) endedByCode(ctx context.Context, end apptx.Ended, again *handl
 	case end.Failure == nil:
 		a.logCommitted(store.IDs(rows))
 		a.p.Journal.ForgetRuns(a.unit.runs)
-	}
-	verdicts := make([]decide.Verdict, len(rows))
-	for i, r := range rows {
-		verdicts[i] = decide.Committed(r, end.Failure, again)
+	default:
+		verdicts = nil
+		for _, r := range rows {
+			verdicts = append(verdicts, decide.Committed(r, end.Failure, nil))
+		}
 	}
 	err := apptx.RecordCommitted(ctx, a.p.Store, a.p.Report, rows, verdicts, 0)
 	if err == nil {

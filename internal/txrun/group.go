@@ -83,7 +83,7 @@ func (g *group) ended(ctx context.Context, out call.Result, end apptx.Ended) err
 		g.a.alone = store.IDs(g.a.unit.Rows)
 		return nil
 	}
-	return g.a.ended(ctx, out, end, g.verdicts, nil)
+	return g.a.ended(ctx, out, end, g.verdicts)
 }
 
 // call calls the handler for the i-th task, unless that is canceled by now, and claims the next.
@@ -137,7 +137,7 @@ func (g *group) stepFailed(ctx context.Context, i int, v decide.Verdict, out cal
 	case end.How == apptx.EndedByCode:
 		return g.a.outOfBand(end.Failure, end.Err)
 	}
-	return g.a.ended(ctx, out, end, nil, nil)
+	return g.a.ended(ctx, out, end, nil)
 }
 
 // next ends the savepoint of the i-th task and claims the next task that is as it was locked, if the

@@ -140,7 +140,8 @@ const headlessSQL = `
   FROM (SELECT DISTINCT t.task_type, t.ordering_key FROM outbox.task t
          WHERE t.state = 'waiting'
            AND NOT EXISTS (SELECT 1 FROM outbox.task h
-                            WHERE h.task_type = t.task_type AND h.ordering_key = t.ordering_key AND h.state <> 'waiting')
+                            WHERE h.task_type = t.task_type AND h.ordering_key = t.ordering_key
+                              AND h.state <> 'waiting')
            AND NOT EXISTS (SELECT 1 FROM outbox.headless_key k
                             WHERE k.task_type = t.task_type AND k.ordering_key = t.ordering_key)) AS lost`
 
@@ -158,7 +159,8 @@ SELECT task_type, count(*), 0, '' FROM outbox.task t
 // A run or a request that is older than its task belongs to an earlier task. The time of a task that
 // is from the future, of a clock that was ahead, says nothing.
 const (
-	earlierRun    = `t.task_id = r.task_id AND r.task_ids IS NULL AND r.started_at < t.created_at AND t.created_at <= now()`
+	earlierRun = `t.task_id = r.task_id AND r.task_ids IS NULL
+           AND r.started_at < t.created_at AND t.created_at <= now()`
 	earlierCancel = `t.task_id = c.task_id AND c.requested_at < t.created_at AND t.created_at <= now()`
 )
 
@@ -174,12 +176,14 @@ DELETE FROM outbox.cancel c USING outbox.task t WHERE ` + earlierCancel
 
 const findTaskIDsSQL = `/* outbox: tasks with ids of other tasks */
 SELECT n.name, cardinality(n.ids), 0,
-       'the tasks ' || array_to_string(n.ids[1:5], ', ') || CASE WHEN cardinality(n.ids) > 5 THEN ' and others' ELSE '' END || n.text
+       'the tasks ' || array_to_string(n.ids[1:5], ', ')
+         || CASE WHEN cardinality(n.ids) > 5 THEN ' and others' ELSE '' END || n.text
   FROM (SELECT 'dead_task' AS name,
                ARRAY(SELECT task_id FROM outbox.task JOIN outbox.dead_task USING (task_id) ORDER BY task_id) AS ids,
                ' have the ids of dead letters: let them finish before these are redriven, or purge these' AS text
          UNION ALL
         SELECT 'done_task',
                ARRAY(SELECT task_id FROM outbox.task JOIN outbox.done_task USING (task_id) ORDER BY task_id),
-               ' have the ids of finished tasks: a type that keeps its tasks cannot finish them before the history lets those go') AS n
+               ' have the ids of finished tasks: a type that keeps its tasks cannot finish them before the history lets '
+                 || 'those go') AS n
  WHERE cardinality(n.ids) > 0`

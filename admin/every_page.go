@@ -25,10 +25,12 @@ const lookOfPage = 10_000
 // outbox.ErrCommitUnknown, after which the numbers may lack one page; or the server's. It may be
 // called again. It may leave out dead letters that another transaction moves or deletes, and those
 // whose death commits during the call.
-func (c *Client) EveryPage(ctx context.Context, take func(context.Context, Filter, Page) (t Taken, next string, err error),
-	f Filter, perSecond int) (taken, skipped int64, err error) {
+func (c *Client) EveryPage(
+	ctx context.Context, take func(context.Context, Filter, Page) (t Taken, next string, err error), f Filter, perSecond int,
+) (taken, skipped int64, err error) {
 	defer func() {
-		if ended := ctx.Err(); err != nil && ended != nil && !errors.Is(err, ended) { // PostgreSQL says that it canceled a statement
+		// PostgreSQL only says that it canceled a statement.
+		if ended := ctx.Err(); err != nil && ended != nil && !errors.Is(err, ended) {
 			err = fmt.Errorf("%w: %w", ended, err)
 		}
 	}()

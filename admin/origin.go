@@ -46,7 +46,10 @@ func (c *Client) origin(ctx context.Context, q outbox.Querier) (Origin, error) {
 	if err != nil {
 		return Origin{}, err
 	}
-	o := Origin{DatabaseID: s.DatabaseID, Name: s.Name, Environment: s.Environment, Hidden: s.Hidden, Copy: s.Refused, LivedAt: s.LivedAt}
+	o := Origin{
+		DatabaseID: s.DatabaseID, Name: s.Name, Environment: s.Environment, Hidden: s.Hidden, Copy: s.Refused,
+		LivedAt: s.LivedAt,
+	}
 	if problem := s.Err(""); problem != nil {
 		o.Problem = strings.TrimPrefix(problem.Error(), "relay: ")
 	}
@@ -84,7 +87,8 @@ SELECT COALESCE(leases, 0), COALESCE(tasks, 0), COALESCE(dead, 0), COALESCE(sche
 SELECT database_id::text FROM outbox.identity`
 	// A row with a later time was written while the server's clock was ahead.
 	livingSQL = `/* outbox: whether relays live */
-SELECT EXISTS (SELECT 1 FROM outbox.relay WHERE alive_until BETWEEN clock_timestamp() AND clock_timestamp() + interval '5 minutes')`
+SELECT EXISTS (SELECT 1 FROM outbox.relay
+  WHERE alive_until BETWEEN clock_timestamp() AND clock_timestamp() + interval '5 minutes')`
 )
 
 // Adopt makes a copy the tasks' own database: it gets an id of its own, unless KeepID says that it

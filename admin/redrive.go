@@ -25,13 +25,17 @@ WITH d AS MATERIALIZED (
 keys AS MATERIALIZED (
   INSERT INTO outbox.unique_key AS k (task_type, key, task_id)
   SELECT task_type, unique_key, task_id
-    FROM (SELECT DISTINCT ON (task_type, unique_key) task_type, unique_key, task_id, payload, unique_key LIKE '$payload:%%' AS of_payload
+    FROM (SELECT DISTINCT ON (task_type, unique_key) task_type, unique_key, task_id, payload,
+                 unique_key LIKE '$payload:%%' AS of_payload
             FROM d WHERE unique_key IS NOT NULL ORDER BY task_type, unique_key, died_at, task_id) AS n
-   ORDER BY task_type COLLATE "C", CASE WHEN of_payload THEN '$payload' ELSE unique_key END COLLATE "C", CASE WHEN of_payload THEN payload END
+   ORDER BY task_type COLLATE "C", CASE WHEN of_payload THEN '$payload' ELSE unique_key END COLLATE "C",
+            CASE WHEN of_payload THEN payload END
   ON CONFLICT (task_type, key) DO UPDATE SET task_id = EXCLUDED.task_id
-   WHERE k.ctid = (SELECT seen.ctid FROM outbox.unique_key seen WHERE seen.task_type = EXCLUDED.task_type AND seen.key = EXCLUDED.key)
+   WHERE k.ctid = (SELECT seen.ctid FROM outbox.unique_key seen
+                    WHERE seen.task_type = EXCLUDED.task_type AND seen.key = EXCLUDED.key)
      AND (SELECT t.unique_until_done FROM outbox.task t WHERE t.task_id = k.task_id) IS NOT TRUE
-     AND NOT EXISTS (SELECT 1 FROM outbox.task t WHERE t.task_id = k.task_id AND t.state <> 'leased' FOR KEY SHARE SKIP LOCKED)
+     AND NOT EXISTS (SELECT 1 FROM outbox.task t WHERE t.task_id = k.task_id AND t.state <> 'leased'
+                        FOR KEY SHARE SKIP LOCKED)
   RETURNING task_id),
 chosen AS (
   SELECT task_id FROM d`
@@ -53,14 +57,18 @@ gone AS (
   RETURNING task_id, task_type, ordering_key, timeline, to_jsonb(d) AS task),
 back AS (
   INSERT INTO outbox.task OVERRIDING SYSTEM VALUE
-  SELECT t.* FROM gone CROSS JOIN LATERAL jsonb_populate_record(NULL::outbox.task, outbox.with_defaults(gone.task || jsonb_build_object(
+  SELECT t.* FROM gone CROSS JOIN LATERAL
+         jsonb_populate_record(NULL::outbox.task, outbox.with_defaults(gone.task || jsonb_build_object(
          'run_at', now(), 'attempted_at', NULL, 'attempt', 0, 'max_attempts', gone.task -> 'task_max_attempts',
          'state', CASE WHEN gone.ordering_key IS NULL THEN 'scheduled' ELSE 'waiting' END,
          'unique_key', CASE WHEN gone.task_id IN (SELECT task_id FROM keys) THEN gone.task -> 'unique_key' END,
-         'timeline', outbox.add_events(gone.timeline, jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('event', 'redriven', 'by', NULLIF(%s, '')))))), (SELECT outbox.lacking('outbox.task', task) FROM gone LIMIT 1))) AS t
+         'timeline', outbox.add_events(gone.timeline, jsonb_build_array(jsonb_strip_nulls(
+           jsonb_build_object('event', 'redriven', 'by', NULLIF(%s, '')))))),
+         (SELECT outbox.lacking('outbox.task', task) FROM gone LIMIT 1))) AS t
   RETURNING task_id),
 headless AS (
-  INSERT INTO outbox.headless_key (task_type, ordering_key) SELECT DISTINCT task_type, ordering_key FROM gone WHERE ordering_key IS NOT NULL)
+  INSERT INTO outbox.headless_key (task_type, ordering_key)
+  SELECT DISTINCT task_type, ordering_key FROM gone WHERE ordering_key IS NOT NULL)
 SELECT d.task_id, (extract(epoch FROM d.died_at) * 1000000)::bigint, gone.task_id IS NOT NULL, back.task_id IS NOT NULL
   FROM d LEFT JOIN gone USING (task_id) LEFT JOIN back USING (task_id) ORDER BY d.died_at, d.task_id`
 
@@ -112,7 +120,9 @@ func (c *Client) Purge(ctx context.Context, f Filter, p Page) (t Taken, next str
 }
 
 // take takes a page of dead letters away. by is who acts, for a query that writes it.
-func (c *Client) take(ctx context.Context, action, query string, by *string, f Filter, p Page) (t Taken, next string, err error) {
+func (c *Client) take(
+	ctx context.Context, action, query string, by *string, f Filter, p Page,
+) (t Taken, next string, err error) {
 	if err := f.checkChosen(action); err != nil {
 		return Taken{}, "", err
 	}

@@ -29,23 +29,28 @@ type Relay struct {
 }
 
 const relaysSQL = `/* outbox: inspect relays */
-SELECT relay_id::text, host, pid, started_at, alive_until, alive_until > clock_timestamp() AS alive, to_json(task_types)::text,
-       COALESCE(workers, 0), COALESCE(connections, 0), (extract(epoch FROM clock_timestamp() - alive_until) * 1000000)::bigint
+SELECT relay_id::text, host, pid, started_at, alive_until, alive_until > clock_timestamp() AS alive,
+       to_json(task_types)::text, COALESCE(workers, 0), COALESCE(connections, 0),
+       (extract(epoch FROM clock_timestamp() - alive_until) * 1000000)::bigint
   FROM outbox.relay ORDER BY alive DESC, host, started_at, relay_id LIMIT 1000`
 
 // The journal has a row for each run or batch under way, and few others. It is read as a whole, up
 // to a bound; a task of a run is still to be seen in outbox.task while its claim is open.
 const relayRunsSQL = `/* outbox: inspect the runs of relays */
-SELECT j.relay_id, j.ids, COALESCE((SELECT t.task_type FROM outbox.task t WHERE t.task_id = j.task_id), ''), j.started_at, j.lost
-  FROM (SELECT r.relay_id::text, to_json(COALESCE(r.task_ids[1:1000], ARRAY[r.task_id]))::text AS ids, r.task_id, r.started_at, ` + lost + ` AS lost,
+SELECT j.relay_id, j.ids, COALESCE((SELECT t.task_type FROM outbox.task t WHERE t.task_id = j.task_id), ''),
+       j.started_at, j.lost
+  FROM (SELECT r.relay_id::text, to_json(COALESCE(r.task_ids[1:1000], ARRAY[r.task_id]))::text AS ids, r.task_id,
+               r.started_at, ` + lost + ` AS lost,
                row_number() OVER (PARTITION BY r.relay_id ORDER BY r.started_at, r.task_id) AS n
           FROM (SELECT relay_id, task_id, task_ids, started_at, lost_connection FROM outbox.running LIMIT 10000) r) j
  WHERE j.n <= $1
 UNION ALL
-SELECT t.relay_id::text, to_json(ARRAY[t.task_id])::text, t.task_type, COALESCE(t.attempted_at, t.run_at), ` + leaseLost + `
+SELECT t.relay_id::text, to_json(ARRAY[t.task_id])::text, t.task_type, COALESCE(t.attempted_at, t.run_at),
+       ` + leaseLost + `
   FROM (SELECT relay_id FROM outbox.relay ORDER BY alive_until DESC LIMIT 1000) a
  CROSS JOIN LATERAL (
-    SELECT l.relay_id, l.task_id, l.task_type, l.attempted_at, l.run_at, l.leased_until FROM outbox.task l WHERE l.state = 'leased' AND l.relay_id = a.relay_id
+    SELECT l.relay_id, l.task_id, l.task_type, l.attempted_at, l.run_at, l.leased_until
+      FROM outbox.task l WHERE l.state = 'leased' AND l.relay_id = a.relay_id
      ORDER BY l.leased_until LIMIT $1) t`
 
 // Relays returns the relays with their runs, the living ones first; 1,000 at most.
@@ -74,7 +79,9 @@ func (c *Client) Relays(ctx context.Context) (relays []Relay, err error) {
 func scanRelay(row scanner, r *Relay) error {
 	var types string
 	var over int64
-	if err := row.Scan(&r.RelayID, &r.Host, &r.PID, &r.StartedAt, &r.AliveUntil, &r.Alive, &types, &r.Workers, &r.Connections, &over); err != nil {
+	err := row.Scan(&r.RelayID, &r.Host, &r.PID, &r.StartedAt, &r.AliveUntil, &r.Alive, &types, &r.Workers, &r.Connections,
+		&over)
+	if err != nil {
 		return err
 	}
 	r.LastSeen = r.AliveUntil.Add(-upkeep.LeaseDuration)

@@ -192,7 +192,9 @@ func (c *Client) pages(ctx context.Context, lock string, args []any, change stri
 }
 
 // lockAndChange returns the number of locked rows. Their ids are the argument of the change.
-func (c *Client) lockAndChange(ctx context.Context, q outbox.Querier, lock string, args []any, change string) (int, error) {
+func (c *Client) lockAndChange(
+	ctx context.Context, q outbox.Querier, lock string, args []any, change string,
+) (int, error) {
 	locked, err := rows(ctx, q, c.schema.SQL(lock), args, func(row scanner, id *string) error { return row.Scan(id) })
 	if err != nil || len(locked) == 0 {
 		return 0, err

@@ -17,7 +17,9 @@ type Run struct {
 	Type      string  // "" where it is not known: the task is gone
 	RelayID   string
 	StartedAt time.Time
-	Lost      bool // its relay is dead, or lost the connection of the run, or the lease has run out: it counts when the task is claimed next
+	// Lost: its relay is dead, or lost the run's connection, or the lease has run out. The run counts as an
+	// attempt when the task is claimed next.
+	Lost bool
 }
 
 // TypeRuns are the runs of one type in a relay.
@@ -49,7 +51,8 @@ func (r Relay) ByType() []TypeRuns {
 const maxRuns = 200
 
 // lost is whether a run r of the journal is: its relay is dead, or its connection gone.
-const lost = `(r.lost_connection OR NOT EXISTS (SELECT 1 FROM outbox.relay l WHERE l.relay_id = r.relay_id AND l.alive_until > clock_timestamp()))`
+const lost = `(r.lost_connection
+        OR NOT EXISTS (SELECT 1 FROM outbox.relay l WHERE l.relay_id = r.relay_id AND l.alive_until > clock_timestamp()))`
 
 // leaseLost is whether any relay may take over the leased task t.
 const leaseLost = `(COALESCE(t.leased_until < clock_timestamp(), false)
@@ -62,7 +65,8 @@ const taskRunsSQL = `/* outbox: inspect the runs of a task */
   FROM outbox.running r WHERE r.task_id = $1::bigint AND r.task_ids IS NULL LIMIT $3)
 UNION ALL
 (SELECT r.relay_id::text, to_json(r.task_ids[1:1000])::text, $2::text, r.started_at, ` + lost + `
-  FROM outbox.running r WHERE r.task_ids IS NOT NULL AND r.last_id >= $1 AND r.first_id <= $1 AND $1 = ANY (r.task_ids) LIMIT $3)
+  FROM outbox.running r
+  WHERE r.task_ids IS NOT NULL AND r.last_id >= $1 AND r.first_id <= $1 AND $1 = ANY (r.task_ids) LIMIT $3)
 UNION ALL
 SELECT t.relay_id::text, to_json(ARRAY[t.task_id])::text, $2::text, COALESCE(t.attempted_at, t.run_at), ` + leaseLost + `
   FROM outbox.task t WHERE t.task_id = $1 AND t.state || '' = 'leased'`

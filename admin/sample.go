@@ -23,7 +23,8 @@ type Sample struct {
 
 const samplesSQL = `/* outbox: inspect samples */
 SELECT at, ready, scheduled, leased, waiting, dead, finished, failed, oldest_ready
-  FROM outbox.sample WHERE task_type = $1 AND at >= now() - $2::bigint * interval '1 microsecond' ORDER BY at LIMIT 10000`
+  FROM outbox.sample
+ WHERE task_type = $1 AND at >= now() - $2::bigint * interval '1 microsecond' ORDER BY at LIMIT 10000`
 
 // Samples returns the samples of the last d, of one type, or of all summed up ("": Type is "" and
 // OldestReady the greatest), the oldest first. d must be positive; there are none of more than a

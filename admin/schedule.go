@@ -24,7 +24,8 @@ type Schedule struct {
 }
 
 const schedulesSQL = `/* outbox: inspect schedules */
-SELECT name, task_type, spec, next_at, last_at, created_at, paused, catch_up FROM outbox.schedule ORDER BY name COLLATE "C"`
+SELECT name, task_type, spec, next_at, last_at, created_at, paused, catch_up
+  FROM outbox.schedule ORDER BY name COLLATE "C"`
 
 // Schedules returns the schedules, sorted by name.
 func (c *Client) Schedules(ctx context.Context) ([]Schedule, error) {

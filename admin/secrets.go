@@ -28,9 +28,11 @@ SELECT place FROM (
 
 var secretsSQL = map[int]string{
 	1: `/* outbox: inspect a payload */
-SELECT payload::text, headers::text, COALESCE(unique_key, ''), COALESCE(ordering_key, '') FROM outbox.task WHERE task_id = $1`,
+SELECT payload::text, headers::text, COALESCE(unique_key, ''), COALESCE(ordering_key, '')
+  FROM outbox.task WHERE task_id = $1`,
 	2: `/* outbox: inspect a payload */
-SELECT payload::text, headers::text, COALESCE(unique_key, ''), COALESCE(ordering_key, '') FROM outbox.dead_task WHERE task_id = $1`,
+SELECT payload::text, headers::text, COALESCE(unique_key, ''), COALESCE(ordering_key, '')
+  FROM outbox.dead_task WHERE task_id = $1`,
 	3: `/* outbox: inspect a payload */
 SELECT payload::text, headers::text, '', '' FROM outbox.done_task WHERE task_id = $1`,
 }

@@ -28,7 +28,7 @@ const (
 // Why a task is a dead letter: the values of Task.Reason and Filter.Reason.
 const (
 	ReasonAttempts        = "attempts"         // all were used
-	ReasonHandler         = "handler"          // it returned handlers.Dead, its backoff said stop, or handlers.MaxElapsed has passed
+	ReasonHandler         = "handler"          // handlers.Dead, its backoff said stop, or handlers.MaxElapsed has passed
 	ReasonLostConnections = "lost_connections" // ten runs lost their connection to PostgreSQL
 	ReasonCommitted       = "committed"        // the handler committed the claim's transaction and then failed
 )
@@ -70,8 +70,8 @@ type Task struct {
 // The columns of a Task in each table. A new column of task is in all of them.
 const (
 	sharedColumns = `t.task_id, t.task_type, t.state, t.priority, t.attempt, COALESCE(t.max_attempts, 0) AS max_attempts,
-       t.created_at, t.run_at, t.attempted_at, COALESCE(t.last_error, '') AS last_error, COALESCE(t.timeout_ms, 0) AS timeout_ms,
-       t.iterations, t.leased_until, COALESCE(t.relay_id::text, '') AS relay_id,
+       t.created_at, t.run_at, t.attempted_at, COALESCE(t.last_error, '') AS last_error,
+       COALESCE(t.timeout_ms, 0) AS timeout_ms, t.iterations, t.leased_until, COALESCE(t.relay_id::text, '') AS relay_id,
        COALESCE((SELECT database_id::text FROM outbox.identity), '') AS database_id, `
 
 	taskColumns = sharedColumns + `NULL::timestamptz AS ended_at, NULL::timestamptz AS keep_until, '' AS reason`

@@ -3,6 +3,8 @@ package admin
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 )
 
 // The statements go through one index each, from a place on: $1 is the type, if it is one type, and
@@ -11,7 +13,8 @@ import (
 const (
 	readySQL = `/* outbox: list ready tasks */
 SELECT ` + taskColumns + ` FROM outbox.task t
- WHERE t.state = 'ready' AND t.task_type = $1 AND (t.priority, t.attempt, t.task_id) > ($2::smallint, $3::smallint, $4::bigint)
+ WHERE t.state = 'ready' AND t.task_type = $1
+   AND (t.priority, t.attempt, t.task_id) > ($2::smallint, $3::smallint, $4::bigint)
  ORDER BY t.priority, t.attempt, t.task_id LIMIT $5`
 
 	// The index has no ids, so a page is sorted. What it may have in it is bounded first, by a
@@ -21,11 +24,13 @@ SELECT ` + taskColumns + ` FROM outbox.task t
 WITH page AS MATERIALIZED (
   SELECT t.run_at FROM outbox.task t
    WHERE t.state = 'scheduled' AND t.task_type = $1
-     AND (t.run_at, t.task_id) > (COALESCE(timestamptz 'epoch' + $2::bigint * interval '1 microsecond', '-infinity'), $3::bigint)
+     AND (t.run_at, t.task_id)
+         > (COALESCE(timestamptz 'epoch' + $2::bigint * interval '1 microsecond', '-infinity'), $3::bigint)
    ORDER BY t.run_at OFFSET $4::bigint - 1 LIMIT 1)
 SELECT ` + taskColumns + ` FROM outbox.task t
  WHERE t.state = 'scheduled' AND t.task_type = $1
-   AND (t.run_at, t.task_id) > (COALESCE(timestamptz 'epoch' + $2::bigint * interval '1 microsecond', '-infinity'), $3::bigint)
+   AND (t.run_at, t.task_id)
+       > (COALESCE(timestamptz 'epoch' + $2::bigint * interval '1 microsecond', '-infinity'), $3::bigint)
    AND t.run_at <= COALESCE((SELECT run_at FROM page), 'infinity')
  ORDER BY t.run_at, t.task_id LIMIT $4::bigint`
 
@@ -42,7 +47,8 @@ SELECT ` + taskColumns + ` FROM outbox.task t
 
 	deadSQL = `/* outbox: list dead tasks */
 SELECT ` + deadColumns + ` FROM outbox.dead_task t
- WHERE (t.died_at, t.task_id) < (COALESCE(timestamptz 'epoch' + $1::bigint * interval '1 microsecond', 'infinity'), $2::bigint)
+ WHERE (t.died_at, t.task_id)
+       < (COALESCE(timestamptz 'epoch' + $1::bigint * interval '1 microsecond', 'infinity'), $2::bigint)
  ORDER BY t.died_at DESC, t.task_id DESC LIMIT $3`
 
 	// The row comparison begins with the type, so that only the type's own index has the order.
@@ -81,10 +87,12 @@ var orders = map[State]struct{ ofType, ofAll string }{
 // A page costs the same wherever it is and however many there are, but of scheduled tasks: those
 // that are due at the very same microsecond, as tasks enqueued in one transaction with outbox.After
 // may be, are sorted by id for each page that has some of them.
-func (c *Client) Tasks(ctx context.Context, taskType string, state State, p Page) (tasks []Task, next string, err error) {
+func (c *Client) Tasks(
+	ctx context.Context, taskType string, state State, p Page,
+) (tasks []Task, next string, err error) {
 	order, known := orders[state]
 	if !known {
-		return nil, "", invalid("state %q: must be one of %q", state, []State{Ready, Scheduled, Leased, Waiting, Dead, Finished})
+		return nil, "", invalid("state %q: must be one of %q", state, slices.Sorted(maps.Keys(orders)))
 	}
 	if err := errors.Join(checkText("task type", taskType), p.check(defaultLimit)); err != nil {
 		return nil, "", err

@@ -73,7 +73,8 @@ func (a *app) confirm(ctx context.Context, yes bool, question string) error {
 
 // onTasks does something to the tasks of args, prints the result, and fails if some are not done.
 func (a *app) onTasks(c *cobra.Command, args []string, missing string,
-	do func(ctx context.Context, c *admin.Client, ids []int64) (done []int64, result object, lines []string, err error)) error {
+	do func(ctx context.Context, c *admin.Client, ids []int64) (done []int64, _ object, lines []string, err error),
+) error {
 	ids, err := taskIDs(args)
 	if err != nil {
 		return err

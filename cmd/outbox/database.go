@@ -112,7 +112,9 @@ func (a *app) read(ctx context.Context, f func(ctx context.Context, c *admin.Cli
 }
 
 // get connects and returns the result of a read of the client.
-func get[T any](ctx context.Context, a *app, read func(*admin.Client, context.Context) (T, error)) (found T, err error) {
+func get[T any](
+	ctx context.Context, a *app, read func(*admin.Client, context.Context) (T, error),
+) (found T, err error) {
 	err = a.read(ctx, func(ctx context.Context, c *admin.Client) error {
 		found, err = read(c, ctx)
 		return err
@@ -175,7 +177,8 @@ func (a *app) explain(ctx context.Context, err error) string {
 	case code == "3D000":
 		return text + ": check the database's name in --database-url, OUTBOX_DATABASE_URL or PGDATABASE"
 	case code == "" && strings.Contains(text, "SSL is not enabled on the server"):
-		return "the server has no TLS: in a trusted network add sslmode=disable to the connection string, or set PGSSLMODE=disable"
+		return "the server has no TLS: in a trusted network add sslmode=disable to the connection string, " +
+			"or set PGSSLMODE=disable"
 	case code == "" && (strings.Contains(text, "dial ") || strings.Contains(text, "repeats the connection string")):
 		return text + ": check --database-url, OUTBOX_DATABASE_URL or the PG… environment"
 	}

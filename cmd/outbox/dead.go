@@ -233,9 +233,11 @@ func (a *app) bulk(ctx context.Context, b *bulk) error {
 }
 
 // everyPage repeats b.take until nothing is left, and prints its progress every other second.
-func (a *app) everyPage(ctx context.Context, b *bulk, f admin.Filter, matched int64) (taken int64, skipped []int64, err error) {
+func (a *app) everyPage(
+	ctx context.Context, b *bulk, f admin.Filter, matched int64,
+) (taken int64, skipped []int64, err error) {
 	said := time.Now()
-	taken, _, err = a.client.EveryPage(ctx, func(ctx context.Context, f admin.Filter, at admin.Page) (t admin.Taken, next string, err error) {
+	page := func(ctx context.Context, f admin.Filter, at admin.Page) (t admin.Taken, next string, err error) {
 		err = a.bounded(ctx, func(ctx context.Context) (err error) {
 			t, next, err = b.take(a.client, ctx, f, at)
 			return err
@@ -246,6 +248,7 @@ func (a *app) everyPage(ctx context.Context, b *bulk, f admin.Filter, matched in
 			said = time.Now()
 		}
 		return t, next, err
-	}, f, b.perSecond)
+	}
+	taken, _, err = a.client.EveryPage(ctx, page, f, b.perSecond)
 	return taken, skipped, err
 }

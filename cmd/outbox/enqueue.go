@@ -28,7 +28,8 @@ func (a *app) enqueueCommand() *cobra.Command {
 	var f enqueueFlags
 	c := &cobra.Command{
 		Use: "enqueue TYPE JSON", Short: "enqueue a task", Args: cobra.ExactArgs(2),
-		Example: "  outbox enqueue SEND_MAIL '{\"user_id\": 7}' -after 10m -unique user-7\n  generate | outbox enqueue REPORT -",
+		Example: "  outbox enqueue SEND_MAIL '{\"user_id\": 7}' -after 10m -unique user-7\n" +
+			"  generate | outbox enqueue REPORT -",
 		Long: `Enqueues a task with the JSON as its payload; - reads it from stdin. The task waits until a relay has
 a handler for its type. It needs the rights of a worker: an enqueuer cannot write the audit log, and
 an operator enqueues by plain INSERT only.`,

@@ -22,8 +22,8 @@ func (a *app) migrateCommand() *cobra.Command {
 		Use: "up", Short: "create the schema, or bring it to this command's version", Args: cobra.NoArgs,
 		Example: "  outbox migrate up",
 		Long: `Applies the migrations that are not applied yet, and then the functions, views and triggers of this
-command, in one transaction. Any number of processes may do it at once. After it, run outbox roles apply again if you use the roles. --timeout
-does not bound it.`,
+command, in one transaction. Any number of processes may do it at once. After it, run outbox roles
+apply again if you use the roles. --timeout does not bound it.`,
 		RunE: func(c *cobra.Command, _ []string) error { return a.migrateUp(c.Context()) },
 	}, &cobra.Command{
 		Use: "status", Short: "list applied and pending migrations", Args: cobra.NoArgs,
@@ -141,7 +141,8 @@ func (a *app) rolesCommand() *cobra.Command {
 		Example: "  outbox roles apply",
 	})
 	apply := &cobra.Command{
-		Use: "apply", Short: "create the roles and give each its rights", Args: cobra.NoArgs, Example: "  outbox roles apply -yes",
+		Use: "apply", Short: "create the roles and give each its rights", Args: cobra.NoArgs,
+		Example: "  outbox roles apply -yes",
 		Long: `Creates the roles <schema>_owner, _enqueuer, _worker, _viewer and _operator, which cannot log in, and
 gives each its rights. The owner gets the schema and its tables, and PUBLIC loses the right to execute
 its functions. Repeat it after each migration. --timeout does not bound it.`,

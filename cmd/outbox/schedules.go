@@ -32,8 +32,10 @@ func (a *app) schedulesCommand() *cobra.Command {
 adds it again when it starts.`,
 	})
 	yesFlag(remove, &yes)
-	c.AddCommand(remove, a.scheduleCommand((*admin.Client).PauseSchedule, "paused", member{"paused", true}, nil, &cobra.Command{
-		Use: "pause NAME", Short: "skip a schedule's firings, until it is resumed", Example: "  outbox schedules pause nightly-report",
+	do = (*admin.Client).PauseSchedule
+	c.AddCommand(remove, a.scheduleCommand(do, "paused", member{"paused", true}, nil, &cobra.Command{
+		Use: "pause NAME", Short: "skip a schedule's firings, until it is resumed",
+		Example: "  outbox schedules pause nightly-report",
 	}), a.scheduleCommand((*admin.Client).ResumeSchedule, "resumed", member{"paused", false}, nil, &cobra.Command{
 		Use: "resume NAME", Short: "let a schedule fire again", Example: "  outbox schedules resume nightly-report",
 		Long: "Lets a schedule fire again. Skipped firings are not made up for.",
@@ -42,8 +44,9 @@ adds it again when it starts.`,
 }
 
 // scheduleCommand makes c an action on a schedule, after a question if yes is not nil.
-func (a *app) scheduleCommand(do func(*admin.Client, context.Context, string) error, done string, result member, yes *bool,
-	c *cobra.Command) *cobra.Command {
+func (a *app) scheduleCommand(
+	do func(*admin.Client, context.Context, string) error, done string, result member, yes *bool, c *cobra.Command,
+) *cobra.Command {
 	c.Args = cobra.ExactArgs(1)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		name := args[0]

@@ -30,7 +30,8 @@ func (a *app) serveCommand() *cobra.Command {
 	var f serveFlags
 	c := &cobra.Command{
 		Use: "serve", Short: "serve the dashboard and metrics", Args: cobra.NoArgs,
-		Example: "  outbox serve\n  read -rs OUTBOX_SERVE_PASSWORD && export OUTBOX_SERVE_PASSWORD\n  outbox serve -read-only",
+		Example: "  outbox serve\n  read -rs OUTBOX_SERVE_PASSWORD && export OUTBOX_SERVE_PASSWORD\n" +
+			"  outbox serve -read-only",
 		Long: `Serves the dashboard at /, and metrics of the database for Prometheus at /metrics. Both need a
 password: OUTBOX_SERVE_PASSWORD or, on a terminal, a random password that it prints. The user name
 may be any: it is the actor of the audit log. The server speaks HTTP: beyond this machine put a proxy

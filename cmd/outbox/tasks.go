@@ -73,7 +73,8 @@ is deleted unless its handler succeeds. Dead letters cannot be canceled: purge t
 			if err != nil {
 				return err
 			}
-			if err := a.confirm(c.Context(), yes, fmt.Sprintf("Cancel %s (%s)?", count(len(ids), "task"), join(ids))); err != nil {
+			question := fmt.Sprintf("Cancel %s (%s)?", count(len(ids), "task"), join(ids))
+			if err := a.confirm(c.Context(), yes, question); err != nil {
 				return err
 			}
 			return a.onTasks(c, args, "neither waiting nor running",

@@ -45,7 +45,8 @@ func (a *app) topCommand() *cobra.Command {
 	var order string
 	orders := strings.Join(slices.Sorted(maps.Keys(topOrders)), ", ")
 	c := &cobra.Command{
-		Use: "top", Short: "watch types and relays at work", Args: cobra.NoArgs, Example: "  outbox top -every 5s -sort oldest",
+		Use: "top", Short: "watch types and relays at work", Args: cobra.NoArgs,
+		Example: "  outbox top -every 5s -sort oldest",
 		Long: `Shows the types with their rates, and the relays with their runs, each second, until ctrl-C. If stdout
 is no terminal, and with --json, it prints once, without rates. RUN counts the tasks in the journal
 of runs; DONE/S and FAIL/S are since the update before.`,

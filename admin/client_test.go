@@ -139,11 +139,13 @@ func TestEveryCallOnEachConnectionAndInAnotherSchema(t *testing.T) {
 			end  func() error
 		}{{"DB", c, nil}, {"Conn", c.In(conn), nil}, {"Tx", c.In(tx), tx.Commit}, {"sqlx.Tx", c.In(xtx), xtx.Commit}} {
 			db.Do(t, `TRUNCATE "select".task, "select".dead_task, "select".audit, "select".schedule, "select".task_type;
-				INSERT INTO "select".dead_task (task_id, run_at, created_at, priority, attempt, max_attempts, reason, task_type, payload)
+				INSERT INTO "select".dead_task
+					(task_id, run_at, created_at, priority, attempt, max_attempts, reason, task_type, payload)
 					VALUES (1000, now(), now(), 0, 1, 1, 'attempts', 'X', '1');
 				INSERT INTO "select".task (task_id, task_type, run_at) OVERRIDING SYSTEM VALUE
 					SELECT n, 'A', now() + interval '1 hour' FROM generate_series(100, 101) n;
-				INSERT INTO "select".schedule (name, task_type, payload, spec, timing, definition) VALUES ('s', 'A', '{}', '', '', '')`)
+				INSERT INTO "select".schedule (name, task_type, payload, spec, timing, definition)
+					VALUES ('s', 'A', '{}', '', '', '')`)
 			for _, calls := range []map[string]func(context.Context, *admin.Client) error{reads, changes} {
 				for name, do := range calls {
 					err := do(t.Context(), on.c)
@@ -176,7 +178,8 @@ func TestAnActionAndItsEntryAreOne(t *testing.T) {
 	bury(t, db, "X", "attempts", "boom", 1000, 2, 60)
 	db.Do(t, `INSERT INTO outbox.task (task_id, task_type, run_at) OVERRIDING SYSTEM VALUE
 		VALUES (100, 'A', now() + interval '1 hour')`)
-	db.Do(t, `INSERT INTO outbox.schedule (name, task_type, payload, spec, timing, definition) VALUES ('s', 'A', '{}', '', '', '')`)
+	db.Do(t, `INSERT INTO outbox.schedule (name, task_type, payload, spec, timing, definition)
+		VALUES ('s', 'A', '{}', '', '', '')`)
 	lease(t, db, liveRelay, 1)
 	db.Do(t, `ALTER TABLE outbox.audit ADD CONSTRAINT closed CHECK (entry_id < 0)`)
 	before := db.Dump(t)

@@ -21,7 +21,7 @@ func huge(t *testing.T, n int) *database {
 	db.Do(t, strings.NewReplacer("$n", fmt.Sprint(n), "$relay", "'"+liveRelay+"'::uuid").Replace(`
 		SET session_replication_role = replica;
 		INSERT INTO outbox.task (task_type, payload, state, run_at, priority, attempt, ordering_key, relay_id, lease_token)
-			SELECT CASE WHEN i > $n - 50 THEN 'RARE' ELSE 'A' END, '{"user_id": 12345, "text": "some that an ordinary task has"}',
+			SELECT CASE WHEN i > $n - 50 THEN 'RARE' ELSE 'A' END, '{"user_id": 12345, "text": "that of an ordinary task"}',
 			       s.state, CASE s.state WHEN 'scheduled' THEN now() + i * interval '1 second' ELSE now() END, i % 3, i % 2,
 			       CASE s.state WHEN 'waiting' THEN 'key ' || i % 1000 END, CASE s.state WHEN 'leased' THEN $relay END,
 			       CASE s.state WHEN 'leased' THEN $relay END
@@ -41,7 +41,8 @@ func huge(t *testing.T, n int) *database {
 			FROM generate_series(1, 1440) m, unnest('{"",A,RARE,B,C,D,E,F,G,H}'::text[]) a;
 		INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types)
 			VALUES ($relay, 'a', 8, now() + interval '1 hour', '{A,RARE}');
-		INSERT INTO outbox.running (task_id, token, relay_id) SELECT i, gen_random_uuid(), $relay FROM generate_series(1, 300) i;
+		INSERT INTO outbox.running (task_id, token, relay_id)
+			SELECT i, gen_random_uuid(), $relay FROM generate_series(1, 300) i;
 		SET session_replication_role = origin`))
 	// As if the sample of ANALYZE had met no task of RARE: a generic plan assumes a single type then.
 	for _, table := range []string{"task", "dead_task", "done_task"} {
@@ -125,7 +126,7 @@ func calls(t *testing.T, db *database, n int) map[string]call {
 		}
 		if state != admin.Leased {
 			for _, at := range []int{n / 2, n - 100} {
-				task, err := c.Task(ctx, int64(db.Int(t, o.order+` OFFSET $1 LIMIT 1`, at)))
+				task, err := c.Task(ctx, int64(db.Int(t, `SELECT task_id `+o.order+` OFFSET $1 LIMIT 1`, at)))
 				if err != nil {
 					t.Fatal(err)
 				}

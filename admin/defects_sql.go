@@ -184,6 +184,6 @@ SELECT n.name, cardinality(n.ids), 0,
          UNION ALL
         SELECT 'done_task',
                ARRAY(SELECT task_id FROM outbox.task JOIN outbox.done_task USING (task_id) ORDER BY task_id),
-               ' have the ids of finished tasks: a type that keeps its tasks cannot finish them before the history lets '
-                 || 'those go') AS n
+               ' have the ids of finished tasks: a type that keeps its tasks cannot finish them before these '
+                 || 'leave the history') AS n
  WHERE cardinality(n.ids) > 0`

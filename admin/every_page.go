@@ -26,7 +26,8 @@ const lookOfPage = 10_000
 // called again. It may leave out dead letters that another transaction moves or deletes, and those
 // whose death commits during the call.
 func (c *Client) EveryPage(
-	ctx context.Context, take func(context.Context, Filter, Page) (t Taken, next string, err error), f Filter, perSecond int,
+	ctx context.Context, take func(context.Context, Filter, Page) (t Taken, next string, err error), f Filter,
+	perSecond int,
 ) (taken, skipped int64, err error) {
 	defer func() {
 		// PostgreSQL only says that it canceled a statement.

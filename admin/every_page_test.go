@@ -111,7 +111,8 @@ func TestABulkCallStopsWithItsContextAndKeepsItsRate(t *testing.T) {
 		t.Errorf("%d were moved, it said %d", moved, n)
 	}
 	start := time.Now()
-	if n, _, err = c.EveryPage(t.Context(), c.Purge, admin.Filter{DiedBefore: time.Now().Add(-99 * time.Minute)}, 200); err != nil || n > 60 {
+	old := admin.Filter{DiedBefore: time.Now().Add(-99 * time.Minute)}
+	if n, _, err = c.EveryPage(t.Context(), c.Purge, old, 200); err != nil || n > 60 {
 		t.Errorf("got %d, %v", n, err)
 	}
 	if min := time.Duration(n-20) * time.Second / 200; time.Since(start) < min {

@@ -36,7 +36,8 @@ func ExampleClient_Tasks() {
 	db, client, drop := exampleClient("")
 	defer drop()
 	mail := outbox.NewTaskType[string]("SEND_MAIL")
-	enqueueAll(db, mail.New("ada@example.com"), mail.New("nobody"), mail.New("bob@example.com"), mail.New("eve@example.com", outbox.After(time.Hour)))
+	enqueueAll(db, mail.New("ada@example.com"), mail.New("nobody"), mail.New("bob@example.com"),
+		mail.New("eve@example.com", outbox.After(time.Hour)))
 	reg := handlers.New()
 	handlers.Tx(reg, mail, func(_ context.Context, _ *sql.Tx, task *outbox.Task[string]) error {
 		switch task.Payload {
@@ -144,7 +145,8 @@ func ExampleClient_Relays() {
 	types, err := client.Types(ctx)
 	must(err)
 	for _, t := range types {
-		fmt.Printf("%s: ready %d, leased %d, paused %t, at once %d, relays %d\n", t.Type, t.Ready, t.Leased, t.Paused, t.MaxRunning, t.Relays)
+		fmt.Printf("%s: ready %d, leased %d, paused %t, at once %d, relays %d\n",
+			t.Type, t.Ready, t.Leased, t.Paused, t.MaxRunning, t.Relays)
 	}
 	for range time.Tick(50 * time.Millisecond) { // a relay registers them and takes a sample at its start
 		samples, err := client.Samples(ctx, "RENDER", time.Hour)

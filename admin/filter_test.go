@@ -44,7 +44,8 @@ func TestFiltersSayWhichDeadLettersAreMeant(t *testing.T) {
 				got, next, err1 := c.DeadLetters(t.Context(), tt.filter, p)
 				n, end, err2 := c.CountDeadLetters(t.Context(), tt.filter, p)
 				if !slices.Equal(ids(got), tt.want) || int(n) != len(tt.want) || next+end != "" || err1 != nil || err2 != nil {
-					t.Errorf("%s, look %d: got %v, %q, %v and %d, %q, %v, want %v", name, look, ids(got), next, err1, n, end, err2, tt.want)
+					t.Errorf("%s, look %d: got %v, %q, %v; counted %d, %q, %v; want %v",
+						name, look, ids(got), next, err1, n, end, err2, tt.want)
 				}
 			}
 		}

@@ -12,18 +12,25 @@ import (
 	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
+// redriven redrives tasks, and fails unless these are redriven.
+func redriven(t *testing.T, c *admin.Client, tasks []int64, want ...int64) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // it waits for no lock
+	defer cancel()
+	if got, _, err := c.Redrive(ctx, admin.Filter{IDs: tasks}, admin.Page{}); !slices.Equal(got.IDs, want) || err != nil {
+		t.Fatalf("got %v, %v, want %v", got, err, want)
+	}
+}
+
 func TestARedrivenTaskStartsAgainAsItWas(t *testing.T) {
 	t.Parallel()
 	db := relaytest.NewDatabase(t)
 	c := client(t, db.DB)
 	bury(t, db, "X", "attempts", "boom", 7, 2, 60) // 8 had a limit of its own
 	db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id) VALUES (7, gen_random_uuid(), gen_random_uuid())`)
-	moved, _, err := c.Redrive(t.Context(), admin.Filter{IDs: []int64{8, 7, 99}}, admin.Page{})
-	if err != nil || !slices.Equal(moved.IDs, []int64{7, 8}) {
-		t.Fatalf("got %v, %v", moved, err)
-	}
-	got := db.Text(t, `SELECT string_agg(concat_ws(' ', attempt, COALESCE(max_attempts::text, 'none'), last_error, priority,
-		headers->>'trace', payload->>'n', run_at BETWEEN now() - interval '1 minute' AND now(),
+	redriven(t, c, []int64{8, 7, 99}, 7, 8)
+	got := db.Text(t, `SELECT string_agg(concat_ws(' ', attempt, COALESCE(max_attempts::text, 'none'), last_error,
+		priority, headers->>'trace', payload->>'n', run_at BETWEEN now() - interval '1 minute' AND now(),
 		created_at < now() - interval '2 days'), ', ' ORDER BY task_id) FROM outbox.task`)
 	if want := "0 none boom 3 x 7 t t, 0 5 boom 3 x 8 t t"; got != want {
 		t.Errorf("got %q, want %q", got, want)
@@ -53,14 +60,8 @@ func TestTwoWhoRedriveTheSameShareIt(t *testing.T) {
 	c := client(t, db.DB)
 	bury(t, db, "X", "attempts", "boom", 1, 5000, 200)
 	tx := begin(t, db)
-	if moved, _, err := c.In(tx).Redrive(t.Context(), admin.Filter{IDs: []int64{1}}, admin.Page{}); len(moved.IDs) != 1 || err != nil {
-		t.Fatalf("got %v, %v", moved, err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // the other one would be waited for in vain
-	defer cancel()
-	if moved, _, err := c.Redrive(ctx, admin.Filter{IDs: []int64{1, 2}}, admin.Page{}); !slices.Equal(moved.IDs, []int64{2}) || err != nil {
-		t.Errorf("beside another: got %v, %v, want [2], at once", moved, err)
-	}
+	redriven(t, c.In(tx), []int64{1}, 1)
+	redriven(t, c, []int64{1, 2}, 2)
 	if err := tx.Commit(); err != nil {
 		t.Fatal(err)
 	}
@@ -89,8 +90,8 @@ func TestARedriveOfAllSkipsThoseWhoseKeyAnotherTaskHolds(t *testing.T) {
 	db := relaytest.NewDatabase(t)
 	c := client(t, db.DB, admin.Options{Actor: "ada", Tool: "test"})
 	bury(t, db, "X", "attempts", "boom", 11, 6, 60)
-	db.Do(t, `UPDATE outbox.dead_task SET unique_key = (ARRAY['free', 'held', 'free'])[task_id - 10], unique_until_done = true
-		WHERE task_id <= 13`)
+	db.Do(t, `UPDATE outbox.dead_task SET unique_key = (ARRAY['free', 'held', 'free'])[task_id - 10],
+		unique_until_done = true WHERE task_id <= 13`)
 	db.Do(t, `INSERT INTO outbox.task (task_type, unique_key) VALUES ('X', 'held')`)
 	all := admin.Filter{All: true}
 	paged := func(ctx context.Context, f admin.Filter, p admin.Page) (admin.Taken, string, error) {
@@ -100,10 +101,12 @@ func TestARedriveOfAllSkipsThoseWhoseKeyAnotherTaskHolds(t *testing.T) {
 	if redriven, skipped, err := c.EveryPage(t.Context(), paged, all, 0); redriven != 4 || skipped != 2 || err != nil {
 		t.Errorf("%d were redriven and %d skipped, %v, want 4 and 2", redriven, skipped, err)
 	}
-	if left := db.Text(t, `SELECT string_agg(task_id || ' ' || unique_key, ', ' ORDER BY task_id) FROM outbox.dead_task`); left != "12 held, 13 free" {
+	left := db.Text(t, `SELECT string_agg(task_id || ' ' || unique_key, ', ' ORDER BY task_id) FROM outbox.dead_task`)
+	if left != "12 held, 13 free" {
 		t.Errorf("%s are left, want 12 held, 13 free", left)
 	}
-	if taken, _, err := c.RedriveWithoutKey(t.Context(), all, admin.Page{}); len(taken.IDs) != 2 || taken.Skipped != nil || err != nil {
+	taken, _, err := c.RedriveWithoutKey(t.Context(), all, admin.Page{})
+	if len(taken.IDs) != 2 || taken.Skipped != nil || err != nil {
 		t.Errorf("without their keys: got %+v, %v, want two redriven and none skipped", taken, err)
 	}
 	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE unique_key IS NULL AND task_id IN (12, 13)`); n != 2 {
@@ -124,9 +127,7 @@ func TestOfTwoRedrivesOfOneKeyAtATimeOneIsSkipped(t *testing.T) {
 	db.Do(t, `UPDATE outbox.dead_task SET unique_key = 'k'`)
 	db.Do(t, `INSERT INTO outbox.unique_key (task_type, key, task_id) VALUES ('X', 'k', 1)`)
 	tx := begin(t, db)
-	if got, _, err := c.In(tx).Redrive(t.Context(), admin.Filter{IDs: []int64{1}}, admin.Page{}); err != nil || len(got.IDs) != 1 {
-		t.Fatalf("got %v, %v", got, err)
-	}
+	redriven(t, c.In(tx), []int64{1}, 1)
 	second := make(chan admin.Taken, 1)
 	go func() {
 		got, _, err := c.Redrive(t.Context(), admin.Filter{IDs: []int64{2}}, admin.Page{})

@@ -95,7 +95,8 @@ func TestALeaseIsLostWithItsRelayOrItsTime(t *testing.T) {
 		lease(t, db, c.relay, 1)
 		db.Do(t, `UPDATE outbox.task SET leased_until = `+c.until)
 		id := int64(db.Int(t, `SELECT max(task_id) FROM outbox.task`))
-		if got, err := client(t, db.DB).Task(t.Context(), id); err != nil || len(got.Runs) != 1 || got.Runs[0].Lost != c.lost {
+		got, err := client(t, db.DB).Task(t.Context(), id)
+		if err != nil || len(got.Runs) != 1 || got.Runs[0].Lost != c.lost {
 			t.Errorf("%+v: %+v, %v", c, got.Runs, err)
 		}
 	}
@@ -133,7 +134,8 @@ func TestTypesAreThoseThatAnybodyKnows(t *testing.T) {
 			t.Errorf("got %+v, want %+v", types, want)
 		}
 		types[0].Dead, types[1].OldestReady = 5, time.Hour
-		if sum, want := admin.Sum(types).TypeStats, (outbox.TypeStats{Ready: 2, Dead: 5, OldestReady: time.Hour}); sum != want {
+		sum, want := admin.Sum(types).TypeStats, outbox.TypeStats{Ready: 2, Dead: 5, OldestReady: time.Hour}
+		if sum != want {
 			t.Errorf("the sum is %+v, want %+v", sum, want)
 		}
 		db.Do(t, `DELETE FROM outbox.relay`)

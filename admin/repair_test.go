@@ -43,7 +43,7 @@ func summary(t testing.TB, db *sql.DB) string {
 	}
 	var b strings.Builder
 	for _, s := range stats {
-		fmt.Fprintf(&b, "%s %d %d %d %d %d %d\n", s.Type, s.Ready+s.Waiting, s.Scheduled, s.Leased, s.Dead, s.Finished, s.Failed)
+		fmt.Fprintln(&b, s.Type, s.Ready+s.Waiting, s.Scheduled, s.Leased, s.Dead, s.Finished, s.Failed)
 	}
 	return b.String()
 }
@@ -114,7 +114,8 @@ func TestWhatARestoreLeavesIsFoundAndRepaired(t *testing.T) {
 	}{
 		"conflicts": {rows: task + `('A', 'twice', now(), 'scheduled'), ('A', 'twice', now(), 'scheduled'),
 				('A', 'newer', now(), 'scheduled'), ('A', 'newer', NULL, 'scheduled');
-			INSERT INTO outbox.dead_task (task_id, run_at, created_at, priority, attempt, max_attempts, reason, task_type, payload)
+			INSERT INTO outbox.dead_task
+				(task_id, run_at, created_at, priority, attempt, max_attempts, reason, task_type, payload)
 				VALUES (1, now(), now(), 0, 1, 1, 'handler', 'A', '{}')`,
 			options: admin.RepairOptions{Kinds: []admin.DefectKind{admin.DefectUniqueKeys, admin.DefectTaskIDs}},
 			want: []string{"unique_key A: tasks without their key: 1 -> 0",
@@ -162,9 +163,12 @@ func TestWhatARestoreLeavesIsFoundAndRepaired(t *testing.T) {
 		if f := found(t, db.DB, c.options); strings.Count(f, "\n") != c.left {
 			t.Errorf("%s: left are\n%s", name, f)
 		}
-		state := db.Text(t, `SELECT concat_ws(' ', (SELECT string_agg(key || task_id, ',' ORDER BY key) FROM outbox.unique_key),
-			(SELECT string_agg(task_id::text, ',') FROM outbox.running), (SELECT string_agg(task_id::text, ',') FROM outbox.cancel),
-			(SELECT string_agg(ordering_key, ',') FROM outbox.headless_key), (SELECT CASE WHEN lease_token IS NULL THEN 'free' END FROM outbox.task WHERE task_type = 'L'))`)
+		state := db.Text(t, `SELECT concat_ws(' ',
+			(SELECT string_agg(key || task_id, ',' ORDER BY key) FROM outbox.unique_key),
+			(SELECT string_agg(task_id::text, ',') FROM outbox.running),
+			(SELECT string_agg(task_id::text, ',') FROM outbox.cancel),
+			(SELECT string_agg(ordering_key, ',') FROM outbox.headless_key),
+			(SELECT CASE WHEN lease_token IS NULL THEN 'free' END FROM outbox.task WHERE task_type = 'L'))`)
 		if state != c.state {
 			t.Errorf("%s: left is %q, want %q", name, state, c.state)
 		}
@@ -193,7 +197,8 @@ func TestARepairWaitsForNoApp(t *testing.T) {
 	}
 	release()
 	repaired(t, db.DB)
-	if _, err := client(t, db.DB).In(nil).Repair(t.Context(), admin.RepairOptions{}); !errors.Is(err, outbox.ErrNoTransaction) {
+	_, err = client(t, db.DB).In(nil).Repair(t.Context(), admin.RepairOptions{})
+	if !errors.Is(err, outbox.ErrNoTransaction) {
 		t.Errorf("in a transaction: got %v", err)
 	}
 }
@@ -235,13 +240,15 @@ func TestARepairBesideWorkIsRight(t *testing.T) {
 	db := relaytest.NewDatabase(t)
 	for _, taskType := range []string{"KEYED", "ORDERED"} {
 		db.Do(t, `INSERT INTO outbox.task (task_type, payload, unique_key, ordering_key)
-			SELECT $1, to_jsonb(n), 'k' || n, CASE $1 WHEN 'ORDERED' THEN 'o' || n % 10 END FROM generate_series(1, 100) n`, taskType)
+			SELECT $1, to_jsonb(n), 'k' || n, CASE $1 WHEN 'ORDERED' THEN 'o' || n % 10 END
+			  FROM generate_series(1, 100) n`, taskType)
 	}
 	db.Do(t, `DELETE FROM outbox.counter_log; DELETE FROM outbox.unique_key WHERE task_type = 'KEYED';
 		DELETE FROM outbox.headless_key`)
 	reg := handlers.New()
+	done := func(context.Context, *sql.Tx, *outbox.Task[int]) error { return nil }
 	for _, name := range []string{"KEYED", "ORDERED"} {
-		handlers.Tx(reg, outbox.NewTaskType[int](name), func(context.Context, *sql.Tx, *outbox.Task[int]) error { return nil })
+		handlers.Tx(reg, outbox.NewTaskType[int](name), done)
 	}
 	relaytest.Run(t, db.DB, reg, relay.Config{})
 	var repairs sync.WaitGroup

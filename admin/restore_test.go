@@ -81,9 +81,6 @@ func TestARestoreOfTheDataAloneIsRepaired(t *testing.T) {
 		if i != 2 {
 			behaves(t, dst, int64(src.Int(t, `SELECT max(task_id) FROM outbox.task`)))
 		}
-		if got := dst.Text(t, `SELECT string_agg(action, ', ' ORDER BY entry_id) FROM outbox.audit`); got != "repair, repair: done" {
-			t.Errorf("%s: the audit has %q", args, got)
-		}
 		dst.Invariants(t)
 	}
 	// A whole dump brings all that belongs together.
@@ -121,7 +118,8 @@ func TestASwitchOverByLogicalReplicationIsRepaired(t *testing.T) {
 	last := int64(src.Int(t, `SELECT max(task_id) FROM outbox.task`) + 100)
 	want := summary(t, src.DB)
 	relaytest.Eventually(t, time.Minute, "the replica has all rows", func() bool {
-		return dst.Int(t, `SELECT count(*) FROM pg_subscription_rel WHERE srsubstate <> 'r'`) == 0 && summary(t, dst.DB) == want
+		notReady := dst.Int(t, `SELECT count(*) FROM pg_subscription_rel WHERE srsubstate <> 'r'`)
+		return notReady == 0 && summary(t, dst.DB) == want
 	})
 	dst.Do(t, `ALTER SUBSCRIPTION from_primary DISABLE; ALTER SUBSCRIPTION from_primary SET (slot_name = NONE);
 		DROP SUBSCRIPTION from_primary`)

@@ -52,11 +52,13 @@ const maxRuns = 200
 
 // lost is whether a run r of the journal is: its relay is dead, or its connection gone.
 const lost = `(r.lost_connection
-        OR NOT EXISTS (SELECT 1 FROM outbox.relay l WHERE l.relay_id = r.relay_id AND l.alive_until > clock_timestamp()))`
+        OR NOT EXISTS (SELECT 1 FROM outbox.relay l
+                        WHERE l.relay_id = r.relay_id AND l.alive_until > clock_timestamp()))`
 
 // leaseLost is whether any relay may take over the leased task t.
 const leaseLost = `(COALESCE(t.leased_until < clock_timestamp(), false)
-        OR NOT EXISTS (SELECT 1 FROM outbox.relay l WHERE l.relay_id = t.relay_id AND l.alive_until > clock_timestamp()))`
+        OR NOT EXISTS (SELECT 1 FROM outbox.relay l
+                        WHERE l.relay_id = t.relay_id AND l.alive_until > clock_timestamp()))`
 
 // A task is leased or in the journal. Its state is asked for in a way that no index of leased tasks
 // fits.
@@ -68,7 +70,8 @@ UNION ALL
   FROM outbox.running r
   WHERE r.task_ids IS NOT NULL AND r.last_id >= $1 AND r.first_id <= $1 AND $1 = ANY (r.task_ids) LIMIT $3)
 UNION ALL
-SELECT t.relay_id::text, to_json(ARRAY[t.task_id])::text, $2::text, COALESCE(t.attempted_at, t.run_at), ` + leaseLost + `
+SELECT t.relay_id::text, to_json(ARRAY[t.task_id])::text, $2::text, COALESCE(t.attempted_at, t.run_at),
+       ` + leaseLost + `
   FROM outbox.task t WHERE t.task_id = $1 AND t.state || '' = 'leased'`
 
 // runsOf reads the runs of a task.

@@ -71,8 +71,8 @@ type Task struct {
 const (
 	sharedColumns = `t.task_id, t.task_type, t.state, t.priority, t.attempt, COALESCE(t.max_attempts, 0) AS max_attempts,
        t.created_at, t.run_at, t.attempted_at, COALESCE(t.last_error, '') AS last_error,
-       COALESCE(t.timeout_ms, 0) AS timeout_ms, t.iterations, t.leased_until, COALESCE(t.relay_id::text, '') AS relay_id,
-       COALESCE((SELECT database_id::text FROM outbox.identity), '') AS database_id, `
+       COALESCE(t.timeout_ms, 0) AS timeout_ms, t.iterations, t.leased_until,
+       COALESCE(t.relay_id::text, '') AS relay_id, COALESCE((SELECT database_id::text FROM outbox.identity), '') AS database_id, `
 
 	taskColumns = sharedColumns + `NULL::timestamptz AS ended_at, NULL::timestamptz AS keep_until, '' AS reason`
 	deadColumns = sharedColumns + `t.died_at, NULL::timestamptz, t.reason`

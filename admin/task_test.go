@@ -82,7 +82,9 @@ func TestATaskIsFoundWhereverItIs(t *testing.T) {
 		s, c := newScene(t, db), client(t, db.DB)
 		relayID := db.Text(t, `SELECT relay_id::text FROM outbox.relay`)
 		full := func(taskType string, state admin.State, attempt int) admin.Task {
-			return admin.Task{Type: taskType, State: state, Priority: 3, Attempt: attempt, MaxAttempts: 4, Timeout: 90 * time.Second}
+			return admin.Task{
+				Type: taskType, State: state, Priority: 3, Attempt: attempt, MaxAttempts: 4, Timeout: 90 * time.Second,
+			}
 		}
 		retried := admin.Task{Type: "FAILS", State: admin.Scheduled, Attempt: 1, LastError: "busy"}
 		leased := full("LEASED", admin.Leased, 1)
@@ -122,7 +124,8 @@ func TestATaskIsFoundWhereverItIs(t *testing.T) {
 				false, false, got.Attempt == 0, !ended,
 				got.State != admin.Finished, got.State != admin.Leased, !ended && got.LastError == "",
 			}
-			if !slices.Equal(times, wanted) || got.TaskID != of.id || !strings.HasSuffix(got.Key, fmt.Sprintf("-8000-%012x", of.id)) {
+			key := fmt.Sprintf("-8000-%012x", of.id)
+			if !slices.Equal(times, wanted) || got.TaskID != of.id || !strings.HasSuffix(got.Key, key) {
 				t.Errorf("%s: %+v", of.want.Type, got)
 			}
 			for i, r := range got.Runs {
@@ -160,8 +163,9 @@ func TestATaskIsFoundWhereverItIs(t *testing.T) {
 			taskType string
 			ids      []int64
 		}{
-			admin.Ready: {"BATCH", s.batch}, admin.Scheduled: {"FAILS", []int64{s.retried}}, admin.Leased: {"LEASED", []int64{s.leased}},
-			admin.Waiting: {"ORDERED", []int64{s.waiting}}, admin.Dead: {"", []int64{s.dead}}, admin.Finished: {"", []int64{s.finished}},
+			admin.Ready: {"BATCH", s.batch}, admin.Scheduled: {"FAILS", []int64{s.retried}},
+			admin.Leased: {"LEASED", []int64{s.leased}}, admin.Waiting: {"ORDERED", []int64{s.waiting}},
+			admin.Dead: {"", []int64{s.dead}}, admin.Finished: {"", []int64{s.finished}},
 		} {
 			tasks, next, err := c.Tasks(t.Context(), want.taskType, state, admin.Page{})
 			if err != nil || !slices.Equal(ids(tasks), want.ids) || next != "" {

@@ -13,21 +13,25 @@ import (
 // listed are statements that insert tasks of the type A in a state, n of them, with equals in what
 // they are ordered by; and the query of their order.
 var listed = map[admin.State]struct{ insert, order string }{
-	admin.Ready: {`INSERT INTO outbox.task (task_type, priority, attempt) SELECT 'A', n % 3 - 1, n % 2 FROM generate_series(1, $1::int) n`,
-		`SELECT task_id FROM outbox.task WHERE task_type = 'A' AND state = 'ready' ORDER BY priority, attempt, task_id`},
-	admin.Scheduled: {`INSERT INTO outbox.task (task_type, run_at) SELECT 'A', now() + (7 - n % 7) * interval '1 hour' FROM generate_series(1, $1::int) n`,
-		`SELECT task_id FROM outbox.task WHERE task_type = 'A' AND state = 'scheduled' ORDER BY run_at, task_id`},
-	admin.Leased: {`INSERT INTO outbox.task (task_type, state, relay_id, lease_token) SELECT 'A', 'leased', gen_random_uuid(), gen_random_uuid() FROM generate_series(1, $1::int) n`,
-		`SELECT task_id FROM outbox.task WHERE task_type = 'A' AND state = 'leased' ORDER BY task_id`},
-	admin.Waiting: {`INSERT INTO outbox.task (task_type, ordering_key) SELECT 'A', 'k' || 100 - n FROM generate_series(1, $1::int) n`,
-		`SELECT task_id FROM outbox.task WHERE task_type = 'A' AND state = 'waiting' ORDER BY task_id`},
-	admin.Dead: {`WITH enqueued AS (INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind) VALUES (0, $1::int, 'A', 'ready'))
-		INSERT INTO outbox.dead_task (task_id, run_at, created_at, died_at, priority, attempt, max_attempts, reason, task_type, payload)
-		SELECT nextval('ids'), now(), now(), now() - n % 4 * interval '1 day', 0, 1, 1, 'handler', 'A', '{}' FROM generate_series(1, $1::int) n`,
-		`SELECT task_id FROM outbox.dead_task WHERE task_type = 'A' ORDER BY died_at DESC, task_id DESC`},
-	admin.Finished: {`INSERT INTO outbox.done_task (task_id, run_at, created_at, finished_at, keep_until, priority, attempt, task_type, payload)
-		SELECT nextval('ids'), now(), now(), now(), now(), 0, 1, 'A', '{}' FROM generate_series(1, $1::int) n`,
-		`SELECT task_id FROM outbox.done_task WHERE task_type = 'A' ORDER BY task_id DESC`},
+	admin.Ready: {`INSERT INTO outbox.task (task_type, priority, attempt) SELECT 'A', n % 3 - 1, n % 2`,
+		`FROM outbox.task WHERE state = 'ready' AND task_type = 'A' ORDER BY priority, attempt, task_id`},
+	admin.Scheduled: {`INSERT INTO outbox.task (task_type, run_at) SELECT 'A', now() + (7 - n % 7) * interval '1 hour'`,
+		`FROM outbox.task WHERE state = 'scheduled' AND task_type = 'A' ORDER BY run_at, task_id`},
+	admin.Leased: {`INSERT INTO outbox.task (task_type, state, relay_id, lease_token)
+			SELECT 'A', 'leased', gen_random_uuid(), gen_random_uuid()`,
+		`FROM outbox.task WHERE state = 'leased' AND task_type = 'A' ORDER BY task_id`},
+	admin.Waiting: {`INSERT INTO outbox.task (task_type, ordering_key) SELECT 'A', 'k' || 100 - n`,
+		`FROM outbox.task WHERE state = 'waiting' AND task_type = 'A' ORDER BY task_id`},
+	admin.Dead: {`WITH enqueued AS (
+			INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind) VALUES (0, $1::int, 'A', 'ready'))
+		INSERT INTO outbox.dead_task
+			(task_id, run_at, created_at, died_at, priority, attempt, max_attempts, reason, task_type, payload)
+		SELECT nextval('ids'), now(), now(), now() - n % 4 * interval '1 day', 0, 1, 1, 'handler', 'A', '{}'`,
+		`FROM outbox.dead_task WHERE task_type = 'A' ORDER BY died_at DESC, task_id DESC`},
+	admin.Finished: {`INSERT INTO outbox.done_task
+			(task_id, run_at, created_at, finished_at, keep_until, priority, attempt, task_type, payload)
+		SELECT nextval('ids'), now(), now(), now(), now(), 0, 1, 'A', '{}'`,
+		`FROM outbox.done_task WHERE task_type = 'A' ORDER BY task_id DESC`},
 }
 
 func TestPagesHaveEachTaskOnceInItsOrder(t *testing.T) {
@@ -50,12 +54,10 @@ func TestPagesHaveEachTaskOnceInItsOrder(t *testing.T) {
 			return tasks
 		}
 		for state, of := range listed {
-			db.Do(t, of.insert, 40)
-			db.Do(t, strings.ReplaceAll(of.insert, "'A'", "'B'"), 3) // of another type
-			var text string
-			if err := db.QueryRow(`SELECT json_agg(task_id) FROM (` + of.order + `) o`).Scan(&text); err != nil {
-				t.Fatal(err)
-			}
+			insert := of.insert + ` FROM generate_series(1, $1::int) n`
+			db.Do(t, insert, 40)
+			db.Do(t, strings.ReplaceAll(insert, "'A'", "'B'"), 3) // of another type
+			text := db.Text(t, `SELECT json_agg(task_id) FROM (SELECT task_id `+of.order+`) o`)
 			var want []int64
 			if err := json.Unmarshal([]byte(text), &want); err != nil || len(want) != 40 {
 				t.Fatalf("%s: %d tasks, %v", state, len(want), err)
@@ -78,7 +80,7 @@ func TestPagesHaveEachTaskOnceInItsOrder(t *testing.T) {
 				for _, table := range []string{"task", "dead_task", "done_task"} {
 					db.Do(t, `DELETE FROM outbox.`+table+` WHERE task_id = $1`, victim)
 				}
-				db.Do(t, of.insert, 1)
+				db.Do(t, insert, 1)
 			}) {
 				seen[task.TaskID]++
 			}
@@ -87,7 +89,8 @@ func TestPagesHaveEachTaskOnceInItsOrder(t *testing.T) {
 					t.Errorf("%s: task %d was listed %d times while others came and went", state, id, n)
 				}
 			}
-			db.Do(t, `DELETE FROM outbox.task; DELETE FROM outbox.dead_task WHERE task_type = 'A'; DELETE FROM outbox.done_task WHERE task_type = 'A'`)
+			db.Do(t, `DELETE FROM outbox.task; DELETE FROM outbox.dead_task WHERE task_type = 'A';
+				DELETE FROM outbox.done_task WHERE task_type = 'A'`)
 		}
 		for _, state := range []admin.State{admin.Dead, admin.Finished} {
 			if got := all("", state, 2, func() {}); len(got) < 3 || got[0].Type != "B" {

@@ -12,12 +12,9 @@ func TestPauseNeedsRightsOnOneTable(t *testing.T) {
 	db := relaytest.NewDatabase(t)
 	db.Do(t, `CREATE ROLE pauser_of_tests`)
 	defer db.Do(t, `DROP OWNED BY pauser_of_tests; DROP ROLE pauser_of_tests`)
-	db.Do(t, `GRANT USAGE ON SCHEMA outbox TO pauser_of_tests; GRANT SELECT, INSERT, UPDATE ON outbox.task_type TO pauser_of_tests`)
-	tx, err := db.Begin()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tx.Rollback()
+	db.Do(t, `GRANT USAGE ON SCHEMA outbox TO pauser_of_tests;
+		GRANT SELECT, INSERT, UPDATE ON outbox.task_type TO pauser_of_tests`)
+	tx := begin(t, db)
 	if _, err := tx.Exec(`SET LOCAL ROLE pauser_of_tests`); err != nil {
 		t.Fatal(err)
 	}

@@ -25,8 +25,8 @@ func TestACopyIsAdoptedOrEmptied(t *testing.T) {
 		step{"adopt -environment staging -yes", exitOK, "adopted: this is the database "},
 		step{"adopt -environment staging -yes", exitFailed, "this database is no copy"},
 	)
-	db.is(t, `SELECT string_agg(action || ' ' || count, ', ' ORDER BY entry_id) FROM outbox.audit WHERE action LIKE 'adopt%'`,
-		"adopt_discard 3, adopt 0")
+	db.is(t, `SELECT string_agg(action || ' ' || count, ', ' ORDER BY entry_id)
+		FROM outbox.audit WHERE action LIKE 'adopt%'`, "adopt_discard 3, adopt 0")
 	db.Do(t, becomeCopy)
 	db.steps(t, step{"adopt -keep-id -yes", exitOK, db.Text(t, `SELECT database_id FROM outbox.identity`)})
 }

@@ -26,7 +26,10 @@ var update = flag.Bool("update", false, "write what the commands print into "+do
 var (
 	console = regexp.MustCompile("(?s)```console\n(.*?)```")
 	// What differs from run to run, and how it is shown where only it differs.
-	varying = regexp.MustCompile(`\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+Z)?|[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{8} |\d\d:\d\d:\d\d|\b(\d+\.\d+|\d+)(s|ms|µs)\b|"duration_seconds": [0-9.e-]+|\b\d+m\d\ds|\b\d+[hd]\d\d[mh]|-+`)
+	varying = regexp.MustCompile(strings.Join([]string{
+		`\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+Z)?`, `[0-9a-f]{8}-[0-9a-f-]{27}`, `[0-9a-f]{8} `, `\d\d:\d\d:\d\d`,
+		`\b(\d+\.\d+|\d+)(s|ms|µs)\b`, `"duration_seconds": [0-9.e-]+`, `\b\d+m\d\ds`, `\b\d+[hd]\d\d[mh]`, `-+`,
+	}, "|"))
 )
 
 // same is a text without what varies, and without how wide that is.
@@ -47,7 +50,8 @@ func TestTheDocumentationShowsWhatIsPrinted(t *testing.T) {
 	db.ok(t, "enqueue", "ENCODE_VIDEO", `{}`)
 	db.ok(t, "enqueue", "OLD_IMPORT", `{}`, "-attempts", "3")
 	r := handlers.New()
-	handlers.Leased(r, outbox.NewTaskType[welcome]("SEND_WELCOME"), func(_ context.Context, task *outbox.Task[welcome]) error {
+	mail := outbox.NewTaskType[welcome]("SEND_WELCOME")
+	handlers.Leased(r, mail, func(_ context.Context, task *outbox.Task[welcome]) error {
 		if strings.HasSuffix(task.Payload.Email, "@broken.example") && !mended.Load() {
 			return handlers.Dead(errors.New("550 no such mailbox"))
 		}
@@ -67,8 +71,8 @@ func TestTheDocumentationShowsWhatIsPrinted(t *testing.T) {
 	config := relay.Config{Workers: 10, DrainTimeout: time.Millisecond, Schedules: relay.Schedules{nightly}}
 	relaytest.Run(t, db.DB, r, config)
 	eventually(t, "one is dead, one runs, and two are done", func() bool {
-		return db.Text(t, `SELECT concat_ws(' ', (SELECT count(*) FROM outbox.dead_task), (SELECT count(*) FROM outbox.schedule),
-			(SELECT string_agg(task_id || state, ' ' ORDER BY task_id) FROM outbox.task))`) == "1 1 4scheduled 5leased 6ready"
+		return db.Text(t, `SELECT concat_ws(' ', (SELECT count(*) FROM outbox.dead_task),
+			(SELECT count(*) FROM outbox.schedule), (SELECT string_agg(task_id || state, ' ' ORDER BY task_id) FROM outbox.task))`) == "1 1 4scheduled 5leased 6ready"
 	})
 	text, err := os.ReadFile(docs)
 	if err != nil {
@@ -119,7 +123,8 @@ func TestTheDocumentationShowsWhatIsPrinted(t *testing.T) {
 	want, got := console.FindAllString(string(text), -1), console.FindAllString(written, -1)
 	for i := range want {
 		if same(got[i], login, host, pid) != same(want[i], login, host, pid) {
-			t.Errorf("%s shows\n%s\nIt should show\n%s\nTo write that: go test . -run Documentation -update", docs, want[i], got[i])
+			t.Errorf("%s shows\n%s\nIt should show\n%s\nTo write that: go test . -run Documentation -update",
+				docs, want[i], got[i])
 		}
 	}
 }

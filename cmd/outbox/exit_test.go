@@ -43,7 +43,8 @@ func TestHelpNeedsNoDatabase(t *testing.T) {
 	}
 	for _, c := range (&app{}).root().Commands() {
 		for _, c := range append(c.Commands(), c) {
-			if own := c.Name() != "help" && !strings.Contains(c.CommandPath(), " completion"); own && (c.Example == "" || c.Short == "") {
+			own := c.Name() != "help" && !strings.Contains(c.CommandPath(), " completion")
+			if own && (c.Example == "" || c.Short == "") {
 				t.Errorf("%s has no example or no help", c.CommandPath())
 			}
 		}
@@ -121,7 +122,8 @@ func TestTheEnvironmentAndTheServiceFileOfLibpqLeadToTheDatabase(t *testing.T) {
 		}
 	}
 	// The flag counts more than the environment.
-	if r := finish(t, command(t, environment("postgres://nobody@127.0.0.1:1/none"), "stats", "-database-url", db.URL)); r.code != 0 {
+	nowhere := environment("postgres://nobody@127.0.0.1:1/none")
+	if r := finish(t, command(t, nowhere, "stats", "-database-url", db.URL)); r.code != 0 {
 		t.Errorf("got %+v", r)
 	}
 }
@@ -133,7 +135,7 @@ func TestASchemaThatIsNotMigratedIsOldOrNewerIsSaid(t *testing.T) {
 	db.steps(t,
 		step{"stats", exitFailed, "outbox: the schema outbox is not migrated: run outbox migrate up\n"},
 		step{"stats -schema other", exitFailed, "other is not migrated: run outbox --schema other migrate up\n"},
-		step{"migrate up -schema public", exitFailed, "table task: give the outbox a schema of its own by --schema, or rename"},
+		step{"migrate up -schema public", exitFailed, "table task: give the outbox a schema of its own by --schema"},
 		step{"migrate up", exitOK, ""},
 	)
 	versions := func(last, oldest int) {
@@ -154,7 +156,7 @@ func TestASchemaThatIsNotMigratedIsOldOrNewerIsSaid(t *testing.T) {
 		step{"migrate status", exitOK, "99  of a newer command"},
 	)
 	db.Do(t, `ALTER TABLE outbox.migration DROP COLUMN functions`)
-	const old = "from before the first release, and cannot be migrated: drop the schema, with the tasks in it, and start anew\n"
+	const old = "cannot be migrated: drop the schema, with the tasks in it, and start anew\n"
 	db.steps(t, step{"dead list", exitFailed, old}, step{"migrate up", exitFailed, old})
 }
 

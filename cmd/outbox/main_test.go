@@ -84,7 +84,7 @@ func (db *testDB) schedule(t testing.TB, name string) {
 // audited is the audit as lines of action, target and count, the oldest first.
 func (db *testDB) audited(t testing.TB) string {
 	t.Helper()
-	text := db.Text(t, `SELECT string_agg(action || ' ' || target || ' ' || count, E'\n' ORDER BY entry_id) FROM outbox.audit`)
+	text := db.Text(t, `SELECT string_agg(concat_ws(' ', action, target, count), E'\n' ORDER BY entry_id) FROM outbox.audit`)
 	return regexp.MustCompile(`(died before) \S+Z`).ReplaceAllString(text, "$1 then")
 }
 

@@ -61,7 +61,8 @@ func TestPayloadsHeadersAndKeysAreOnlyShownWithPayload(t *testing.T) {
 	for _, args := range []string{"types", "top", "audit", "dead list", "dead show 1001",
 		"tasks list -type MAIL -state waiting", "tasks show " + id} {
 		for _, more := range [][]string{nil, {"-json"}} {
-			if r := db.run(t, append(strings.Fields(args), more...)...); r.code != exitOK || strings.Contains(r.out+r.err, "C4n4ry") {
+			r := db.run(t, append(strings.Fields(args), more...)...)
+			if r.code != exitOK || strings.Contains(r.out+r.err, "C4n4ry") {
 				t.Errorf("%s: got %+v", args, r)
 			}
 		}

@@ -16,8 +16,7 @@ func TestRepairPrintsWhatIsWrongAndMendsItWhenTold(t *testing.T) {
 		step{"repair -above -1", exitUsage, "RepairOptions.Above: -1"},
 	)
 	db.wantAudit(t, "repair sequence 1, count 1, unique_key 1 0", "repair: done sequence 1, count 1, unique_key 1 3")
-	db.Do(t, `INSERT INTO outbox.dead_task (task_id, run_at, created_at, priority, attempt, max_attempts, reason, task_type, payload)
-		VALUES (1, now(), now(), 0, 1, 1, 'handler', 'REPORT', '{}')`)
+	db.bury(t, "REPORT", "no", 1, 1)
 	db.steps(t,
 		step{"repair", exitFailed, "the tasks 1 have the ids of dead letters"},
 		step{"repair -yes", exitFailed, "1 conflict to be decided by a person"},

@@ -80,8 +80,8 @@ func TestServeShowsTheDashboardAndMetricsToThoseWhoHaveThePassword(t *testing.T)
 	s.ask(t, "POST /pause", s.password, http.StatusSeeOther, "")
 	s.origin = "https://evil.example"
 	s.ask(t, "POST /pause", s.password, http.StatusForbidden, "")
-	db.is(t, `SELECT string_agg(DISTINCT actor || ' ' || tool || ' ' || action, ', ') FROM outbox.audit WHERE action = 'pause'`,
-		"ada dashboard pause")
+	db.is(t, `SELECT string_agg(DISTINCT concat_ws(' ', actor, tool, action), ', ')
+		FROM outbox.audit WHERE action = 'pause'`, "ada dashboard pause")
 	if err := s.cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}

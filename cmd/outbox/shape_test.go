@@ -54,7 +54,8 @@ func TestTheShapesOfJSON(t *testing.T) {
 	db.schedule(t, "nightly")
 	db.schedule(t, "old")
 	db.Do(t, `INSERT INTO outbox.done_task (task_id, run_at, created_at, attempted_at, finished_at, keep_until, priority,
-		attempt, task_type, payload, headers) VALUES (1, now(), now(), now(), now(), now() + interval '1 h', 0, 1, 'KEPT', '{}', '{}')`)
+		attempt, task_type, payload, headers)
+		VALUES (1, now(), now(), now(), now(), now() + interval '1 h', 0, 1, 'KEPT', '{}', '{}')`)
 	db.Do(t, `SELECT setval('outbox.task_task_id_seq', 1)`)
 	db.ok(t, "enqueue", "MAIL", "{}", "-after", "2h")
 	db.ok(t, "enqueue", "MAIL", "{}", "-after", "1h")

@@ -37,9 +37,7 @@ func TestEnqueueUsesTheNamedSchemaAndNoOther(t *testing.T) {
 		putMany(t, tx, typed.New(1))
 		putMany(t, tx, typed.New(2), typed.New(3))
 		putMany(t, tx, typed.New(4, outbox.Unique("k")))
-		if n := scan[int](t, tx, `SELECT count(*) FROM "`+name+`".task`); n != 4 {
-			t.Errorf("got %d tasks in %s, want 4", n, name)
-		}
+		want(t, tx, 4, `SELECT count(*) FROM "`+name+`".task`)
 		want(t, tx, 0, `SELECT count(*) FROM outbox.task`)
 		stats, err := outbox.Stats(t.Context(), tx, outbox.Schema(name))
 		if err != nil || len(stats) != 1 || stats[0].Ready != 4 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -22,6 +23,20 @@ func TestEachFileRecordsItsVersion(t *testing.T) {
 		migrate(t, db, files(migrations()[:i+1]...))
 		if got := scan[int](t, db, "SELECT max(version) FROM outbox.migration"); got != i+1 {
 			t.Fatalf("file %d: got version %d", i+1, got)
+		}
+	}
+}
+
+// The first migration is the first release.
+func TestTheChangelogNamesEachMigration(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../CHANGELOG.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 2; i <= Version(); i++ {
+		if said := fmt.Sprintf("migration %d", i); !strings.Contains(string(text), said) {
+			t.Errorf("CHANGELOG.md says nothing of %s", said)
 		}
 	}
 }

@@ -220,11 +220,9 @@ func TestAFailedEnqueueIsAFailedSpan(t *testing.T) {
 }
 
 func TestABadConfigIsRefused(t *testing.T) {
-	for text, c := range map[string]outboxotel.Config{
-		`Config.Schema: "A"`: {Schema: "A"}, "Config.Timeout: -1ns": {Timeout: -1},
-	} {
-		if _, err := outboxotel.New(c); err == nil || !strings.Contains(err.Error(), text) {
-			t.Errorf("got %v, want an error with %q", err, text)
-		}
+	_, err := outboxotel.New(outboxotel.Config{Schema: "A", Timeout: -1})
+	if err == nil || !strings.Contains(err.Error(), `Config.Schema: "A"`) ||
+		!strings.Contains(err.Error(), "Config.Timeout: -1ns") {
+		t.Errorf("got %v, want an error of both", err)
 	}
 }

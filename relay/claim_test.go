@@ -2,9 +2,7 @@ package relay_test
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -15,7 +13,6 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/relaytest"
-	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -110,58 +107,6 @@ func TestAClaimThatTookTooMuchIsRolledBackAndReported(t *testing.T) {
 		t.Error("a handler was called")
 	}
 	db.wantRows(t, 5, `outbox.task WHERE state = 'ready' AND attempt = 0`)
-}
-
-// A claim of one task goes on from its place, whatever of it others have locked.
-func TestAClaimOfOneTaskFindsTheFirstThatIsFree(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	db.Enqueue(t, "TX", 100)
-	first := db.Int(t, `SELECT min(task_id) FROM outbox.task`)
-	db.Do(t, `UPDATE outbox.task SET priority = 1 WHERE task_id = $1`, first+99)
-	db.Do(t, `UPDATE outbox.task SET attempt = 1 WHERE task_id = $1`, first+98)
-	db.Do(t, `UPDATE outbox.task SET priority = -1 WHERE task_id = $1`, first+97)
-	take := func(tx *sql.Tx, from, most int) int {
-		t.Helper()
-		var taken sql.NullString
-		err := tx.QueryRow(store.ClaimSQL, "TX", 0, 0, from, most, 1, nil, "1000", "2000", "3000").Scan(&taken)
-		if err != nil && !errors.Is(err, sql.ErrNoRows) {
-			t.Fatal(err)
-		}
-		id, _ := strconv.Atoi(strings.Split(taken.String, "\x1f")[0])
-		return id - first
-	}
-	other := db.begin(t)
-	defer other.Rollback()
-	if _, err := other.Exec(`SELECT 1 FROM outbox.task WHERE task_id < $1 FOR UPDATE`, first+50); err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct{ from, most, want int }{
-		{0, 0, 50},   // all that is near is locked
-		{60, 0, 60},  // it is the first of all
-		{97, 0, 98},  // what was attempted before comes next
-		{100, 1, 98}, //
-		{-50, 0, 50}, // the task before is gone
-	} {
-		tx := db.begin(t)
-		if got := take(tx, first+c.from, c.most); got != c.want {
-			t.Errorf("%+v: took %d", c, got)
-		}
-		var limits string
-		if err := tx.QueryRow(`SELECT concat_ws(' ', current_setting('idle_in_transaction_session_timeout'),
-			current_setting('lock_timeout'), current_setting('statement_timeout'))`).Scan(&limits); err != nil ||
-			limits != "1s 2s 3s" {
-			t.Errorf("the limits of the transaction are %s, want 1s 2s 3s; %v", limits, err)
-		}
-		tx.Rollback()
-	}
-	tx := db.begin(t)
-	defer tx.Rollback()
-	for _, c := range []struct{ most, want int }{{0, 98}, {0, -first}, {1, 99}} { // the last is less urgent
-		if got := take(tx, first+100, c.most); got != c.want {
-			t.Errorf("up to priority %d: took %d, want %d", c.most, got, c.want)
-		}
-	}
 }
 
 // I1, I2: a task that is updated between the snapshot of a claim and its lock is claimed as it is then,

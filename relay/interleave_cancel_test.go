@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/lib/pq"
@@ -28,11 +27,8 @@ var holderEnds = []string{"finishes", "gives back", "fails"}
 func (h *holder) claims() step {
 	return step{name: "claims", do: func() (int, error) {
 		if h.leased {
-			tasks, err := h.query(`SELECT tasks FROM (`+store.LeaseSQL+`) AS l`, "TX", 1, relayA, tokenA, nil, 1000, 0, 0, 0, 0,
-				nil, nil, nil, nil)
-			if h.held = len(tasks) == 1; h.held {
-				h.place = strings.Split(tasks[0], "\t")[1]
-			}
+			n, err := h.leases("TX", relayA, tokenA, 0)
+			h.held = n == 1
 			return 0, err
 		}
 		if err := h.begin(); err != nil {

@@ -1,7 +1,6 @@
 package relay_test
 
 import (
-	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -46,12 +45,7 @@ func (l *lifecycle) check(step string, changed int, should bool) {
 
 func (l *lifecycle) lease(a *actor, who, relayID, token string, lease time.Duration) step {
 	return step{name: who + " leases", do: func() (int, error) {
-		tasks, err := a.query(`SELECT tasks FROM (`+store.LeaseSQL+`) AS l`, "LEASED", 1, relayID, token,
-			sql.NullInt64{Int64: lease.Microseconds(), Valid: lease > 0}, 1000, 0, 0, 0, 0, nil, nil, nil, nil)
-		if len(tasks) > 0 {
-			a.place = strings.Split(tasks[0], "\t")[1]
-		}
-		return len(tasks), err
+		return a.leases("LEASED", relayID, token, lease)
 	}, done: func(n int) {
 		should := l.place == "ready"
 		if should {
@@ -59,6 +53,16 @@ func (l *lifecycle) lease(a *actor, who, relayID, token string, lease time.Durat
 		}
 		l.check(who+" leases", n, should)
 	}}
+}
+
+// leases leases a task, and notes its place.
+func (a *actor) leases(taskType, relayID, token string, length time.Duration) (n int, err error) {
+	lease := leaseOf(taskType, 1, relayID, token, length, nil, 0)
+	tasks, err := a.query(`SELECT tasks FROM (`+lease.query+`) AS l`, lease.args...)
+	if len(tasks) > 0 {
+		a.place = strings.Split(tasks[0], "\t")[1]
+	}
+	return len(tasks), err
 }
 
 // end is a step of one relay that ends the lease of token, if it still is the task's.

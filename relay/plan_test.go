@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/internal/needs"
@@ -67,7 +68,7 @@ type planned struct {
 func plannedWith(limit, taskID int) map[string]planned {
 	token := pq.Array([]string{someUUID})
 	return map[string]planned{
-		"claim":     {"", []any{"TX", 0, 0, taskID, 0, limit, nil, "0", "0", "0"}},
+		"claim":     {"", claimOf(limit, taskID, nil).args},
 		"claim one": {"task_pkey", []any{"TX", taskID}},
 		"poll": {"",
 			append([]any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int64{1, 2})}, relay.SpanArgs(taskID)...)},
@@ -107,22 +108,17 @@ func plannedWith(limit, taskID int) map[string]planned {
 	}
 }
 
-type statement struct {
-	query string
-	args  []any
-}
-
 // leases are statements that are functions, whose plans cannot be seen.
 func leases(limit, taskID int) map[string]statement {
-	lease := func(pivot, due any) statement {
-		return statement{store.LeaseSQL, []any{"TX", limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, taskID, 0, 0, pivot, due}}
+	lease := func(due any, from ...int) statement {
+		return leaseOf("TX", limit, someUUID, someUUID, time.Millisecond, due, from...)
 	}
 	finish := func(place string) statement {
 		return statement{store.FinishSQL,
 			[]any{pq.Array([]int{taskID}), "{\"" + place + "\"}", pq.Array([]string{someUUID}), "{1}"}}
 	}
-	return map[string]statement{"lease": lease(nil, nil), "lease from": lease(taskID, nil), "lease by due time": lease(nil, 0), "finish": finish("(0,1)"),
-		"finish what was moved": finish("(0,0)")}
+	return map[string]statement{"lease": lease(nil, taskID), "lease from": lease(nil, taskID, taskID),
+		"lease by due time": lease(0, taskID), "finish": finish("(0,1)"), "finish what was moved": finish("(0,0)")}
 }
 
 // pagesOfFew is far less than the table has.
@@ -202,7 +198,7 @@ func TestTheCostOfAClaimDoesNotDependOnTheBacklog(t *testing.T) {
 		db.Do(t, `VACUUM ANALYZE outbox.task`)
 		middle := db.Int(t, `SELECT (min(task_id) + max(task_id)) / 2 FROM outbox.task`)
 		all := leases(1, middle)
-		all["claim by due time"] = statement{store.ClaimSQL, []any{"TX", 0, 0, 0, 0, 1, 0, "0", "0", "0"}}
+		all["claim by due time"] = claimOf(1, 0, 0)
 		all["stats"] = statement{statsSQL(t), nil}
 		for _, name := range []string{"claim", "claim one", "poll", "last"} {
 			all[name] = statement{statements[name], plannedWith(1, middle)[name].args}
@@ -239,7 +235,8 @@ func TestBesideAForgottenTransactionNothingReadsWhatWasClaimed(t *testing.T) {
 	}
 	// A claim by due time begins where the last one ended.
 	due := db.Int(t, `SELECT (extract(epoch FROM min(run_at)) * 1000000)::bigint FROM outbox.task`)
-	if p := explain(t, db, true, store.ClaimSQL, "TX", 0, 0, first, 0, 10, due, "0", "0", "0"); p.Hit+p.Read > most {
+	byDue := claimOf(10, first, due)
+	if p := explain(t, db, true, byDue.query, byDue.args...); p.Hit+p.Read > most {
 		t.Errorf("beside %d dead rows a claim by due time reads %d pages, want at most %d", dead, p.Hit+p.Read, most)
 	}
 }

@@ -1,6 +1,12 @@
 package relay_test
 
-import "github.com/txoutbox/outbox/internal/relaytest"
+import (
+	"time"
+
+	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/store"
+)
 
 // sent are the statements of a relay, by the names in their comments.
 var sent = relaytest.Statements("internal/store", "internal/upkeep", "relay")
@@ -32,3 +38,24 @@ var statements = func() map[string]string {
 	}
 	return out
 }()
+
+type statement struct {
+	query string
+	args  []any
+}
+
+// claimOf claims up to limit tasks of the type TX: from a task on, or those that have been due longest.
+func claimOf(limit, from int, due any) statement {
+	return statement{store.ClaimSQL, []any{"TX", 0, 0, from, 0, limit, due, "0", "0", "0"}}
+}
+
+// leaseOf leases up to limit tasks from tasks on, in turn; or those that have been due longest.
+func leaseOf(taskType string, limit int, relayID, token string, length time.Duration, due any, from ...int) statement {
+	var until any
+	if length > 0 {
+		until = length.Microseconds()
+	}
+	zeros := pq.Array(make([]int, len(from)))
+	return statement{store.LeaseSQL, []any{taskType, limit, relayID, token, until, 1000, 0, zeros, zeros,
+		pq.Array(from), zeros, pq.Array([]any{due, nil}[:len(from)])}}
+}

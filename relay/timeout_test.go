@@ -42,7 +42,7 @@ func TestEachTaskCanHaveATimeoutOfItsOwn(t *testing.T) {
 						set = db.Text(t, `SELECT round(extract(epoch FROM leased_until - attempted_at)) FROM outbox.task
 							WHERE task_id = $1`, task.ID)
 					} else if err := tx.QueryRowContext(ctx, `SELECT current_setting('statement_timeout') || ' ' ||
-						current_setting('idle_in_transaction_session_timeout')`).Scan(&set); err != nil {
+						current_setting('idle_in_transaction_session_timeout') || ' ' || current_setting('lock_timeout')`).Scan(&set); err != nil {
 						return err
 					}
 					calls[fmt.Sprint(name, task.Payload.N)] = call{time.Now(), deadline, len(tasks), set}
@@ -66,12 +66,12 @@ func TestEachTaskCanHaveATimeoutOfItsOwn(t *testing.T) {
 			timeout time.Duration
 			set     string
 		}{
-			"tx0":             {20 * time.Second, "20s 36250ms"},
-			"tx1":             {10 * time.Second, "10s 25750ms"},
-			"tx2":             {30 * time.Second, "30s 46750ms"}, // the longest
-			"batch0":          {30 * time.Second, "30s 46750ms"},
-			"batch1":          {30 * time.Second, "30s 46750ms"},
-			"batch2":          {30 * time.Second, "30s 46750ms"},
+			"tx0":             {20 * time.Second, "20s 36250ms 10s"},
+			"tx1":             {10 * time.Second, "10s 25750ms 10s"},
+			"tx2":             {30 * time.Second, "30s 46750ms 10s"}, // the longest
+			"batch0":          {30 * time.Second, "30s 46750ms 10s"},
+			"batch1":          {30 * time.Second, "30s 46750ms 10s"},
+			"batch2":          {30 * time.Second, "30s 46750ms 10s"},
 			"leased0":         {20 * time.Second, "41"},
 			"leased1":         {10 * time.Second, "31"},
 			"leased2":         {time.Hour, "3800"},

@@ -9,12 +9,7 @@ var testMutants = slices.Concat(lockMutants, claimMutants, leaseMutants)
 
 // lockMutants wait for a row that another transaction has locked, or miss its change.
 var lockMutants = []mutant{
-	{name: "waiting-claim", help: "a claim of one task waits for a locked row",
-		tests: testRun{"relay", "TestAClaimOfOneTaskFindsTheFirstThatIsFree$"}, edits: []edit{
-			{"outbox.claim_tasks", "BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED",
-				"BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE"},
-		}},
-	{name: "waiting-batch-claim", help: "a claim of a batch waits for a locked row",
+	{name: "waiting-batch-claim", help: "a claim of Tx or Batch tasks waits for a locked row",
 		tests: testRun{"internal/store", "TestAClaimBeginsAtItsPlaceAndGoesOnInItsOrder$"}, edits: []edit{
 			{"outbox.claim_tasks", "BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED",
 				"BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE"},

@@ -25,7 +25,11 @@ func Statements(packages ...string) map[string]string {
 		for _, c := range s.constants(pkg) {
 			text := s.text(pkg, c.file, c.value)
 			if name, _, ok := strings.Cut(text, " */"); ok && strings.HasPrefix(name, "/* outbox: ") {
-				out[strings.TrimPrefix(name, "/* outbox: ")] = text
+				name = strings.TrimPrefix(name, "/* outbox: ")
+				if out[name] != "" && out[name] != text {
+					panic("two statements are to " + name)
+				}
+				out[name] = text
 			}
 		}
 	}

@@ -19,7 +19,7 @@ import (
 const recordRunsSQL = `/* outbox: journal runs */
 SELECT * FROM outbox.record_runs($1::bigint[], $2, $3, $4::uuid[], $5::boolean[], $6::uuid)`
 
-const recordBatchSQL = `/* outbox: journal runs */
+const recordBatchSQL = `/* outbox: journal runs of a batch */
 SELECT * FROM outbox.record_batch($1::bigint[], $2, $3, $4::uuid, $5::uuid, $6::text::xid8)`
 
 // Earlier is a run of a task that left its row behind.

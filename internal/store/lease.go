@@ -27,24 +27,22 @@ type LeaseTerms struct {
 }
 
 const LeaseSQL = `/* outbox: lease */
-SELECT tasks, xid FROM outbox.lease_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`
+SELECT tasks, xid FROM outbox.lease_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`
 
 func (s *Store) leaseArgs(t LeaseTerms, from plan.Start, limit int) []any {
-	places := from.Places()
-	at, pivot := places[len(places)-1], [3]any{}
-	if len(places) > 1 {
-		p := places[0].From
-		pivot = [3]any{p.Priority, p.Attempt, p.TaskID}
+	var priorities, attempts, ids, most []int64
+	var due []*int64
+	for _, p := range from.Places() {
+		priorities, attempts = append(priorities, int64(p.From.Priority)), append(attempts, int64(p.From.Attempt))
+		ids, most = append(ids, p.From.TaskID), append(most, int64(p.Most))
+		due = append(due, p.Due)
 	}
-	var due, length any
-	if at.Due != nil {
-		due = *at.Due
-	}
+	var length any
 	if t.Length > 0 {
 		length = t.Length.Microseconds()
 	}
 	return []any{t.TaskType, limit, s.RelayID, t.Token, length, t.Share, t.Margin.Microseconds(),
-		at.From.Priority, at.From.Attempt, at.From.TaskID, pivot[0], pivot[1], pivot[2], due}
+		pq.Array(priorities), pq.Array(attempts), pq.Array(ids), pq.Array(most), pq.Array(due)}
 }
 
 // As the journal, a lease must survive the death of a relay, and not that of the server, which may

@@ -1,8 +1,8 @@
 -- Functions that relays call to lease tasks, and to finish leased ones. The settings are as in
 -- claims.sql.
 
--- Leases up to so many tasks of a type: if there is a pivot, from it on, whose priority is at most its,
--- and then from a place in the lane on; or by due time, as claim_tasks. Each lease counts an attempt,
+-- Leases up to so many tasks of a type: at each place in turn, as claim_tasks does at its place. The
+-- arrays have an element for each place. Each lease counts an attempt,
 -- except that of a task that a process died of: it may have to wait for another suspect. leased_until is
 -- now and the task's own timeout, with timeout_us for each millisecond and margin_us, or registered_us.
 --
@@ -17,33 +17,29 @@
 CREATE OR REPLACE FUNCTION outbox.lease_tasks(
   of_type text, up_to integer, of_relay uuid, of_token uuid, registered_us bigint,
     timeout_us bigint, margin_us bigint,
-  from_priority smallint, from_attempt smallint, from_id bigint,
-  pivot_priority smallint, pivot_attempt smallint, pivot_id bigint, due_from bigint,
+  from_priority smallint[], from_attempt smallint[], from_id bigint[], most smallint[],
+    due_from bigint[],
   OUT tasks text, OUT xid text)
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
   SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
-  near_pivot  boolean := pivot_id IS NOT NULL;
-  at_priority smallint := COALESCE(pivot_priority, from_priority);
-  at_attempt  smallint := COALESCE(pivot_attempt, from_attempt);
-  at_id       bigint := COALESCE(pivot_id, from_id);
-  most        smallint := COALESCE(pivot_priority, 32767);
   places      tid[];
   lost_ids    bigint[];
   lost_relays uuid[];
   lines       text;
   n           integer;
 BEGIN
-  LOOP
-    IF due_from IS NULL THEN
+  FOR i IN 1 .. cardinality(from_id) LOOP
+    IF due_from[i] IS NULL THEN
       SELECT array_agg(f.place), array_agg(f.task_id) FILTER (WHERE f.relay_id IS NOT NULL),
              array_agg(f.relay_id) FILTER (WHERE f.relay_id IS NOT NULL)
         INTO places, lost_ids, lost_relays
         FROM (SELECT t.ctid AS place, t.task_id, t.relay_id FROM outbox.task t
                WHERE t.state = 'ready' AND t.task_type = of_type
-                 AND (t.priority, t.attempt, t.task_id) >= (at_priority, at_attempt, at_id)
-                 AND t.priority <= most
+                 AND (t.priority, t.attempt, t.task_id)
+                  >= (from_priority[i], from_attempt[i], from_id[i])
+                 AND t.priority <= most[i]
                  AND NOT EXISTS (SELECT FROM outbox.task_type p
                                   WHERE p.task_type = of_type AND p.paused)
                ORDER BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED) f;
@@ -54,7 +50,7 @@ BEGIN
         FROM (SELECT t.ctid AS place, t.task_id, t.relay_id FROM outbox.task t
                WHERE t.state = 'ready' AND t.task_type = of_type
                  AND (t.run_at, t.task_id)
-                  >= (timestamptz 'epoch' + due_from * interval '1 microsecond', from_id)
+                  >= (timestamptz 'epoch' + due_from[i] * interval '1 microsecond', from_id[i])
                  AND NOT EXISTS (SELECT FROM outbox.task_type p
                                   WHERE p.task_type = of_type AND p.paused)
                ORDER BY t.run_at, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED) f;
@@ -80,12 +76,7 @@ BEGIN
       up_to := up_to - n;
       xid := pg_current_xact_id()::text;
     END IF;
-    EXIT WHEN up_to <= 0 OR NOT near_pivot;
-    near_pivot := false;
-    at_priority := from_priority;
-    at_attempt := from_attempt;
-    at_id := from_id;
-    most := 32767;
+    EXIT WHEN up_to <= 0;
   END LOOP;
 END
 $$;

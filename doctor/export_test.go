@@ -7,6 +7,12 @@ func Thresholds(deadRows, indexBytes int64, waited time.Duration) Option {
 	return func(s *settings) { s.dead, s.bloated, s.waited = deadRows, indexBytes, waited }
 }
 
+// Aged makes transaction ids of that age be found.
+func Aged(xids int64) Option { return func(s *settings) { s.old = xids } }
+
+// At is the time of this process.
+func At(now time.Time) Option { return func(s *settings) { s.now = func() time.Time { return now } } }
+
 // Names are those of all checks.
 func Names() (out []string) {
 	for _, c := range checks {

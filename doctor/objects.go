@@ -59,22 +59,13 @@ SELECT DISTINCT 'function', proname, '', '' FROM pg_proc p JOIN ns ON p.pronames
 var leftover = regexp.MustCompile(`_cc(new|old)[0-9]*$`)
 
 func checkObjects(ctx context.Context, v *visit) error {
-	version, _, _, err := v.versions(ctx)
-	if err != nil {
+	if known, err := v.knowsSchema(ctx, "schema-objects", "indexes", "triggers"); !known {
 		return err
-	}
-	if version != schema.Version() { // the objects of another version are unknown
-		for _, name := range []string{"schema-objects", "indexes", "triggers"} {
-			v.add(name, Info, "", fmt.Sprintf("not checked: the schema is at version %d, and this program knows "+
-				"version %d",
-				version, schema.Version()), "")
-		}
-		return nil
 	}
 	want := expected()
 	var o object
 	var on, state string
-	err = v.each(ctx, objectsSQL, []any{v.schema}, []any{&o.kind, &o.name, &on, &state}, func() {
+	err := v.each(ctx, objectsSQL, []any{v.schema}, []any{&o.kind, &o.name, &on, &state}, func() {
 		_, ours := want[o]
 		delete(want, o)
 		switch {
@@ -105,6 +96,20 @@ func checkObjects(ctx context.Context, v *visit) error {
 		v.missing(want)
 	}
 	return err
+}
+
+// knowsSchema reports whether the schema has this program's version. Otherwise the checks have the
+// finding that they were not done: the objects of another version are unknown.
+func (v *visit) knowsSchema(ctx context.Context, checks ...string) (bool, error) {
+	version, _, _, err := v.versions(ctx)
+	if err != nil || version == schema.Version() {
+		return err == nil, err
+	}
+	for _, name := range checks {
+		v.add(name, Info, "", fmt.Sprintf("not checked: the schema is at version %d, and this program knows version %d",
+			version, schema.Version()), "")
+	}
+	return false, nil
 }
 
 const onTriggers = "counts, delays, keys, order and wake-ups live on triggers"

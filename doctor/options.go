@@ -20,6 +20,8 @@ type settings struct {
 	bloated                 int64         // the least bytes of an index that is checked
 	dead                    int64         // the least dead rows of a table that are reported
 	waited                  time.Duration // the least wait for a lock, above deadlock_timeout
+	old                     int64         // the age of transaction ids that is reported
+	now                     func() time.Time
 }
 
 // Schema names the PostgreSQL schema of the outbox if it is not "outbox".
@@ -38,7 +40,7 @@ func StarvingFor(d time.Duration) Option { return func(s *settings) { s.starving
 func Timeout(d time.Duration) Option { return func(s *settings) { s.timeout = d } }
 
 func newSettings(opts []Option) (settings, error) {
-	s := settings{schema: outbox.DefaultSchema, bloated: 64 << 20, dead: 50_000, waited: 5 * time.Second}
+	s := settings{schema: outbox.DefaultSchema, bloated: 64 << 20, dead: 50_000, waited: 5 * time.Second, old: 1_000_000_000, now: time.Now}
 	for _, o := range opts {
 		if o == nil {
 			return s, fmt.Errorf("%w: an Option is nil", ErrInvalid)

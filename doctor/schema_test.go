@@ -80,6 +80,13 @@ func TestFaultsOfTheSchemaAreFoundAndMended(t *testing.T) {
 			[]string{"info copy … system identifier … GRANT EXECUTE"}, ""},
 		{hidden + `UPDATE outbox.origin SET table_oid = 1`,
 			[]string{"critical copy … this database is a copy of … outbox adopt"}, ""},
+		{`ALTER TABLE outbox.task ADD COLUMN mine int`,
+			[]string{"warning own-columns task.mine … lost when the task dies … ALTER TABLE outbox.task DROP COLUMN mine"}, ""},
+		{`ALTER TABLE outbox.task ADD COLUMN mine int; ALTER TABLE outbox.dead_task ADD COLUMN mine int NOT NULL`,
+			[]string{"info own-columns task.mine", "critical own-columns dead_task.mine … are refused"}, ""},
+		{`CREATE FUNCTION mine() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+			CREATE TRIGGER mine AFTER DELETE ON outbox.task FOR EACH ROW EXECUTE FUNCTION mine()`,
+			[]string{"info own-triggers mine … again for each failed attempt"}, ""},
 		{`ALTER TABLE outbox.task ENABLE ROW LEVEL SECURITY`, []string{"info row-security … is on for task"}, ""},
 	})
 }
@@ -89,6 +96,7 @@ func TestRowSecurityThatHidesRowsIsFound(t *testing.T) {
 	app, role := as(t, db)
 	db.Do(t, fmt.Sprintf(`GRANT USAGE ON SCHEMA outbox TO %[1]s; GRANT ALL ON ALL TABLES IN SCHEMA outbox TO %[1]s;
 		ALTER TABLE outbox.migration ENABLE ROW LEVEL SECURITY`, role))
+	has(t, diagnosis(t, db), "critical row-security "+role+" … rows of migration … CREATE POLICY outbox ON outbox.migration TO")
 	has(t, diagnosis(t, app),
 		"critical row-security … from this role … ALTER TABLE outbox.migration DISABLE ROW LEVEL SECURITY",
 		"critical schema-version outbox … row level security hides the versions … see row-security")

@@ -1,15 +1,21 @@
 package doctor
 
+// The dates are the days of the last minor releases, as on postgresql.org/support/versioning and in
+// docs/guide/production.md.
 const serverVersionSQL = `/* outbox: version of the server */
-SELECT CASE WHEN major < 14 THEN 'critical' ELSE 'warning' END, version, format(CASE WHEN major < 14
-         THEN 'PostgreSQL %s is too old: schema.Migrate and relays refuse it'
-         ELSE 'PostgreSQL %s is newer than the tested versions, 14 to 18' END, version),
-       CASE WHEN major < 14 THEN 'use PostgreSQL 14 to 18'
-            ELSE 'look for a version of the module github.com/txoutbox/outbox that names it; ' ||
-                 'until then try each change on staging' END
+SELECT CASE WHEN major < 14 THEN 'critical' ELSE 'warning' END, version, CASE
+         WHEN major < 14 THEN format('PostgreSQL %s is too old: schema.Migrate and relays refuse it', version)
+         WHEN major > 18 THEN format('PostgreSQL %s is newer than the tested versions, 14 to 18', version)
+         ELSE format('PostgreSQL %s has ended: there are no fixes for it since %s', major, ended) END, CASE
+         WHEN major < 14 THEN 'use PostgreSQL 14 to 18'
+         WHEN major > 18 THEN 'look for a version of the module github.com/txoutbox/outbox that names it; ' ||
+              'until then try each change on staging'
+         ELSE format('move to a newer major version; the outbox is tested with %s until a year after that', major) END
   FROM (SELECT current_setting('server_version_num')::integer / 10000 AS major,
                current_setting('server_version') AS version) AS s
- WHERE major NOT BETWEEN 14 AND 18`
+  LEFT JOIN (VALUES (14, date '2026-11-12'), (15, '2027-11-11'), (16, '2028-11-09'), (17, '2029-11-08'),
+                    (18, '2030-11-14')) AS e (of_major, ended) ON of_major = major
+ WHERE ended IS NULL OR $1::timestamptz > ended + 1`
 
 const primarySQL = `/* outbox: whether the server is a standby */
 SELECT 'info', '', 'the server is a standby: relays cannot work on it, and its sessions and statistics are its own',

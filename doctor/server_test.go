@@ -4,9 +4,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/txoutbox/outbox/doctor"
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 func TestSettingsThatRiskTheDatabaseAreFound(t *testing.T) {
@@ -96,4 +99,46 @@ func TestARoleAtItsLimitOfConnectionsIsTold(t *testing.T) {
 		!strings.Contains(err.Error(), "the limit of the role or of the database, is reached") {
 		t.Errorf("got %v", err)
 	}
+}
+
+func TestARoleShortOfConnectionsIsFound(t *testing.T) {
+	db := ill(t)
+	app, role := as(t, db)
+	db.Do(t, `ALTER ROLE `+role+` CONNECTION LIMIT 1`)
+	if err := app.Ping(); err != nil {
+		t.Fatal(err)
+	}
+	has(t, diagnosis(t, db), "critical connections "+role+" … 1 of 1 connections of the role … ALTER ROLE "+role)
+}
+
+func TestTheServersTimeAndAgeAreJudged(t *testing.T) {
+	db := ill(t)
+	fine(t, diagnosis(t, db), "clock", "wraparound", "future-times")
+	has(t, diagnosis(t, db, doctor.At(time.Now().Add(-time.Minute))), "info clock … ahead of … outbox.After")
+	has(t, diagnosis(t, db, doctor.At(time.Now().Add(time.Minute))), "info clock … behind")
+	found := diagnosis(t, db, doctor.At(time.Now().AddDate(30, 0, 0)), doctor.Aged(1))
+	ended := slices.ContainsFunc(found, func(f doctor.Finding) bool {
+		return f.Check == "server-version" && f.Severity == doctor.Warning && strings.Contains(f.What, "has ended")
+	})
+	aged := slices.ContainsFunc(found, func(f doctor.Finding) bool {
+		return f.Check == "wraparound" && f.Severity == doctor.Critical && strings.Contains(f.Do, "VACUUM (FREEZE)")
+	})
+	if !ended || !aged {
+		t.Errorf("the server's version has ended: %v; its transaction ids are old: %v\n%s", ended, aged, printed(found))
+	}
+}
+
+func TestAnotherVersionOfTheOrderOfTextIsFound(t *testing.T) {
+	address := pgtest.ICU(t, "en")
+	if err := relaytest.Migrate(address); err != nil {
+		t.Fatal(err)
+	}
+	db := direct(t, address, "postgres")
+	fine(t, diagnosis(t, db), "collation-version")
+	db.Do(t, `UPDATE pg_database SET datcollversion = '1.2' WHERE datname = current_database()`)
+	f := has(t, diagnosis(t, db), "warning collation-version … of version 1.2 … REFRESH COLLATION VERSION")
+	_, refresh, _ := strings.Cut(f.Do, "then ")
+	refresh, _, _ = strings.Cut(refresh, ".")
+	db.Do(t, refresh)
+	fine(t, diagnosis(t, db), "collation-version")
 }

@@ -175,5 +175,11 @@ func TestSchedulesAndMaintenanceThatAreLateAreFound(t *testing.T) {
 		{jobs + `INSERT INTO outbox.counter_log (tasks, task_type, kind) VALUES (0, 'A', 'ready')`,
 			[]string{"warning maintenance sample", "warning maintenance fold"}, ""},
 		{jobs + `DELETE FROM outbox.relay`, []string{"info relays"}, ""},
+		{`INSERT INTO outbox.maintenance (job, due_at) VALUES ('sample', now() + interval '1 day')`,
+			[]string{"warning future-times maintenance … in 1 rows"}, ""},
+		{`UPDATE outbox.relay SET alive_until = now() + interval '1 day'`, []string{"warning future-times relay"}, ""},
+		{`INSERT INTO outbox.task (task_type, state, run_at, attempted_at)
+			VALUES ('A', 'scheduled', now() + interval '1 day', now() + interval '1 day')`,
+			[]string{"warning future-times task … outbox.RunNow", "warning counts A finished"}, ""},
 	})
 }

@@ -47,10 +47,10 @@ func ExampleClient_Tasks() {
 			return handlers.RetryAfter(2*time.Hour, errors.New("451 try again later"))
 		}
 		return nil
-	}, handlers.MaxAttempts(5))
+	}, handlers.MaxAttempts(5), handlers.Keep(365*24*time.Hour)) // finished tasks are kept for a year
 	runDue(ctx, db, reg)
 
-	for _, state := range []admin.State{admin.Ready, admin.Scheduled, admin.Dead} {
+	for _, state := range []admin.State{admin.Ready, admin.Scheduled, admin.Dead, admin.Finished} {
 		for p := (admin.Page{Limit: 1}); ; {
 			tasks, next, err := client.Tasks(ctx, "SEND_MAIL", state, p)
 			must(err)
@@ -67,49 +67,15 @@ func ExampleClient_Tasks() {
 	secrets, err := client.Secrets(ctx, 2) // for those who may see it
 	must(err)
 	fmt.Printf("task %d is %s by its %s, and was about %s\n", dead.TaskID, dead.State, dead.Reason, secrets.Payload)
-	_, err = client.Task(ctx, 1)
+	_, err = client.Task(ctx, 5)
 	fmt.Println(err)
 	// Output:
 	// scheduled: task 4, attempt 0: ""
 	// scheduled: task 3, attempt 0: "retry after 2h0m0s: 451 try again later"
 	// dead: task 2, attempt 1: "there is no @ in it"
+	// finished: task 1, attempt 1: ""
 	// task 2 is dead by its handler, and was about "nobody"
-	// admin: not found: task 1
-}
-
-// Payments are kept for a year after they are done; of other types nothing is left.
-func ExampleClient_Tasks_finished() {
-	ctx := context.Background()
-	db, client, drop := exampleClient("")
-	defer drop()
-	pay, ping := outbox.NewTaskType[string]("PAY"), outbox.NewTaskType[string]("PING")
-	reg := handlers.New()
-	handlers.Leased(reg, pay, func(_ context.Context, task *outbox.Task[string]) error {
-		if task.Payload == "eve" {
-			return handlers.Discard(errors.New("the account is closed"))
-		}
-		return nil
-	}, handlers.Keep(365*24*time.Hour))
-	handlers.Leased(reg, ping, func(context.Context, *outbox.Task[string]) error { return nil })
-	enqueueAll(db, pay.New("ada"), pay.New("eve"), ping.New(""))
-	runDue(ctx, db, reg)
-
-	tasks, _, err := client.Tasks(ctx, "PAY", admin.Finished, admin.Page{})
-	must(err)
-	for _, t := range tasks {
-		kept := t.KeepUntil.Sub(t.EndedAt).Round(time.Hour)
-		fmt.Printf("task %d, attempt %d, for %v: %q\n", t.TaskID, t.Attempt, kept, t.LastError)
-	}
-	secrets, err := client.Secrets(ctx, tasks[1].TaskID)
-	must(err)
-	fmt.Println(string(secrets.Payload))
-	_, err = client.Task(ctx, 3)
-	fmt.Println(err)
-	// Output:
-	// task 2, attempt 1, for 8760h0m0s: "discard: the account is closed"
-	// task 1, attempt 1, for 8760h0m0s: ""
-	// "ada"
-	// admin: not found: task 3
+	// admin: not found: task 5
 }
 
 // Which relays there are and what they run, what holds for each type, and how the counts went.

@@ -24,19 +24,13 @@ func TestDoctorSaysWhatIsWrongAndEndsWithExitCode4(t *testing.T) {
 
 func TestADoctorThatMayNotLookAtEverythingDoesNotSayThatAllIsWell(t *testing.T) {
 	t.Parallel()
-	db := openDB(t, pgtest.Local(t, map[string]string{"fsync": "on"}).URL())
-	db.ok(t, "migrate", "up")
-	db.ok(t, "roles", "apply", "-yes")
-	r := db.run(t, "doctor")
-	ended := strings.Contains(r.out, "warning   server-version: ") // an old server's only finding
-	if r.code != exitOK && !ended || r.err != "" || !strings.HasSuffix(r.out, " checks fine\n") {
-		t.Errorf("got %+v", r)
-	}
-	db.Do(t, `BEGIN; COMMIT`) // the pool has a session of another role's
-	db.as(t, "viewer").steps(t,
-		step{"doctor", exitFailed, "unknown   held-transaction: checked in part"},
-		step{"doctor", exitFailed, "GRANT pg_monitor TO "})
+	db := openDB(t, pgtest.Local(t, map[string]string{"fsync": "on"}).URL()) // with no other finding
 	db.Do(t, `CREATE ROLE nobody LOGIN PASSWORD 'v'`)
+	db.ok(t, "migrate", "up")
+	r := db.run(t, "doctor")
+	if old := strings.Contains(r.out, "server-version: "); r.code != exitOK && !old {
+		t.Errorf("as the owner: got %+v", r)
+	}
 	_, rest, _ := strings.Cut(db.URL, "@")
 	openDB(t, "postgres://nobody:v@"+rest).steps(t,
 		step{"doctor", exitFailed, "unknown   rights: not checked, as the role lacks a right: schema-version, "})

@@ -18,9 +18,6 @@ import (
 )
 
 const (
-	// MaxTimeout is the longest Timeout of a task, and the longest that Task.Extend takes.
-	MaxTimeout = 24 * 24 * time.Hour
-
 	maxTypeBytes      = 128
 	maxHeaderBytes    = 4 << 10
 	maxKeyBytes       = 256

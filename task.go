@@ -9,6 +9,9 @@ import (
 	"github.com/txoutbox/outbox/internal/key"
 )
 
+// MaxTimeout is the longest Timeout of a task, and the longest that Task.Extend takes.
+const MaxTimeout = 24 * 24 * time.Hour
+
 // Task is a task for its handler. P is the type of the decoded payload.
 type Task[P any] struct {
 	// ID stays the same through retries, lost runs and a redrive. Other databases have tasks with

@@ -102,16 +102,6 @@ type ResultStuck struct {
 	First   bool
 }
 
-// Failure is an error and its class.
-type Failure struct {
-	Err          error
-	Refused      bool // PostgreSQL refuses the statement itself
-	Answered     bool // PostgreSQL has answered, so the error is no sign of an outage
-	Passing      bool // it may be that of a single connection
-	NoConnection bool // the server has no connection left
-	Divisible    bool // a smaller claim may succeed
-}
-
 func (Tick) event()        {}
 func (Woken) event()       {}
 func (Withdrawn) event()   {}

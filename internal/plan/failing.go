@@ -13,6 +13,16 @@ const (
 	largestClaim  = 1 << 16
 )
 
+// Failure is an error and its class.
+type Failure struct {
+	Err          error
+	Refused      bool // PostgreSQL refuses the statement itself
+	Answered     bool // PostgreSQL has answered, so the error is no sign of an outage
+	Passing      bool // it may be that of a single connection
+	NoConnection bool // the server has no connection left
+	Divisible    bool // a smaller claim may succeed
+}
+
 // Failing has the failures since the last success, of a lane's claims and results or of promotions.
 type Failing struct {
 	Times     int       // in a row

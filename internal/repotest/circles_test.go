@@ -10,11 +10,11 @@ import (
 )
 
 // A file refers to another one if it uses a name, method or field that is declared there.
-func TestNoCircleHasMoreThanThreeFiles(t *testing.T) {
+func TestNoCircleHasMoreThanTwoFiles(t *testing.T) {
 	t.Parallel()
 	for _, p := range packages(t) {
 		for _, c := range circles(p.references()) {
-			if len(c) > 3 {
+			if len(c) > 2 {
 				t.Errorf("%s: a circle of %d files: %s", p.ImportPath, len(c), strings.Join(c, " "))
 			}
 		}

@@ -100,9 +100,10 @@ func appCodes(how misbehaving) map[string]appCode {
 		"PANIC_RESULT": {do: does(func() { panic(handlers.Discard(errMisdeed)) }), opts: []handlers.Option{recovers},
 			text: "misdeed", panics: true, value: errMisdeed},
 		"PANIC_BATCH_ERROR": {do: does(func() { panic(handlers.BatchError{0: errMisdeed}) }), text: "misdeed"},
-		"MIDDLEWARE": {do: returns(nil), panics: true, opts: []handlers.Option{handlers.Use(func(handlers.Func) handlers.Func {
-			return func(context.Context, *handlers.Call) error { how.now(); return nil }
-		})}},
+		"MIDDLEWARE": {do: returns(nil), panics: true,
+			opts: []handlers.Option{handlers.Use(func(handlers.Func) handlers.Func {
+				return func(context.Context, *handlers.Call) error { how.now(); return nil }
+			})}},
 		"LOGGER":    {do: returns(handlers.Snooze(0)), opts: []handlers.Option{handlers.Use(handlers.Log(log))}},
 		"UNMARSHAL": {do: returns(nil), payload: string(how)},
 		"MARSHAL": {do: func(ctx context.Context, tx outbox.Tx) error {
@@ -180,7 +181,8 @@ func TestAppCodeMayPanicOrEndItsGoroutine(t *testing.T) {
 				told[taskType]++
 				var p *handlers.PanicError
 				c := types[taskType]
-				if c.panics && (!errors.As(err, &p) || len(p.Stack) == 0 || c.value != nil && !errors.Is(err, c.value)) {
+				if c.panics && (!errors.As(err, &p) || len(p.Stack) == 0 || c.value != nil &&
+					!errors.Is(err, c.value)) {
 					t.Errorf("%s: %v is no PanicError with a stack and %v", taskType, err, c.value)
 				}
 			}
@@ -188,7 +190,8 @@ func TestAppCodeMayPanicOrEndItsGoroutine(t *testing.T) {
 			r, err := relay.New(db.DB, reg, relay.Config{
 				OnDead: func(_ context.Context, d relay.DeadLetter) { look(d.Type, d.Err); how.now() },
 				Observers: append([]relay.Observer{{Claimed: func(relay.Claim) { how.now() },
-					Ended: func(relay.RunEnd) { how.now() }, Changed: func(relay.Change) { how.now() }}}, h.observers()...),
+					Ended: func(relay.RunEnd) { how.now() }, Changed: func(relay.Change) { how.now() }}},
+					h.observers()...),
 				Chooser: chooserFunc(func(relay.View) []int { how.now(); return nil }),
 				Logger:  slog.New(badLog{slog.NewTextHandler(log, nil), how}),
 			})
@@ -207,22 +210,26 @@ func TestAppCodeMayPanicOrEndItsGoroutine(t *testing.T) {
 				text := c.text
 				if text == "" {
 					text = said
-					db.wantRows(t, 2, `outbox.dead_task WHERE task_type = $1 AND position($2 IN last_error) > 0`, name, place)
+					db.wantRows(t, 2, `outbox.dead_task WHERE task_type = $1 AND position($2 IN last_error) > 0`, name,
+						place)
 				}
 				db.want(t, 2, name+": dead letters after 2 attempts", `SELECT count(*) FILTER (WHERE attempt = 2
 					AND reason = 'attempts' AND position($2 IN last_error) > 0) FROM outbox.dead_task WHERE task_type = $1`, name, text)
-				if got := outcomes[name]; strings.Count(got, "retry") != 2 || strings.Count(got, "dead") != 2 || told[name] != 2 {
+				if got := outcomes[name]; strings.Count(got, "retry") != 2 || strings.Count(got, "dead") != 2 ||
+					told[name] != 2 {
 					t.Errorf("%s: observers heard %s, and OnDead of %d", name, got, told[name])
 				}
 			}
 			db.wantRows(t, 5, `effect`)
 			h.balanced(t)
-			for _, want := range []string{"Backoff panicked", "OnDead panicked", "an observer panicked", "it panicked: "} {
+			for _, want := range []string{"Backoff panicked", "OnDead panicked", "an observer panicked",
+				"it panicked: "} {
 				if log.Count(want) == 0 {
 					t.Errorf("no record with %q", want)
 				}
 				for line := range strings.Lines(log.String()) {
-					if strings.Contains(line, want) && (!strings.Contains(line, place) || !strings.Contains(line, " stack=")) {
+					if strings.Contains(line, want) &&
+						(!strings.Contains(line, place) || !strings.Contains(line, " stack=")) {
 						t.Errorf("no place or no stack in %s", line)
 					}
 				}

@@ -27,14 +27,15 @@ func TestADeferredConstraintViolatorAmongGoodTasksDiesAlone(t *testing.T) {
 		db.Do(t, `CREATE TABLE child (parent int REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`)
 		reg := handlers.New()
 		for name, kind := range map[string]string{"TX": "tx", "BATCH": "batch"} {
-			relaytest.Register(reg, kind, name, 16, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-				for _, task := range tasks {
-					if _, err := tx.ExecContext(ctx, `INSERT INTO child VALUES ($1)`, task.Payload.N); err != nil {
-						return err
+			relaytest.Register(reg, kind, name, 16,
+				func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+					for _, task := range tasks {
+						if _, err := tx.ExecContext(ctx, `INSERT INTO child VALUES ($1)`, task.Payload.N); err != nil {
+							return err
+						}
 					}
-				}
-				return nil
-			}, handlers.MaxAttempts(3), retrySoon())
+					return nil
+				}, handlers.MaxAttempts(3), retrySoon())
 			db.Enqueue(t, name, 100)
 			db.Do(t, `INSERT INTO outbox.task (task_type, payload) VALUES ($1, '{"n": 1000}')`, name)
 		}
@@ -102,9 +103,11 @@ func TestABatchErrorFailsOnlyTheTasksItNames(t *testing.T) {
 	onEachDriver(t, func(t *testing.T, db *database) {
 		reg, calls := handlers.New(), &batchCalls{}
 		boom := errors.New("boom")
-		results := map[int]error{2: boom, 3: handlers.RetryAfter(5*time.Minute, boom), 4: handlers.Snooze(5 * time.Minute),
+		results := map[int]error{2: boom, 3: handlers.RetryAfter(5*time.Minute, boom),
+			4: handlers.Snooze(5 * time.Minute),
 			5: handlers.Dead(boom), 6: handlers.Discard(boom), 7: nil}
-		handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+		handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx outbox.Tx,
+			tasks []*outbox.Task[payload]) error {
 			calls.record(tasks)
 			failed := handlers.BatchError{-1: boom}
 			for _, task := range tasks {

@@ -77,7 +77,8 @@ func TestAnAttemptCountsByTheStatementThatFailed(t *testing.T) {
 		}
 	}
 	reg := handlers.New()
-	relaytest.Register(reg, "tx", "TX", 1, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+	relaytest.Register(reg, "tx", "TX", 1, func(ctx context.Context, tx outbox.Tx,
+		tasks []*outbox.Task[payload]) error {
 		if _, err := tx.ExecContext(ctx, `SELECT raise_planned('handler', $1)`, tasks[0].ID); err != nil {
 			return err
 		}
@@ -86,7 +87,8 @@ func TestAnAttemptCountsByTheStatementThatFailed(t *testing.T) {
 	run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
 	db.Do(t, `SELECT outbox.run_task_now(task_id) FROM planned`)
 	db.Emptied(t, time.Minute)
-	db.want(t, "", "not as docs/faults.md says", `SELECT string_agg(code || ' in the ' || place || ' counts ' || NOT counts, ', ')
+	db.want(t, "", "not as docs/faults.md says",
+		`SELECT string_agg(code || ' in the ' || place || ' counts ' || NOT counts, ', ')
 		FROM planned p WHERE counts <> EXISTS (SELECT FROM outbox.dead_task d WHERE d.task_id = p.task_id)`)
 	db.Do(t, `DELETE FROM outbox.dead_task`)
 }

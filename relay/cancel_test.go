@@ -72,12 +72,13 @@ func TestACanceledRunEndsAndIsNotRetried(t *testing.T) {
 		}
 		reg := handlers.New()
 		for _, kind := range []string{"tx", "batch", "leased"} {
-			relaytest.Register(reg, kind, kind, 1, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) (err error) {
-				if tx != nil {
-					err = effect(ctx, tx, tasks[0].ID, 1)
-				}
-				return errors.Join(err, wait(ctx, tx, tasks[0].Payload.N))
-			}, handlers.MaxAttempts(1))
+			relaytest.Register(reg, kind, kind, 1,
+				func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) (err error) {
+					if tx != nil {
+						err = effect(ctx, tx, tasks[0].ID, 1)
+					}
+					return errors.Join(err, wait(ctx, tx, tasks[0].Payload.N))
+				}, handlers.MaxAttempts(1))
 		}
 		run(t, db, reg, relay.Config{Workers: n + 5, PollInterval: 100 * time.Millisecond})
 		for _, kind := range []string{"tx", "batch", "leased"} {

@@ -20,7 +20,8 @@ func TestCompleteAfterTheLossOfTheLease(t *testing.T) {
 		got := make(chan error, 1)
 		r := run(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
 			db.Do(t, `UPDATE outbox.task SET lease_token = $1`, someUUID)
-			err := task.Complete(context.WithoutCancel(ctx), func(tx *sql.Tx) error { return effect(ctx, tx, task.ID, 1) })
+			err := task.Complete(context.WithoutCancel(ctx),
+				func(tx *sql.Tx) error { return effect(ctx, tx, task.ID, 1) })
 			got <- err
 			return err
 		}), fastPoll)
@@ -94,33 +95,34 @@ func TestTheHandlersResultDecidesOnlyWhileCompleteHasNotEndedTheTask(t *testing.
 	onEachDriver(t, func(t *testing.T, db *database) {
 		reg := handlers.New()
 		for name, c := range cases {
-			handlers.Leased(reg, outbox.NewTaskType[payload](name), func(ctx context.Context, task *outbox.Task[payload]) error {
-				write := func(fn func(*sql.Tx) error) error {
-					ctx, cancel := context.WithCancelCause(ctx)
-					defer cancel(nil)
-					if name == "ended context" {
-						cancel(errors.New("the context's own end"))
-					}
-					return task.Complete(ctx, func(tx *sql.Tx) error {
-						err := effect(ctx, tx, task.ID, task.Attempt)
-						if fn == nil {
-							return errors.Join(err, handlers.RunAgainWith(task, time.Hour, payload{N: 7}))
+			handlers.Leased(reg, outbox.NewTaskType[payload](name),
+				func(ctx context.Context, task *outbox.Task[payload]) error {
+					write := func(fn func(*sql.Tx) error) error {
+						ctx, cancel := context.WithCancelCause(ctx)
+						defer cancel(nil)
+						if name == "ended context" {
+							cancel(errors.New("the context's own end"))
 						}
-						return errors.Join(err, fn(tx))
-					})
-				}
-				if err := write(c.fn); (err == nil) != (c.complete == "") || err != nil &&
-					!strings.Contains(err.Error(), c.complete) ||
-					errors.Is(err, outbox.ErrLeaseLost) || errors.Is(err, outbox.ErrCommitUnknown) {
-					t.Errorf("%s: Complete returned %v, want %q", name, err, c.complete)
-				}
-				if c.then != nil {
-					if err := write(c.then); err != nil {
-						t.Errorf("%s: the second Complete returned %v", name, err)
+						return task.Complete(ctx, func(tx *sql.Tx) error {
+							err := effect(ctx, tx, task.ID, task.Attempt)
+							if fn == nil {
+								return errors.Join(err, handlers.RunAgainWith(task, time.Hour, payload{N: 7}))
+							}
+							return errors.Join(err, fn(tx))
+						})
 					}
-				}
-				return c.result
-			}, handlers.MaxAttempts(1), handlers.Keep(time.Hour))
+					if err := write(c.fn); (err == nil) != (c.complete == "") || err != nil &&
+						!strings.Contains(err.Error(), c.complete) ||
+						errors.Is(err, outbox.ErrLeaseLost) || errors.Is(err, outbox.ErrCommitUnknown) {
+						t.Errorf("%s: Complete returned %v, want %q", name, err, c.complete)
+					}
+					if c.then != nil {
+						if err := write(c.then); err != nil {
+							t.Errorf("%s: the second Complete returned %v", name, err)
+						}
+					}
+					return c.result
+				}, handlers.MaxAttempts(1), handlers.Keep(time.Hour))
 			db.Do(t, `INSERT INTO outbox.task (task_type) VALUES ($1)`, name)
 		}
 		db.Do(t, `CREATE TABLE ids AS SELECT task_id, task_type FROM outbox.task`)

@@ -98,7 +98,8 @@ func (c boundedConnector) Connect(ctx context.Context) (driver.Conn, error) {
 // its session, as by database/sql, before each use of a connection that follows another.
 func TestARelayResetsAConnectionAndBoundsItsRepliesWheneverItTakesIt(t *testing.T) {
 	t.Parallel()
-	pool := newDatabase(t, "postgres").through(t, func(c driver.Connector) driver.Connector { return boundedConnector{c} })
+	pool := newDatabase(t, "postgres").through(t,
+		func(c driver.Connector) driver.Connector { return boundedConnector{c} })
 	conns := pg.NewPool(pool.DB)
 	defer conns.Close()
 	for before := range 3 {
@@ -108,7 +109,8 @@ func TestARelayResetsAConnectionAndBoundsItsRepliesWheneverItTakesIt(t *testing.
 		}
 		_ = conn.Raw(func(c any) error {
 			if c := c.(*boundedConn); c.bound == 0 || c.resets != before {
-				t.Errorf("the connection waits for replies for %v, after %d resets and %d uses", c.bound, c.resets, before)
+				t.Errorf("the connection waits for replies for %v, after %d resets and %d uses", c.bound, c.resets,
+					before)
 			}
 			return nil
 		})

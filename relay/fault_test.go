@@ -140,8 +140,10 @@ func (v *victim) open(t *testing.T) {
 
 // ownTimes are in calls that come at times of their own, not with each task.
 var ownTimes = []string{"connect", "ping", "see how the pool made a session", "ROLLBACK after outbox: claim",
-	"heartbeat", "dead relays", "relays are dead", "no living relay", "have no row", "ran out", "reap", "take over", "wake-ups", "promote scheduled",
-	"maintenance", "fold", "sample", "purge", "that are gone", "page of unique keys", "rows are hidden", "what became of running tasks", "request to cancel", "canceled tasks"}
+	"heartbeat", "dead relays", "relays are dead", "no living relay", "have no row", "ran out", "reap", "take over",
+	"wake-ups", "promote scheduled",
+	"maintenance", "fold", "sample", "purge", "that are gone", "page of unique keys", "rows are hidden",
+	"what became of running tasks", "request to cancel", "canceled tasks"}
 
 func (v *victim) enqueue(t *testing.T) {
 	v.db.Enqueue(t, typeTx.Name(), v.tasks)

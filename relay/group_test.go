@@ -99,10 +99,12 @@ func TestEachTaskOfAGroupHasItsResult(t *testing.T) {
 		if strings.Contains(log, "run one by one") {
 			t.Errorf("a group was undone:\n%s", log)
 		}
-		db.wantText(t, "13 1, 1 1, 3 2, 4 2, 5 1, 8 1, 9 2, 11 1, 12 1", `SELECT string_agg(task_id || ' ' || attempt, ', '
+		db.wantText(t, "13 1, 1 1, 3 2, 4 2, 5 1, 8 1, 9 2, 11 1, 12 1",
+			`SELECT string_agg(task_id || ' ' || attempt, ', '
 			ORDER BY task_id % 13, attempt) FROM effect`)
 		db.wantText(t, "6 1 handler", `SELECT string_agg(concat_ws(' ', task_id, attempt, reason), ', ') FROM outbox.dead_task`)
-		db.wantText(t, "7 0, 10 0 retry after 1h0m0s: later", `SELECT string_agg(concat_ws(' ', task_id, attempt, last_error), ', '
+		db.wantText(t, "7 0, 10 0 retry after 1h0m0s: later",
+			`SELECT string_agg(concat_ws(' ', task_id, attempt, last_error), ', '
 			ORDER BY task_id) FROM outbox.task`)
 		db.wantRows(t, 0, `outbox.running`)
 		ends := map[int64]string{}
@@ -110,13 +112,15 @@ func TestEachTaskOfAGroupHasItsResult(t *testing.T) {
 		for _, e := range told.ends {
 			end := e.Tasks[0]
 			ends[end.TaskID] += end.Outcome.String() + " "
-			if len(e.Tasks) != 1 || e.Called.IsZero() != (end.TaskID == 2) || end.TaskID != 2 && e.Called.Before(returned) ||
+			if len(e.Tasks) != 1 || e.Called.IsZero() != (end.TaskID == 2) || end.TaskID != 2 &&
+				e.Called.Before(returned) ||
 				e.Handled < took[fmt.Sprint(end.TaskID, " ", end.Attempt)] {
 				t.Errorf("%+v, when the call before returned at %v and this one took %v", e, returned, took)
 			}
 			returned = e.Called.Add(e.Handled)
 		}
-		for id, want := range map[int64]string{1: "done ", 2: "put_off ", 3: "retry done ", 4: "retry done ", 5: "done ", 6: "dead ",
+		for id, want := range map[int64]string{1: "done ", 2: "put_off ", 3: "retry done ", 4: "retry done ",
+			5: "done ", 6: "dead ",
 			7: "snoozed ", 8: "discarded ", 9: "retry done ", 10: "throttled ", 11: "done ", 12: "done ", 13: "done "} {
 			if ends[id] != want {
 				t.Errorf("observers heard of task %d %q, want %q", id, ends[id], want)
@@ -138,9 +142,10 @@ func TestAGroupThatBreaksCostsTheOthersNoAttempt(t *testing.T) {
 		}, "dead 2"},
 		"a deferred constraint": {execs(nil, `INSERT INTO child VALUES (7)`), "dead 2"},
 		"a lost connection":     {execs(nil, `SELECT pg_terminate_backend(pg_backend_pid())`), "dead 0"},
-		"a rollback":            {func(_ context.Context, tx outbox.Tx) error { return tx.(*sql.Tx).Rollback() }, "dead 2"},
-		"a commit":              {execs(nil, `COMMIT`), "done"},
-		"rows left open":        {unread, "dead 2"},
+		"a rollback": {func(_ context.Context, tx outbox.Tx) error { return tx.(*sql.Tx).Rollback() },
+			"dead 2"},
+		"a commit":       {execs(nil, `COMMIT`), "done"},
+		"rows left open": {unread, "dead 2"},
 		"a timeout in a statement": {func(ctx context.Context, tx outbox.Tx) error {
 			short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 			defer cancel()
@@ -181,14 +186,15 @@ func TestADeadlockBetweenGroupsIsNoAttempt(t *testing.T) {
 	for range 4 {
 		reg := handlers.New()
 		for name, order := range map[string]string{"TX": "", "OTHER": "DESC"} {
-			relaytest.Register(reg, "tx", name, 1, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-				if err := effect(ctx, tx, tasks[0].ID, tasks[0].Attempt); err != nil {
-					return err
-				}
-				// One row is locked after the other.
-				return execs(nil, `UPDATE account a SET n = n + 1 FROM (SELECT id FROM account ORDER BY id `+order+` FOR UPDATE)
+			relaytest.Register(reg, "tx", name, 1,
+				func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+					if err := effect(ctx, tx, tasks[0].ID, tasks[0].Attempt); err != nil {
+						return err
+					}
+					// One row is locked after the other.
+					return execs(nil, `UPDATE account a SET n = n + 1 FROM (SELECT id FROM account ORDER BY id `+order+` FOR UPDATE)
 					AS locked WHERE a.id = locked.id`)(ctx, tx)
-			}, handlers.GroupCommit(10, within), handlers.MaxAttempts(1))
+				}, handlers.GroupCommit(10, within), handlers.MaxAttempts(1))
 		}
 		run(t, db, reg, relay.Config{PollInterval: 20 * time.Millisecond})
 	}

@@ -37,16 +37,19 @@ func TestTasksOfAGroupThatHaveNotBegunWait(t *testing.T) {
 		result error // of the first task
 		want   string
 	}{
-		"cancel":                       {1, cancel(2), nil, "canceled: 1 3"},
-		"cancel the last":              {2, cancel(3), nil, "canceled: 1 2"},
-		"cancel its own task":          {2, cancel(2), nil, "not found: 1 2 3"},
-		"cancel a task that ended":     {2, cancel(1), nil, "not found: 1 2 3"},
-		"cancel a task that failed":    {3, cancel(1), handlers.RetryAfter(time.Hour, errMisdeed), "canceled: 1 2 3"},
-		"cancel, and fail":             {1, cancel(2), handlers.Snooze(time.Hour), "canceled: 1 2 3"},
-		"skip":                         {1, enqueue(outbox.Unique("2")), nil, "skipped 2: 1 2 3"},
-		"skip for a task that failed":  {2, enqueue(outbox.Unique("1")), handlers.RetryAfter(time.Hour, errMisdeed), "skipped 1: 1 2 3"},
-		"replace":                      {1, enqueue(outbox.Unique("2"), outbox.OnConflict(outbox.Replace)), nil, "updated 2: 1 3 9"},
-		"reschedule":                   {1, enqueue(outbox.Unique("2"), outbox.OnConflict(outbox.Reschedule), later), nil, "updated 2: 1 3"},
+		"cancel":                    {1, cancel(2), nil, "canceled: 1 3"},
+		"cancel the last":           {2, cancel(3), nil, "canceled: 1 2"},
+		"cancel its own task":       {2, cancel(2), nil, "not found: 1 2 3"},
+		"cancel a task that ended":  {2, cancel(1), nil, "not found: 1 2 3"},
+		"cancel a task that failed": {3, cancel(1), handlers.RetryAfter(time.Hour, errMisdeed), "canceled: 1 2 3"},
+		"cancel, and fail":          {1, cancel(2), handlers.Snooze(time.Hour), "canceled: 1 2 3"},
+		"skip":                      {1, enqueue(outbox.Unique("2")), nil, "skipped 2: 1 2 3"},
+		"skip for a task that failed": {2, enqueue(outbox.Unique("1")), handlers.RetryAfter(time.Hour, errMisdeed),
+			"skipped 1: 1 2 3"},
+		"replace": {1, enqueue(outbox.Unique("2"), outbox.OnConflict(outbox.Replace)), nil,
+			"updated 2: 1 3 9"},
+		"reschedule": {1, enqueue(outbox.Unique("2"), outbox.OnConflict(outbox.Reschedule), later),
+			nil, "updated 2: 1 3"},
 		"the key of a task that ended": {2, enqueue(outbox.Unique("1"), later), nil, "created 5: 1 2 3"},
 		"the key of its own task":      {1, enqueue(outbox.Unique("1"), later), nil, "created 5: 1 2 3"},
 		"the ordering key of another":  {1, enqueue(outbox.OrderedBy("2")), nil, "created 5: 1 2 3 9"},
@@ -64,7 +67,8 @@ func TestTasksOfAGroupThatHaveNotBegunWait(t *testing.T) {
 			db := newDatabase(t)
 			db.enqueueGroup(t, 3)
 			said, calls := "", ""
-			once(t, db, grouped(100, within, func(_ context.Context, tx *sql.Tx, task *outbox.Task[payload]) (err error) {
+			once(t, db, grouped(100, within, func(_ context.Context, tx *sql.Tx,
+				task *outbox.Task[payload]) (err error) {
 				if task.Payload.N == 0 {
 					return nil
 				}

@@ -43,24 +43,25 @@ func runUnderLock(t *testing.T, db *database, table string) {
 		if more[name] != nil {
 			opts = append(opts, more[name])
 		}
-		relaytest.Register(reg, kind, name, each, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-			for _, task := range tasks {
-				begun.Add(1)
-				if name == "LEASED" {
-					leased.Add(1)
-				}
-				if tx != nil {
-					if err := effect(ctx, tx, task.ID, task.Attempt); err != nil {
-						return err
+		relaytest.Register(reg, kind, name, each,
+			func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+				for _, task := range tasks {
+					begun.Add(1)
+					if name == "LEASED" {
+						leased.Add(1)
+					}
+					if tx != nil {
+						if err := effect(ctx, tx, task.ID, task.Attempt); err != nil {
+							return err
+						}
 					}
 				}
-			}
-			<-open
-			if name == "EXTENDED" {
-				return tasks[0].Extend(ctx, time.Minute)
-			}
-			return nil
-		}, opts...)
+				<-open
+				if name == "EXTENDED" {
+					return tasks[0].Extend(ctx, time.Minute)
+				}
+				return nil
+			}, opts...)
 		db.Enqueue(t, name, each)
 	}
 	r := run(t, db, reg, relay.Config{Workers: 14, Observers: told.observers()})
@@ -95,7 +96,8 @@ func runUnderLock(t *testing.T, db *database, table string) {
 	db.Emptied(t, time.Minute)
 	r.Stop()
 	for name, outcomes := range told.outcomes() {
-		if left := strings.NewReplacer("infrastructure", "", "put_off", "", "done", "", " ", "").Replace(outcomes); left != "" {
+		if left := strings.NewReplacer("infrastructure", "", "put_off", "", "done", "", " ",
+			"").Replace(outcomes); left != "" {
 			t.Errorf("%s ended as %s", name, outcomes)
 		}
 	}

@@ -27,7 +27,10 @@ func TestListenGoesOnWithARotatedPassword(t *testing.T) {
 	var password atomic.Value
 	password.Store("C4n4ry-1")
 	r := run(t, open(t, db.URL), all(), relay.Config{PollInterval: time.Minute,
-		ListenDSNFunc: func(context.Context) (string, error) { return as(t, db.URL, "listener", password.Load().(string)), nil }})
+		ListenDSNFunc: func(context.Context) (string,
+			error) {
+			return as(t, db.URL, "listener", password.Load().(string)), nil
+		}})
 	listening(t, db)
 	db.Do(t, `ALTER ROLE listener PASSWORD 'C4n4ry-2'`)
 	db.Do(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'listener'`)
@@ -37,7 +40,8 @@ func TestListenGoesOnWithARotatedPassword(t *testing.T) {
 	}
 	r.Log.Want(t, 1, "password authentication failed")
 	password.Store("C4n4ry-2")
-	eventually(t, 20*time.Second, "LISTEN works with the new password", func() bool { return r.Log.Count(wakeUpsAgain) == 1 })
+	eventually(t, 20*time.Second, "LISTEN works with the new password",
+		func() bool { return r.Log.Count(wakeUpsAgain) == 1 })
 	r.Log.Want(t, 0, "C4n4ry")
 }
 

@@ -40,7 +40,8 @@ func TestATerminatedBackendCostsNoAttempt(t *testing.T) {
 	db := newDatabase(t)
 	app := open(t, with(t, db.URL, "application_name", "relay"))
 	log := &relaytest.Records{}
-	run(t, app, everyKind(), relay.Config{Workers: 4, ListenDSN: app.URL, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	run(t, app, everyKind(), relay.Config{Workers: 4, ListenDSN: app.URL,
+		Logger: slog.New(slog.NewTextHandler(log, nil))})
 	killer := direct(t, db.URL) // a pooler could give it a connection that it has just killed
 	n := 0
 	for range relaytest.Times(8, 20) {
@@ -56,7 +57,8 @@ func TestATerminatedBackendCostsNoAttempt(t *testing.T) {
 	db.OnceEach(t, 2*n)
 	late := 0
 	for line := range strings.Lines(log.String()) {
-		if strings.Contains(line, "an attempt failed") && strings.Contains(line, "canceling statement due to user request") {
+		if strings.Contains(line, "an attempt failed") &&
+			strings.Contains(line, "canceling statement due to user request") {
 			late++
 		}
 	}
@@ -87,7 +89,8 @@ func TestACompletionWhoseConnectionBreaksIsNotAnAttempt(t *testing.T) {
 	run(t, db, reg, relay.Config{PollInterval: 100 * time.Millisecond})
 	db.Emptied(t, 20*time.Second)
 	db.OnceEach(t, 1)
-	db.want(t, "3 3", "broken connections and killed backends", `SELECT count(*) || ' ' || (SELECT last_value FROM deaths)
+	db.want(t, "3 3", "broken connections and killed backends",
+		`SELECT count(*) || ' ' || (SELECT last_value FROM deaths)
 		FROM broken`)
 	db.want(t, 1, "completed in attempt", `SELECT attempt FROM effect`)
 }
@@ -122,15 +125,16 @@ func testUnknownCommits(t *testing.T, driver string) {
 	var lost atomic.Int32 // leases, as observers hear
 	for name, kind := range map[string]string{"TX": "tx", "TX FAILS": "tx", "BATCH": "batch", "COMPLETE": "complete",
 		"LEASED": "leased", "LEASED FAILS": "leased"} {
-		relaytest.Register(reg, kind, name, 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-			if tx == nil {
-				tx = db
-			}
-			if strings.HasSuffix(name, "FAILS") && tasks[0].Attempt == 1 {
-				return errAlways
-			}
-			return effect(ctx, tx, tasks[0].ID, tasks[0].Attempt)
-		}, retrySoon())
+		relaytest.Register(reg, kind, name, 10,
+			func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+				if tx == nil {
+					tx = db
+				}
+				if strings.HasSuffix(name, "FAILS") && tasks[0].Attempt == 1 {
+					return errAlways
+				}
+				return effect(ctx, tx, tasks[0].ID, tasks[0].Attempt)
+			}, retrySoon())
 	}
 	run(t, pool, reg, relay.Config{Workers: 4, PollInterval: 50 * time.Millisecond,
 		Observers: []relay.Observer{{Ended: func(e relay.RunEnd) {
@@ -149,7 +153,8 @@ func testUnknownCommits(t *testing.T, driver string) {
 	} {
 		for how, way := range []string{"request lost", "reply lost", "cut after the request"} {
 			var cut atomic.Bool
-			cutter.Set(&proxy.Trap{Catches: proxy.Commit(c.statement), How: proxy.How(how), Then: func() { cut.Store(true) }})
+			cutter.Set(&proxy.Trap{Catches: proxy.Commit(c.statement), How: proxy.How(how),
+				Then: func() { cut.Store(true) }})
 			id := db.Int(t, `INSERT INTO outbox.task (task_type) VALUES ($1) RETURNING task_id`, c.taskType)
 			name := fmt.Sprintf("%s, %q: %v", c.taskType, c.statement, way)
 			eventually(t, 30*time.Second, name+": the task is done", func() bool {

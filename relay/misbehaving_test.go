@@ -48,19 +48,20 @@ func testMisdeeds(t *testing.T, db *database, kind string, size int) {
 		if m.slow {
 			opts = append(opts, handlers.Timeout(time.Second))
 		}
-		relaytest.Register(reg, kind, name, size, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[markedPayload]) error {
-			marked := false
-			for _, task := range tasks {
-				marked = marked || task.Payload.Marked
-				if err := effect(ctx, tx, task.ID, task.Attempt); err != nil {
-					return err
+		relaytest.Register(reg, kind, name, size,
+			func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[markedPayload]) error {
+				marked := false
+				for _, task := range tasks {
+					marked = marked || task.Payload.Marked
+					if err := effect(ctx, tx, task.ID, task.Attempt); err != nil {
+						return err
+					}
 				}
-			}
-			if !marked {
-				return nil
-			}
-			return m.do(ctx, tx)
-		}, opts...)
+				if !marked {
+					return nil
+				}
+				return m.do(ctx, tx)
+			}, opts...)
 		db.Do(t, `INSERT INTO outbox.task (task_type, payload)
 			SELECT $1, jsonb_build_object('Marked', n = 2) FROM generate_series(1, $2) n`, name, size)
 	}
@@ -111,15 +112,17 @@ func TestAGoroutineThatOutlivesItsHandlerChangesNothingOfItsResult(t *testing.T)
 		var leaked sync.WaitGroup
 		reg := handlers.New()
 		for name, result := range map[string]error{"TX": nil, "FAILS": errAlways} {
-			relaytest.Register(reg, "tx", name, 1, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-				err := effect(ctx, tx, tasks[0].ID, tasks[0].Attempt)
-				leaked.Go(func() {
-					for leak := error(nil); !errors.Is(leak, sql.ErrTxDone); {
-						_, leak = tx.ExecContext(context.Background(), `INSERT INTO leaked SELECT $1 WHERE $2 = 'FAILS'`, tasks[0].ID, name)
-					}
-				})
-				return errors.Join(err, result)
-			}, handlers.MaxAttempts(attempts), retrySoon())
+			relaytest.Register(reg, "tx", name, 1,
+				func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+					err := effect(ctx, tx, tasks[0].ID, tasks[0].Attempt)
+					leaked.Go(func() {
+						for leak := error(nil); !errors.Is(leak, sql.ErrTxDone); {
+							_, leak = tx.ExecContext(context.Background(),
+								`INSERT INTO leaked SELECT $1 WHERE $2 = 'FAILS'`, tasks[0].ID, name)
+						}
+					})
+					return errors.Join(err, result)
+				}, handlers.MaxAttempts(attempts), retrySoon())
 			db.Enqueue(t, name, tasks)
 		}
 		run(t, db, reg, relay.Config{Workers: 4, PollInterval: 50 * time.Millisecond})

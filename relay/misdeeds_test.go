@@ -111,9 +111,10 @@ func misdeeds(ended chan struct{}) map[string]misdeed {
 			text: "lost their connection", inComplete: "pg_terminate_backend"},
 
 		// What a handler commits itself stands. Its task is done or, if it failed after that, a dead letter.
-		"COMMIT":           {do: execs(nil, `COMMIT`), fate: done},
-		"COMMIT, error":    {do: execs(errMisdeed, `COMMIT`), fate: committed, text: "misdeed"},
-		"COMMIT and BEGIN": {do: execs(errMisdeed, `COMMIT; BEGIN; SAVEPOINT mine; `+write), fate: committed, text: "misdeed"},
+		"COMMIT":        {do: execs(nil, `COMMIT`), fate: done},
+		"COMMIT, error": {do: execs(errMisdeed, `COMMIT`), fate: committed, text: "misdeed"},
+		"COMMIT and BEGIN": {do: execs(errMisdeed, `COMMIT; BEGIN; SAVEPOINT mine; `+write), fate: committed,
+			text: "misdeed"},
 		"COMMIT AND CHAIN": {do: execs(nil, `COMMIT AND CHAIN`, write), fate: done},
 		"tx.Commit": {do: func(_ context.Context, tx outbox.Tx) error { return tx.(*sql.Tx).Commit() },
 			fate: done, txOnly: true},
@@ -122,9 +123,10 @@ func misdeeds(ended chan struct{}) map[string]misdeed {
 				_ = tx.(*sql.Tx).Commit()
 				panic(errMisdeed)
 			}},
-		"ROLLBACK":           {do: execs(nil, `ROLLBACK`), fate: failed, text: rolledBack, inComplete: inComplete},
-		"ROLLBACK, error":    {do: execs(errMisdeed, `ROLLBACK`), fate: failed, text: "misdeed"},
-		"ROLLBACK and BEGIN": {do: execs(nil, `ROLLBACK; BEGIN; `+write), fate: failed, text: rolledBack, inComplete: inComplete},
+		"ROLLBACK":        {do: execs(nil, `ROLLBACK`), fate: failed, text: rolledBack, inComplete: inComplete},
+		"ROLLBACK, error": {do: execs(errMisdeed, `ROLLBACK`), fate: failed, text: "misdeed"},
+		"ROLLBACK and BEGIN": {do: execs(nil, `ROLLBACK; BEGIN; `+write), fate: failed, text: rolledBack,
+			inComplete: inComplete},
 		"tx.Rollback": {do: func(_ context.Context, tx outbox.Tx) error { return tx.(*sql.Tx).Rollback() },
 			fate: failed, text: rolledBack, inComplete: inComplete, txOnly: true},
 		"own savepoint": {do: execs(nil, `SAVEPOINT mine`, write, `ROLLBACK TO SAVEPOINT mine`), fate: done},

@@ -105,7 +105,8 @@ func TestARelayWorksOnAfterTheServerStopped(t *testing.T) {
 			if err := r.Health(); !errors.Is(err, relay.ErrNotRunning) {
 				t.Errorf("after Run: %v, want ErrNotRunning", err)
 			}
-			if got, want := h.events(), []relay.Event{relay.Started, relay.OutageBegan, relay.OutageEnded, relay.Stopped}; !slices.Equal(got, want) {
+			if got, want := h.events(), []relay.Event{relay.Started, relay.OutageBegan, relay.OutageEnded,
+				relay.Stopped}; !slices.Equal(got, want) {
 				t.Errorf("observers heard %v, want %v", got, want)
 			}
 		})
@@ -131,7 +132,8 @@ func role(t testing.TB, with string, settings ...string) (owner, app *database) 
 // F39: settings that a DBA may give the role. transaction_timeout, of version 17, ends a
 // transaction and its connection, whatever they do.
 func testTimeoutsOfTheRole(t *testing.T) {
-	settings := []string{"statement_timeout = '1s'", "lock_timeout = '1s'", "idle_in_transaction_session_timeout = '1s'",
+	settings := []string{"statement_timeout = '1s'", "lock_timeout = '1s'",
+		"idle_in_transaction_session_timeout = '1s'",
 		"idle_session_timeout = '1s'"}
 	if open(t, pgtest.Server(t).URL()).Text(t, `SELECT current_setting('transaction_timeout', true)`) != "" {
 		settings = append(settings, "transaction_timeout = '1s'")
@@ -140,10 +142,12 @@ func testTimeoutsOfTheRole(t *testing.T) {
 	reg := everyKind()
 	slow := []string{"tx", "batch", "complete"}
 	for _, kind := range slow {
-		relaytest.Register(reg, kind, kind, 2, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-			<-time.After(1500 * time.Millisecond) // idle in its transaction
-			return errors.Join(execs(nil, `SELECT pg_sleep(1.5)`)(ctx, tx), effect(ctx, tx, tasks[0].ID, tasks[0].Attempt))
-		})
+		relaytest.Register(reg, kind, kind, 2,
+			func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+				<-time.After(1500 * time.Millisecond) // idle in its transaction
+				return errors.Join(execs(nil, `SELECT pg_sleep(1.5)`)(ctx, tx),
+					effect(ctx, tx, tasks[0].ID, tasks[0].Attempt))
+			})
 	}
 	r := run(t, app, reg, relay.Config{ListenDSN: app.URL})
 	disturbed(t, owner, 150, func() {})

@@ -64,7 +64,10 @@ func TestRunOnceReturnsWhyAResultIsRefused(t *testing.T) {
 	db := newDatabase(t)
 	db.refuse(t, "TRIGGER refuse BEFORE INSERT", "outbox.dead_task", "42501")
 	db.Enqueue(t, "LEASED", 1)
-	r, err := relay.New(db.DB, leased(func(context.Context, *outbox.Task[payload]) error { return handlers.Dead(errAlways) }),
+	r, err := relay.New(db.DB, leased(func(context.Context,
+		*outbox.Task[payload]) error {
+		return handlers.Dead(errAlways)
+	}),
 		relay.Config{DrainTimeout: time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
@@ -120,7 +123,8 @@ func testAConnectionErrorOfAnotherServer(t *testing.T, kind, code string) {
 		name, opts = "tx", append(opts, handlers.GroupCommit(4, time.Second))
 	}
 	reg := handlers.New()
-	relaytest.Register(reg, name, "IT", 4, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+	relaytest.Register(reg, name, "IT", 4, func(ctx context.Context, tx outbox.Tx,
+		tasks []*outbox.Task[payload]) error {
 		for _, task := range tasks {
 			if _, err := tx.ExecContext(ctx, `INSERT INTO app VALUES ($1)`, task.ID); err != nil {
 				return err

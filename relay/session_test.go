@@ -74,26 +74,28 @@ func seesItsSession(t *testing.T, driver, kind, made string) {
 	t.Cleanup(func() { pool.Close() })
 	reg := handlers.New()
 	name, _, fails := strings.Cut(kind, " ")
-	relaytest.Register(reg, name, "DISTURBS", 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-		err := execs(nil, disturbances[tasks[0].Payload.N])(ctx, tx)
-		if fails {
-			return handlers.Dead(errors.Join(errAlways, err))
-		}
-		return err
-	}, handlers.Keep(time.Hour))
+	relaytest.Register(reg, name, "DISTURBS", 10,
+		func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+			err := execs(nil, disturbances[tasks[0].Payload.N])(ctx, tx)
+			if fails {
+				return handlers.Dead(errors.Join(errAlways, err))
+			}
+			return err
+		}, handlers.Keep(time.Hour))
 	type witnessed struct {
 		state        string
 		pid, attempt int
 	}
 	seen := make(chan witnessed, 100)
-	relaytest.Register(reg, "tx", "WITNESS", 1, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-		w := witnessed{attempt: tasks[0].Attempt}
-		err := tx.QueryRowContext(ctx, stateSQL).Scan(&w.state, &w.pid)
-		if err == nil {
-			seen <- w
-		}
-		return err
-	}, retrySoon())
+	relaytest.Register(reg, "tx", "WITNESS", 1,
+		func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+			w := witnessed{attempt: tasks[0].Attempt}
+			err := tx.QueryRowContext(ctx, stateSQL).Scan(&w.state, &w.pid)
+			if err == nil {
+				seen <- w
+			}
+			return err
+		}, retrySoon())
 	relaytest.Run(t, pool, reg, relay.Config{Workers: 1, PollInterval: 50 * time.Millisecond})
 	var first witnessed
 	together := 0

@@ -49,14 +49,15 @@ func TestASilentConnectionCostsAWorkerLessThan45Seconds(t *testing.T) {
 					}
 					t.Cleanup(func() { pool.Close() })
 					reg := handlers.New()
-					relaytest.Register(reg, c.kind, "SILENT", 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-						for _, task := range tasks {
-							if err := effect(ctx, tx, task.ID, task.Attempt); err != nil {
-								return err
+					relaytest.Register(reg, c.kind, "SILENT", 10,
+						func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+							for _, task := range tasks {
+								if err := effect(ctx, tx, task.ID, task.Attempt); err != nil {
+									return err
+								}
 							}
-						}
-						return nil
-					}, handlers.Timeout(10*time.Second))
+							return nil
+						}, handlers.Timeout(10*time.Second))
 					run(t, &database{&relaytest.Database{DB: pool, URL: db.URL}}, reg,
 						relay.Config{Workers: 1, PollInterval: 100 * time.Millisecond})
 					db.Enqueue(t, "SILENT", 1)

@@ -180,7 +180,10 @@ func TestAnOldTaskThatCannotBeReadIsSetAside(t *testing.T) {
 	bad := db.damaged(t, "IT", "priority = 5")
 	db.Enqueue(t, "IT", 60)
 	reg := handlers.New()
-	relaytest.Register(reg, "tx", "IT", 1, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error { return nil })
+	relaytest.Register(reg, "tx", "IT", 1, func(context.Context, outbox.Tx,
+		[]*outbox.Task[payload]) error {
+		return nil
+	})
 	r := run(t, db, reg, relay.Config{Workers: 1, PollInterval: 50 * time.Millisecond})
 	db.becomes(t, 20*time.Second, 1, "the other tasks are done", `SELECT count(*) FROM outbox.task`)
 	db.becomes(t, 20*time.Second, 1, "the one that cannot be read is put off",
@@ -200,7 +203,10 @@ func TestMissingRightsSetNoTaskAside(t *testing.T) {
 		END $$`)
 	db.Enqueue(t, "IT", 3)
 	reg := handlers.New()
-	relaytest.Register(reg, "tx", "IT", 1, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error { return nil })
+	relaytest.Register(reg, "tx", "IT", 1, func(context.Context, outbox.Tx,
+		[]*outbox.Task[payload]) error {
+		return nil
+	})
 	r := run(t, db, reg, relay.Config{Workers: 2, PollInterval: 50 * time.Millisecond})
 	eventually(t, 20*time.Second, "Health names the type", func() bool {
 		return errors.Is(r.Health(), relay.ErrTypeFails) ||

@@ -32,8 +32,11 @@ type Tx struct {
 // for pg_stat_statements, before PostgreSQL 17.
 var Savepoint = "ob_" + strings.ToLower(rand.Text())
 
-// SetSavepoint is the statement that sets the savepoint.
-var SetSavepoint = "SAVEPOINT " + Savepoint
+var (
+	// SetSavepoint is the statement that sets the savepoint.
+	SetSavepoint     = "SAVEPOINT " + Savepoint
+	releaseSavepoint = "; RELEASE SAVEPOINT " + Savepoint
+)
 
 // Begin begins a transaction on a connection of the pool.
 func Begin(ctx context.Context, s *store.Store) (*Tx, error) {
@@ -169,7 +172,7 @@ func (t *Tx) release(ctx context.Context, c pg.Exclusive, p Plan) (released bool
 		}
 		statements = ""
 	}
-	err = t.ask(ctx, c, statements+t.session.Restore+"; RELEASE SAVEPOINT "+Savepoint+p.Statements, t.store.SQL(endRunSQL), p.TaskID)
+	err = t.ask(ctx, c, statements+t.session.Restore+releaseSavepoint+p.Statements, t.store.SQL(endRunSQL), p.TaskID)
 	if err == nil || isBroken(err) {
 		return err == nil, err
 	}

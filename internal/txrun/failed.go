@@ -110,7 +110,8 @@ func (a *attempt) outOfBand(failure, cause error) error {
 		return cause
 	}
 	t := a.unit.Rows[0]
-	v := decide.NewRun(a.p.Report.Log, h, call.Result{Err: failure, Took: a.took}).Failed(t, handler.ResultOf(failure), t.Begun())
+	v := decide.NewRun(a.p.Report.Log, h, call.Result{Err: failure, Took: a.took}).Failed(t, handler.ResultOf(failure),
+		t.Begun())
 	var refused error
 	written := retried(func() (found bool) {
 		found, refused = a.p.Store.RecordAside(t, v.Change)

@@ -112,7 +112,8 @@ func (r *Runner) claim(ctx context.Context, h *handler.Handler, c Claim, claimed
 	defer r.open.remove(open)
 	claimed(u.Rows)
 	r.p.Report.Claimed(h, len(u.Rows), began, had)
-	a := &attempt{p: r.p, groups: r.groups, unit: u, open: open, claim: handler.Claim{Began: began, Ended: had, Log: r.p.Report.Log},
+	a := &attempt{p: r.p, groups: r.groups, unit: u, open: open,
+		claim: handler.Claim{Began: began, Ended: had, Log: r.p.Report.Log},
 		watch: r.p.Report.Watch(h, u.Rows, had)}
 	err = a.run(ctx)
 	a.watch.Tell()
@@ -180,7 +181,8 @@ func (a *attempt) judge(found map[int64][]store.Earlier) (done bool, err error) 
 			v.Change.Keep = append(v.Change.Keep, e.Token)
 		}
 	case store.DeadLostConns:
-		v.Change = store.Change{Attempt: min(r.Attempt+r.Lost, r.Max), Reason: store.ReasonLostConnections, Err: r.LostText(judged)}
+		v.Change = store.Change{Attempt: min(r.Attempt+r.Lost, r.Max), Reason: store.ReasonLostConnections,
+			Err: r.LostText(judged)}
 	default:
 		v.Change = store.Change{Attempt: r.Max, Reason: store.ReasonAttempts, Err: r.LostText(judged)}
 	}
@@ -197,7 +199,8 @@ func (a *attempt) judgeBatch(found map[int64][]store.Earlier) (done bool, err er
 		switch {
 		case judged == store.Fresh:
 			continue
-		case judged != store.Suspect, r.Isolation > store.LostOnce, slices.ContainsFunc(found[r.ID], func(e store.Earlier) bool { return e.LostConn }):
+		case judged != store.Suspect, r.Isolation > store.LostOnce,
+			slices.ContainsFunc(found[r.ID], func(e store.Earlier) bool { return e.LostConn }):
 			solo = append(solo, r.ID)
 		}
 		history = append(history, r.ID)

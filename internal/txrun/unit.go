@@ -55,7 +55,8 @@ type Unit struct {
 // PostgreSQL's clock where MaxElapsed, or the span of a throttled task, counts from an earlier
 // failure.
 func Take(s *store.Store, tx *apptx.Tx, h *handler.Handler, claim Claim) (*Unit, error) {
-	u := &Unit{Tx: tx, store: s, h: h, of: store.ClaimTx{TaskType: h.Type, MaxAttempts: h.MaxAttempts, Group: h.GroupSize > 1,
+	u := &Unit{Tx: tx, store: s, h: h, of: store.ClaimTx{TaskType: h.Type, MaxAttempts: h.MaxAttempts,
+		Group:   h.GroupSize > 1,
 		Timeout: h.Timeout, Idle: idleFor(h.Timeout), Untimed: tx.Untimed(), Savepoint: apptx.Savepoint}}
 	err := tx.Take(func(ctx context.Context, conn pg.Exclusive) (xid string, err error) {
 		claimed, err := claim(ctx, s, conn, u.of)

@@ -86,8 +86,8 @@ CREATE UNIQUE INDEX IF NOT EXISTS task_head ON outbox.task (task_type, ordering_
   WHERE ordering_key IS NOT NULL AND state <> 'waiting';
 CREATE INDEX IF NOT EXISTS task_waiting ON outbox.task (task_type, ordering_key, task_id)
   WHERE state = 'waiting';
--- Pages of waiting tasks by id, for roles that may not read ordering keys. Its condition keeps the
--- statements that look for the next task of an ordering key from it: they would read all of a type.
+-- Pages of waiting tasks by id. Its condition keeps promotion from it. With state = 'waiting' plans of
+-- old statistics use it: for a key behind 30,000 waiting tasks they read 693 pages instead of 3.
 CREATE INDEX IF NOT EXISTS task_waiting_id ON outbox.task (task_type, task_id) WHERE state || '' = 'waiting';
 
 -- Dead letters: tasks that no relay will run again by itself. A column of a task is one of these, too.

@@ -3,6 +3,7 @@ package outbox
 import (
 	"database/sql"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -45,5 +46,28 @@ func TestOptionsSetTheColumnsOfTheViewOfKeyedTasks(t *testing.T) {
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
 		t.Errorf("the view has %v, options set %v", got, want)
+	}
+}
+
+var ofOptions = regexp.MustCompile(`(?m)^func ([A-Z]\w+)\(.*\) Option \{`)
+
+// Schema and MaxPayload set no column.
+func TestTheTableOfFeaturesNamesEachOption(t *testing.T) {
+	t.Parallel()
+	named := []string{"Schema", "MaxPayload"}
+	for _, file := range []string{"options.go", "unique.go"} {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		features, err := os.ReadFile("docs/features.md")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range ofOptions.FindAllStringSubmatch(string(source), -1) {
+			if !slices.Contains(named, m[1]) && !strings.Contains(string(features), "`outbox."+m[1]+"`") {
+				t.Errorf("docs/features.md does not name outbox.%s", m[1])
+			}
+		}
 	}
 }

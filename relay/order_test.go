@@ -2,14 +2,10 @@ package relay_test
 
 import (
 	"cmp"
-	"context"
-	"database/sql"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -61,23 +57,4 @@ func TestALaneIsClaimedByPriorityThenAttemptsThenID(t *testing.T) {
 			}
 		})
 	}
-}
-
-// Design: no priority starves another.
-func TestAnEndlessUrgentTypeDoesNotStarveAnother(t *testing.T) {
-	t.Parallel()
-	db, reg := newDatabase(t), handlers.New()
-	urgent := outbox.NewTaskType[payload]("URGENT")
-	registerTx(reg, urgent, func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error {
-		_, err := urgent.Enqueue(ctx, tx, payload{}) // there is always another one
-		return err
-	}, handlers.Priority(-1000))
-	other := newProbe(reg, "OTHER")
-	r := run(t, db, reg, relay.Config{Workers: 2})
-	db.Enqueue(t, "URGENT", 20)
-	for range 10 {
-		other.measure(t, db, 1, time.Millisecond)
-	}
-	r.Stop()
-	db.Do(t, `TRUNCATE outbox.task`)
 }

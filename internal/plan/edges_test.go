@@ -46,43 +46,6 @@ func TestConcurrentClaimsAreSeparateInABacklogOnly(t *testing.T) {
 	}
 }
 
-func TestTasksMoveTheWatermarkBackOnly(t *testing.T) {
-	t.Parallel()
-	now := time.Now()
-	const none, lag = int64(math.MinInt64), int64(961)
-	forget := func(after time.Duration) func(*Starts) { // the first claim
-		return func(s *Starts) { s.ForgetOld(now.Add(after - 999*time.Millisecond)) }
-	}
-	above := &Head{Position: Position{TaskID: 5000}}
-	for name, c := range map[string]struct {
-		random bool
-		do     func(*Starts)
-		waited time.Duration // of the head
-		want   int64         // where a claim begins
-	}{
-		"a task above it":                 {false, func(s *Starts) { s.Returned(Position{TaskID: 5000}) }, 0, lag},
-		"a task below it":                 {false, func(s *Starts) { s.Returned(Position{TaskID: 5}) }, 0, 5},
-		"a task of another class":         {false, func(s *Starts) { s.Returned(Position{0, 3, 5}) }, 0, lag},
-		"a head above it in random order": {true, func(s *Starts) { s.Polled(above) }, 0, 5000},
-		"no head":                         {false, func(s *Starts) { s.Polled(nil) }, 0, lag},
-		"a head of almost a backlog":      {false, func(*Starts) {}, watermarkBacklog, lag},
-		"a backlog":                       {false, func(*Starts) {}, watermarkBacklog + 1, 1000},
-		"ten seconds":                     {false, forget(watermarkFor), 0, lag},
-		"more than ten seconds":           {false, forget(watermarkFor + 1), 0, none},
-	} {
-		s := edgeStarts(c.random, now)
-		c.do(s)
-		got := none
-		head := &Head{Position: Position{TaskID: 1000}, Since: now.Add(-c.waited)}
-		if claim := s.Next(head, 10, true, now); claim.Start.From != nil {
-			got = claim.Start.From.TaskID
-		}
-		if got != c.want {
-			t.Errorf("%s: a claim begins at %d, want %d", name, got, c.want)
-		}
-	}
-}
-
 func TestALaneKeepsTheWatermarksOfItsLatestClasses(t *testing.T) {
 	t.Parallel()
 	var w watermarks
@@ -93,6 +56,9 @@ func TestALaneKeepsTheWatermarksOfItsLatestClasses(t *testing.T) {
 			if w.of[Class{kept, 0}] == nil {
 				t.Fatalf("after class %d the watermark of class %d is gone", p, kept)
 			}
+		}
+		if len(w.of) > maxWatermarks {
+			t.Fatalf("%d watermarks, want at most %d", len(w.of), maxWatermarks)
 		}
 	}
 }
@@ -143,17 +109,5 @@ func TestAPivotMayBeTheLastTask(t *testing.T) {
 	}
 	if !seen[1] || !seen[2] {
 		t.Errorf("of two tasks the pivots are %v", seen)
-	}
-}
-
-func TestAFullPollThatIsJustNotQuickWaits(t *testing.T) {
-	t.Parallel()
-	var s FullPolls
-	now := time.Now()
-	for range sampledPolls {
-		s.Note(quickPoll, now)
-	}
-	if s.Quick() || s.Due(now) || !s.Due(now.Add(fullPollShare*quickPoll)) {
-		t.Errorf("quick %t, due at once %t", s.Quick(), s.Due(now))
 	}
 }

@@ -102,6 +102,7 @@ func TestAClaimBeginsWhereTheClaimsBeforeItTell(t *testing.T) {
 	now := time.Now()
 	fresh := &Head{Position: Position{TaskID: 1000}, Since: now}
 	old := &Head{Position: Position{TaskID: 1000}, Since: now.Add(-time.Hour)}
+	waited := &Head{Position: Position{TaskID: 1000}}
 	many := func(s *Starts) { // takes the tasks 1 to 999 within a second
 		for id := int64(1); id < 1000; id++ {
 			s.Took(Claim{Limit: 1}, founds(id), now.Add(time.Duration(id-1000)*time.Millisecond))
@@ -137,6 +138,18 @@ func TestAClaimBeginsWhereTheClaimsBeforeItTell(t *testing.T) {
 			}
 			s.turns = 0
 		}, fresh, []int64{7}},
+		"after a task above it":         {func(s *Starts) { many(s); s.Returned(Position{TaskID: 5000}) }, fresh, []int64{961}},
+		"after a task of another class": {func(s *Starts) { many(s); s.Returned(Position{0, 3, 5}) }, fresh, []int64{961}},
+		"after a poll without a head":   {func(s *Starts) { many(s); s.Polled(nil) }, fresh, []int64{961}},
+		"of almost a backlog":           {func(s *Starts) { many(s); waited.Since = now.Add(-watermarkBacklog) }, waited, []int64{961}},
+		"of just a backlog":             {func(s *Starts) { many(s); waited.Since = now.Add(-watermarkBacklog - 1) }, waited, []int64{1000}},
+		"ten seconds after the first":   {func(s *Starts) { many(s); s.ForgetOld(now.Add(watermarkFor - 999*time.Millisecond)) }, fresh, []int64{961}},
+		"later than that":               {func(s *Starts) { many(s); s.ForgetOld(now.Add(watermarkFor - 999*time.Millisecond + 1)) }, fresh, []int64{none}},
+		"after a head above, in random order": {func(s *Starts) {
+			s.Random = true
+			many(s)
+			s.Polled(&Head{Position: Position{TaskID: 5000}})
+		}, fresh, []int64{5000}},
 		"after a while without claims": {func(s *Starts) { many(s); s.ForgetOld(now.Add(time.Minute)) }, fresh, []int64{none}},
 		"of another class":             {many, &Head{Position: Position{0, 1, 3}, Since: now}, []int64{3}},
 		"in random order":              {func(s *Starts) { s.Random = true; many(s) }, old, []int64{none, none}},

@@ -60,21 +60,6 @@ func TestSpansCoverEachTaskThatIsNotBelowAWatermarkOnce(t *testing.T) {
 	}
 }
 
-func TestALaneHasFewWatermarks(t *testing.T) {
-	t.Parallel()
-	var w watermarks
-	now := time.Now()
-	for p := range 3 * maxWatermarks {
-		now = claimMany(&w, p, 0, 1, watermarkAfter, now)
-	}
-	if len(w.of) > maxWatermarks {
-		t.Errorf("%d watermarks, want at most %d", len(w.of), maxWatermarks)
-	}
-	if w.of[Class{3*maxWatermarks - 1, 0}] == nil {
-		t.Error("the latest class has none")
-	}
-}
-
 func TestFullPollsAreSeldomWhenTheyAreDear(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -83,6 +68,8 @@ func TestFullPollsAreSeldomWhenTheyAreDear(t *testing.T) {
 		due         bool
 	}{
 		{time.Millisecond, 0, true},
+		{quickPoll, 0, false},
+		{quickPoll, fullPollShare * quickPoll, true},
 		{5 * time.Millisecond, 249 * time.Millisecond, false},
 		{5 * time.Millisecond, 250 * time.Millisecond, true},
 		{time.Second, 4 * time.Second, false},

@@ -55,7 +55,9 @@ func leaseOf(taskType string, limit int, relayID, token string, length time.Dura
 	if length > 0 {
 		until = length.Microseconds()
 	}
-	zeros := pq.Array(make([]int, len(from)))
-	return statement{store.LeaseSQL, []any{taskType, limit, relayID, token, until, 1000, 0, zeros, zeros,
-		pq.Array(from), zeros, pq.Array([]any{due, nil}[:len(from)])}}
+	var places [][]any
+	for _, id := range from {
+		places = append(places, []any{0, 0, id, 0, due})
+	}
+	return statement{store.LeaseSQL, []any{taskType, limit, relayID, token, until, 1000, 0, pq.Array(places)}}
 }

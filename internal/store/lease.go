@@ -27,22 +27,35 @@ type LeaseTerms struct {
 }
 
 const LeaseSQL = `/* outbox: lease */
-SELECT tasks, xid FROM outbox.lease_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`
+SELECT tasks, xid FROM outbox.lease_tasks($1, $2, $3, $4, $5, $6, $7, $8)`
 
 func (s *Store) leaseArgs(t LeaseTerms, from plan.Start, limit int) []any {
-	var priorities, attempts, ids, most []int64
-	var due []*int64
-	for _, p := range from.Places() {
-		priorities, attempts = append(priorities, int64(p.From.Priority)), append(attempts, int64(p.From.Attempt))
-		ids, most = append(ids, p.From.TaskID), append(most, int64(p.Most))
-		due = append(due, p.Due)
-	}
 	var length any
 	if t.Length > 0 {
 		length = t.Length.Microseconds()
 	}
 	return []any{t.TaskType, limit, s.RelayID, t.Token, length, t.Share, t.Margin.Microseconds(),
-		pq.Array(priorities), pq.Array(attempts), pq.Array(ids), pq.Array(most), pq.Array(due)}
+		placesText(from)}
+}
+
+// placesText is an array with a row for each place, as lease_tasks reads it.
+func placesText(from plan.Start) string {
+	text := append(make([]byte, 0, 128), '{')
+	for i, p := range from.Places() {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = append(text, '{')
+		for _, n := range [...]int64{int64(p.From.Priority), int64(p.From.Attempt), p.From.TaskID, int64(p.Most)} {
+			text = append(strconv.AppendInt(text, n, 10), ',')
+		}
+		if p.Due != nil {
+			text = append(strconv.AppendInt(text, *p.Due, 10), '}')
+		} else {
+			text = append(text, "NULL}"...)
+		}
+	}
+	return string(append(text, '}'))
 }
 
 // As the journal, a lease must survive the death of a relay, and not that of the server, which may

@@ -1,9 +1,10 @@
 -- Functions that relays call to lease tasks, and to finish leased ones. The settings are as in
 -- claims.sql.
 
--- Leases up to so many tasks of a type: at each place in turn, as claim_tasks does at its place. The
--- arrays have an element for each place. Each lease counts an attempt,
--- except that of a task that a process died of: it may have to wait for another suspect. leased_until is
+-- Leases up to so many tasks of a type: at each place in turn, as claim_tasks does at its place.
+-- at_places has a row for each: from_priority, from_attempt, from_id, most, due_from.
+--
+-- Each lease counts an attempt, except that of a task that a process died of: it may have to wait for another suspect. leased_until is
 -- now and the task's own timeout, with timeout_us for each millisecond and margin_us, or registered_us.
 --
 -- The locks come first, in a statement of their own: the next one sees each row as it is under its
@@ -16,30 +17,37 @@
 -- column has a tab or the end of a line in its text: JSON writes them as \t and \n in strings.
 CREATE OR REPLACE FUNCTION outbox.lease_tasks(
   of_type text, up_to integer, of_relay uuid, of_token uuid, registered_us bigint,
-    timeout_us bigint, margin_us bigint,
-  from_priority smallint[], from_attempt smallint[], from_id bigint[], most smallint[],
-    due_from bigint[],
+    timeout_us bigint, margin_us bigint, at_places bigint[],
   OUT tasks text, OUT xid text)
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
   SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
-  places      tid[];
-  lost_ids    bigint[];
-  lost_relays uuid[];
-  lines       text;
-  n           integer;
+  from_priority smallint;
+  from_attempt  smallint;
+  from_id       bigint;
+  most          smallint;
+  due_from      bigint;
+  places        tid[];
+  lost_ids      bigint[];
+  lost_relays   uuid[];
+  lines         text;
+  n             integer;
 BEGIN
-  FOR i IN 1 .. cardinality(from_id) LOOP
-    IF due_from[i] IS NULL THEN
+  FOR i IN 1 .. array_length(at_places, 1) LOOP
+    from_priority := at_places[i][1];
+    from_attempt := at_places[i][2];
+    from_id := at_places[i][3];
+    most := at_places[i][4];
+    due_from := at_places[i][5];
+    IF due_from IS NULL THEN
       SELECT array_agg(f.place), array_agg(f.task_id) FILTER (WHERE f.relay_id IS NOT NULL),
              array_agg(f.relay_id) FILTER (WHERE f.relay_id IS NOT NULL)
         INTO places, lost_ids, lost_relays
         FROM (SELECT t.ctid AS place, t.task_id, t.relay_id FROM outbox.task t
                WHERE t.state = 'ready' AND t.task_type = of_type
-                 AND (t.priority, t.attempt, t.task_id)
-                  >= (from_priority[i], from_attempt[i], from_id[i])
-                 AND t.priority <= most[i]
+                 AND (t.priority, t.attempt, t.task_id) >= (from_priority, from_attempt, from_id)
+                 AND t.priority <= most
                  AND NOT EXISTS (SELECT FROM outbox.task_type p
                                   WHERE p.task_type = of_type AND p.paused)
                ORDER BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED) f;
@@ -50,7 +58,7 @@ BEGIN
         FROM (SELECT t.ctid AS place, t.task_id, t.relay_id FROM outbox.task t
                WHERE t.state = 'ready' AND t.task_type = of_type
                  AND (t.run_at, t.task_id)
-                  >= (timestamptz 'epoch' + due_from[i] * interval '1 microsecond', from_id[i])
+                  >= (timestamptz 'epoch' + due_from * interval '1 microsecond', from_id)
                  AND NOT EXISTS (SELECT FROM outbox.task_type p
                                   WHERE p.task_type = of_type AND p.paused)
                ORDER BY t.run_at, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED) f;

@@ -98,30 +98,6 @@ func TestAPausedTypeDoesNotStartAndAResumptionWakesTheRelay(t *testing.T) {
 	r.Log.Want(t, 0, "no relay has a handler")
 }
 
-// An idle relay claims what a wake-up names without a poll, which would leave paused types out.
-func TestAWakeUpDoesNotStartATaskOfAPausedType(t *testing.T) {
-	t.Parallel()
-	db, reg := newDatabase(t), handlers.New()
-	p, other := newProbe(reg, "TX"), newProbe(reg, "OTHER")
-	run(t, db, reg, relay.Config{PollInterval: time.Minute, ListenDSN: db.URL})
-	listening(t, db)
-	pause(t, db, "TX")
-	const tasks = 5
-	for range tasks {
-		db.Do(t, `SELECT setval('outbox.wake', 0)`)
-		listening(t, db) // idle again
-		db.Do(t, `INSERT INTO outbox.task (task_type) VALUES ('TX')`)
-		other.measure(t, db, 1, time.Millisecond)
-	}
-	select {
-	case <-p.started:
-		t.Error("a task of a paused type was started")
-	default:
-	}
-	db.want(t, tasks, "the tasks of the paused type", `SELECT count(*) FROM outbox.task WHERE task_type = 'TX'
-		AND attempt = 0`)
-}
-
 // A wake-up that was sent before the pause, or by hand, names a task of a type that is paused by
 // now.
 func TestATaskThatCommitsAfterAPauseDoesNotStart(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
@@ -16,32 +15,24 @@ import (
 
 // starts are the tasks that handlers began, in their order, up to a number.
 type starts struct {
-	mu       sync.Mutex
-	most     int
-	ids      []int64
-	tasks    []outbox.Task[payload]
-	from, to time.Time
-	full     chan struct{}
+	mu    sync.Mutex
+	most  int
+	ids   []int64
+	tasks []outbox.Task[payload]
+	full  chan struct{}
 }
 
 func (s *starts) begin(_ context.Context, task *outbox.Task[payload]) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.ids) == 0 {
-		s.from = time.Now()
-	}
 	if len(s.ids) < s.most {
 		s.ids, s.tasks = append(s.ids, task.ID), append(s.tasks, *task)
 		if len(s.ids) == s.most {
-			s.to = time.Now()
 			close(s.full)
 		}
 	}
 	return nil
 }
-
-// rate is how many tasks began in a second.
-func (s *starts) rate() float64 { return float64(s.most) / s.to.Sub(s.from).Seconds() }
 
 // begun runs a relay until n tasks of the kind have begun.
 func begun(t testing.TB, db *database, kind string, n int, config relay.Config) *starts {
@@ -93,32 +84,4 @@ func (db *database) sparse(t testing.TB, kind string, apart, n int) {
 	db.Do(t, `INSERT INTO outbox.task (task_id, task_type) OVERRIDING SYSTEM VALUE SELECT $1 * n, $2
 		FROM generate_series(1, $3::int) n`, apart, kind, n)
 	db.Do(t, `VACUUM ANALYZE outbox.task`)
-}
-
-// Each round compares two runs that follow each other, and one fair round is enough: what else runs
-// on the machine slows one of the two now and then, but a random order that costs more than twice
-// as much loses every round.
-func TestRandomOrderClaimsAtLeastHalfAsFastAsTheDefaultOrder(t *testing.T) {
-	t.Parallel()
-	needs.Timing(t)
-	db := newDatabase(t)
-	counts := map[string]int{"TX": 500, "BATCH": 3000, "LEASED": 500}
-	for kind := range counts {
-		db.Enqueue(t, kind, 60_000)
-	}
-	db.Do(t, `VACUUM ANALYZE outbox.task`)
-	for kind, n := range counts {
-		t.Run(kind, func(t *testing.T) {
-			var ordered, random float64
-			for range 6 {
-				ordered = begun(t, db, kind, n, relay.Config{}).rate()
-				random = begun(t, db, kind, n, relay.Config{Order: relay.Random}).rate()
-				t.Logf("%.0f tasks/s in random order, %.0f in the default order", random, ordered)
-				if random >= ordered/2 {
-					return
-				}
-			}
-			t.Error("less than half in every round")
-		})
-	}
 }

@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"math"
 	"testing"
 	"time"
 )
@@ -59,34 +58,6 @@ func TestALaneKeepsTheWatermarksOfItsLatestClasses(t *testing.T) {
 		}
 		if len(w.of) > maxWatermarks {
 			t.Fatalf("%d watermarks, want at most %d", len(w.of), maxWatermarks)
-		}
-	}
-}
-
-func TestSpansAreFewAndNoneIsEmpty(t *testing.T) {
-	t.Parallel()
-	if spans := (&Starts{}).Spans(); spans != nil {
-		t.Errorf("a new lane has the spans %+v", spans)
-	}
-	columns := []int{math.MinInt16, 0, 1, maxColumn}
-	for _, priority := range columns {
-		for _, attempt := range columns[1:] {
-			for _, second := range columns[1:] {
-				w := watermarks{of: map[Class]*watermark{}}
-				for _, at := range []Position{{priority, attempt, 10}, {priority, second, 10}} {
-					w.of[at.Class()] = &watermark{at: at, claimed: watermarkAfter}
-				}
-				spans := w.spans()
-				if len(spans) > 4*len(w.of) {
-					t.Errorf("%d spans of %d watermarks: %+v", len(spans), len(w.of), spans)
-				}
-				for _, s := range spans {
-					last := Position{s.Last.Priority, s.Last.Attempt, math.MaxInt64}
-					if last.Compare(s.First) < 0 || s.First.Priority > maxColumn || s.Last.Attempt > maxColumn {
-						t.Errorf("the span %+v is empty", s)
-					}
-				}
-			}
 		}
 	}
 }

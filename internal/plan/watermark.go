@@ -169,7 +169,9 @@ func (w *watermarks) spans() (out []Span) {
 // between adds the classes from one on to before the other.
 func between(out []Span, from, to Class) []Span {
 	if from.Priority < to.Priority && from.Attempt > 0 {
-		out = append(out, Span{from.Start(), Class{from.Priority, maxColumn}})
+		if from.Attempt <= maxColumn {
+			out = append(out, Span{from.Start(), Class{from.Priority, maxColumn}})
+		}
 		from = Class{from.Priority + 1, 0}
 	}
 	if from.Priority < to.Priority {

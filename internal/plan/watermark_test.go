@@ -26,6 +26,9 @@ func claimMany(w *watermarks, priority, attempt int, first, n int64, now time.Ti
 // A poll sees each task that is not below a watermark.
 func TestSpansCoverEachTaskThatIsNotBelowAWatermarkOnce(t *testing.T) {
 	t.Parallel()
+	if spans := (&Starts{}).Spans(); spans != nil {
+		t.Errorf("a new lane has the spans %+v", spans)
+	}
 	columns := []int{math.MinInt16, -1, 0, 1, 2, 3, math.MaxInt16}
 	for range 2000 {
 		w := watermarks{of: map[Class]*watermark{}}
@@ -52,7 +55,14 @@ func TestSpansCoverEachTaskThatIsNotBelowAWatermarkOnce(t *testing.T) {
 				}
 			}
 		}
+		if len(spans) > 4*len(w.of) {
+			t.Fatalf("%d spans of %d watermarks: %+v", len(spans), len(w.of), spans)
+		}
 		for _, s := range spans {
+			if last := (Position{s.Last.Priority, s.Last.Attempt, math.MaxInt64}); last.Compare(s.First) < 0 ||
+				s.First.Priority > maxColumn || s.Last.Attempt > maxColumn {
+				t.Fatalf("the span %+v is empty", s)
+			}
 			if s.First.Priority < s.Last.Priority && (s.First != Class{s.First.Priority, 0}.Start() || s.Last.Attempt != maxColumn) {
 				t.Fatalf("the span %+v has parts of several priorities", s)
 			}

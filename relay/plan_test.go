@@ -108,8 +108,9 @@ func plannedWith(limit, taskID int) map[string]planned {
 	}
 }
 
-// leases are statements that are functions, whose plans cannot be seen.
-func leases(limit, taskID int) map[string]statement {
+// leases are statements that are functions, whose plans cannot be seen. A claim by due time begins where
+// the last such claim ended, behind dead entries.
+func leases(limit, taskID, due int) map[string]statement {
 	lease := func(due any, from ...int) statement {
 		return leaseOf("TX", limit, someUUID, someUUID, time.Millisecond, due, from...)
 	}
@@ -118,8 +119,10 @@ func leases(limit, taskID int) map[string]statement {
 			[]any{pq.Array([]int{taskID}), "{\"" + place + "\"}", pq.Array([]string{someUUID}), "{1}"}}
 	}
 	return map[string]statement{"lease": lease(nil, taskID), "lease from": lease(nil, taskID, taskID),
-		"lease by due time": lease(0, taskID), "finish": finish("(0,1)"), "finish what was moved": finish("(0,0)")}
+		"lease by due time": lease(due, taskID), "finish": finish("(0,1)"), "finish what was moved": finish("(0,0)")}
 }
+
+const oldestDueSQL = `SELECT (extract(epoch FROM min(run_at)) * 1000000)::bigint FROM outbox.task`
 
 // pagesOfFew is far less than the table has.
 const pagesOfFew = 250
@@ -148,7 +151,7 @@ func TestStatementsReachTasksThroughTheirIndexWithAnyStatistics(t *testing.T) {
 			WHEN 0 THEN 'ready' ELSE 'scheduled' END, now()
 			FROM generate_series(1, $1) n`, large)
 		db.Do(t, `UPDATE outbox.task SET state = 'leased', relay_id = $1, lease_token = $1 WHERE task_id % 100 = 0`, someUUID)
-		taskID := db.Int(t, `SELECT max(task_id) FROM outbox.task`)
+		taskID, due := db.Int(t, `SELECT max(task_id) FROM outbox.task`), db.Int(t, oldestDueSQL)
 		for name, query := range queries {
 			if name == "unhandled" && stats.rows < large {
 				continue // it counts up to 1,000 once a minute: for so many a small table may be read as a whole
@@ -177,7 +180,7 @@ func TestStatementsReachTasksThroughTheirIndexWithAnyStatistics(t *testing.T) {
 				}
 			}
 		}
-		for name, s := range leases(10, taskID-10_000) {
+		for name, s := range leases(10, taskID-10_000, due) {
 			if p := explain(t, db, true, s.query, s.args...); p.Hit+p.Read > pagesOfFew {
 				t.Errorf("%s: statistics of %v: %d pages, want at most %d", name, stats, p.Hit+p.Read, pagesOfFew)
 			}
@@ -197,7 +200,7 @@ func TestTheCostOfAClaimDoesNotDependOnTheBacklog(t *testing.T) {
 		stale(t, db, ready, ready, "ready")
 		db.Do(t, `VACUUM ANALYZE outbox.task`)
 		middle := db.Int(t, `SELECT (min(task_id) + max(task_id)) / 2 FROM outbox.task`)
-		all := leases(1, middle)
+		all := leases(1, middle, 0)
 		all["claim by due time"] = claimOf(1, 0, 0)
 		all["stats"] = statement{statsSQL(t), nil}
 		for _, name := range []string{"claim", "claim one", "poll", "last"} {
@@ -233,9 +236,7 @@ func TestBesideAForgottenTransactionNothingReadsWhatWasClaimed(t *testing.T) {
 			t.Errorf("beside %d dead rows the %s reads %d pages, want at most %d", dead, name, pages, most)
 		}
 	}
-	// A claim by due time begins where the last one ended.
-	due := db.Int(t, `SELECT (extract(epoch FROM min(run_at)) * 1000000)::bigint FROM outbox.task`)
-	byDue := claimOf(10, first, due)
+	byDue := claimOf(10, first, db.Int(t, oldestDueSQL))
 	if p := explain(t, db, true, byDue.query, byDue.args...); p.Hit+p.Read > most {
 		t.Errorf("beside %d dead rows a claim by due time reads %d pages, want at most %d", dead, p.Hit+p.Read, most)
 	}

@@ -109,25 +109,47 @@ func TestAClaimBeginsWhereTheClaimsBeforeItTell(t *testing.T) {
 			s.turns = 0
 		}
 	}
+	took := func(tasks int) func(*Starts) {
+		return func(s *Starts) { s.Took(Claim{}, founds(make([]int64, tasks)...), now) }
+	}
+	returned := func(at Position) func(*Starts) {
+		return func(s *Starts) { many(s); s.Returned(at) }
+	}
+	forget := func(after time.Duration) func(*Starts) { // the first claim
+		return func(s *Starts) { many(s); s.ForgetOld(now.Add(after - 999*time.Millisecond)) }
+	}
+	wait := func(d time.Duration) func(*Starts) {
+		return func(s *Starts) { many(s); waited.Since = now.Add(-d) }
+	}
+	next := func(limit int, exact bool) func(*Starts) {
+		return func(s *Starts) { many(s); s.Next(old, limit, exact, now) }
+	}
+	random := func(s *Starts) { s.Random = true; many(s) }
 	for name, c := range map[string]struct {
 		do   func(s *Starts)
 		head *Head
 		want []int64 // the ids where claims of ten tasks begin, one after the other
 	}{
-		"of a new lane":               {func(*Starts) {}, old, []int64{none, none}},
-		"where too few were claimed":  {func(s *Starts) { s.Took(Claim{}, founds(make([]int64, watermarkAfter-1)...), now) }, fresh, []int64{none}},
-		"where just enough were":      {func(s *Starts) { s.Took(Claim{}, founds(make([]int64, watermarkAfter)...), now) }, fresh, []int64{0}},
-		"of fresh tasks":              {many, fresh, []int64{961, 961}},
-		"of a backlog":                {many, old, []int64{1000, 1010, 1020}},
-		"after a claim that was full": {func(s *Starts) { many(s); s.Took(s.Next(old, 1, true, now), founds(1004), now) }, old, []int64{1005, 1015}},
+		"of a new lane":              {func(*Starts) {}, old, []int64{none, none}},
+		"where too few were claimed": {took(watermarkAfter - 1), fresh, []int64{none}},
+		"where just enough were":     {took(watermarkAfter), fresh, []int64{0}},
+		"of fresh tasks":             {many, fresh, []int64{961, 961}},
+		"of a backlog":               {many, old, []int64{1000, 1010, 1020}},
+		"after a claim that was full": {func(s *Starts) {
+			many(s)
+			s.Took(s.Next(old, 1, true, now), founds(1004), now)
+		}, old, []int64{1005, 1015}},
 		"after a claim that was short": {func(s *Starts) {
 			many(s)
 			s.Took(s.Next(old, 10, true, now), founds(1004), now)
 		}, old, []int64{961, 971}},
-		"after a claim that failed":      {func(s *Starts) { many(s); s.Next(old, 10, true, now); s.Failed() }, old, []int64{961}},
-		"where limits may leave it less": {func(s *Starts) { many(s); s.Next(old, 10, false, now) }, old, []int64{1000}},
-		"after a late commit":            {func(s *Starts) { many(s); s.Polled(&Head{Position: Position{TaskID: 7}}) }, fresh, []int64{7}},
-		"after tasks came back":          {func(s *Starts) { many(s); s.Returned(Position{TaskID: 30}) }, fresh, []int64{30}},
+		"after a claim that failed":      {func(s *Starts) { next(10, true)(s); s.Failed() }, old, []int64{961}},
+		"where limits may leave it less": {next(10, false), old, []int64{1000}},
+		"after a late commit": {func(s *Starts) {
+			many(s)
+			s.Polled(&Head{Position: Position{TaskID: 7}})
+		}, fresh, []int64{7}},
+		"after tasks came back": {returned(Position{TaskID: 30}), fresh, []int64{30}},
 		"after a claim from before a late commit": {func(s *Starts) {
 			many(s)
 			before := s.Next(fresh, 1, true, now)
@@ -138,21 +160,19 @@ func TestAClaimBeginsWhereTheClaimsBeforeItTell(t *testing.T) {
 			}
 			s.turns = 0
 		}, fresh, []int64{7}},
-		"after a task above it":         {func(s *Starts) { many(s); s.Returned(Position{TaskID: 5000}) }, fresh, []int64{961}},
-		"after a task of another class": {func(s *Starts) { many(s); s.Returned(Position{0, 3, 5}) }, fresh, []int64{961}},
+		"after a task above it":         {returned(Position{TaskID: 5000}), fresh, []int64{961}},
+		"after a task of another class": {returned(Position{0, 3, 5}), fresh, []int64{961}},
 		"after a poll without a head":   {func(s *Starts) { many(s); s.Polled(nil) }, fresh, []int64{961}},
-		"of almost a backlog":           {func(s *Starts) { many(s); waited.Since = now.Add(-watermarkBacklog) }, waited, []int64{961}},
-		"of just a backlog":             {func(s *Starts) { many(s); waited.Since = now.Add(-watermarkBacklog - 1) }, waited, []int64{1000}},
-		"ten seconds after the first":   {func(s *Starts) { many(s); s.ForgetOld(now.Add(watermarkFor - 999*time.Millisecond)) }, fresh, []int64{961}},
-		"later than that":               {func(s *Starts) { many(s); s.ForgetOld(now.Add(watermarkFor - 999*time.Millisecond + 1)) }, fresh, []int64{none}},
+		"of almost a backlog":           {wait(watermarkBacklog), waited, []int64{961}},
+		"of just a backlog":             {wait(watermarkBacklog + 1), waited, []int64{1000}},
+		"ten seconds after the first":   {forget(watermarkFor), fresh, []int64{961}},
+		"later than that":               {forget(watermarkFor + 1), fresh, []int64{none}},
 		"after a head above, in random order": {func(s *Starts) {
-			s.Random = true
-			many(s)
+			random(s)
 			s.Polled(&Head{Position: Position{TaskID: 5000}})
 		}, fresh, []int64{5000}},
-		"after a while without claims": {func(s *Starts) { many(s); s.ForgetOld(now.Add(time.Minute)) }, fresh, []int64{none}},
-		"of another class":             {many, &Head{Position: Position{0, 1, 3}, Since: now}, []int64{3}},
-		"in random order":              {func(s *Starts) { s.Random = true; many(s) }, old, []int64{none, none}},
+		"of another class": {many, &Head{Position: Position{0, 1, 3}, Since: now}, []int64{3}},
+		"in random order":  {random, old, []int64{none, none}},
 	} {
 		var s Starts
 		c.do(&s)

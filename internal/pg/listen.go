@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -233,12 +235,20 @@ func (l *Listener) dsn(stop <-chan struct{}) (string, error) {
 
 // bounded is a connection string whose connect_timeout is the listener's: Run waits for its end.
 func bounded(dsn string) (string, error) {
-	_, err := pq.NewConnector(dsn)
-	if err == nil && strings.Contains(dsn, "://") {
-		dsn, err = pq.ParseURL(dsn)
+	if _, err := pq.NewConnector(dsn); err != nil {
+		return "", errDSN
 	}
+	const name = "connect_timeout"
+	seconds := strconv.Itoa(int(connectTimeout.Seconds()))
+	if !strings.Contains(dsn, "://") {
+		return dsn + " " + name + "=" + seconds, nil
+	}
+	u, err := url.Parse(dsn)
 	if err != nil {
 		return "", errDSN
 	}
-	return fmt.Sprintf("%s connect_timeout=%d", dsn, int(connectTimeout.Seconds())), nil
+	q := u.Query()
+	q.Set(name, seconds)
+	u.RawQuery = q.Encode()
+	return u.String(), nil
 }

@@ -26,7 +26,6 @@ type Scheduler struct {
 	registered map[string]bool      // as far as is known
 	known      map[string]bool      // names that this run has registered before
 	changed    map[string]bool      // names that another process has changed, as was logged
-	overdue    map[string]int64     // the firing by name for which it was registered again
 	rests      map[string]time.Time // until when a name is left alone, by this process's clock
 }
 

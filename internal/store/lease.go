@@ -46,14 +46,14 @@ func placesText(from plan.Start) string {
 			text = append(text, ',')
 		}
 		text = append(text, '{')
-		for _, n := range [...]int64{int64(p.From.Priority), int64(p.From.Attempt), p.From.TaskID, int64(p.Most)} {
+		for _, n := range [...]int64{int64(p.From.Priority), int64(p.From.Attempt), p.From.TaskID} {
 			text = append(strconv.AppendInt(text, n, 10), ',')
 		}
-		if p.Due != nil {
-			text = append(strconv.AppendInt(text, *p.Due, 10), '}')
-		} else {
-			text = append(text, "NULL}"...)
+		text = strconv.AppendInt(text, int64(p.Most), 10)
+		if p.Due != nil { // an array with NULL depends on array_nulls
+			text = strconv.AppendInt(append(text, ','), *p.Due, 10)
 		}
+		text = append(text, '}')
 	}
 	return string(append(text, '}'))
 }

@@ -2,10 +2,11 @@
 -- claims.sql.
 
 -- Leases up to so many tasks of a type: at each place in turn, as claim_tasks does at its place.
--- at_places has a row for each: from_priority, from_attempt, from_id, most, due_from.
+-- at_places has a row for each: from_priority, from_attempt, from_id, most and, by due time, due_from.
 --
--- Each lease counts an attempt, except that of a task that a process died of: it may have to wait for another suspect. leased_until is
--- now and the task's own timeout, with timeout_us for each millisecond and margin_us, or registered_us.
+-- Each lease counts an attempt, except that of a task that a process died of: it may have to wait for
+-- another suspect. leased_until is now and the task's own timeout, with timeout_us for each millisecond
+-- and margin_us, or registered_us.
 --
 -- The locks come first, in a statement of their own: the next one sees each row as it is under its
 -- lock, and reaches it by its place, which saves 0.8 us a task. A place is that of one version of a

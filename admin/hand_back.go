@@ -3,9 +3,6 @@ package admin
 import (
 	"context"
 	"regexp"
-	"strings"
-
-	"github.com/lib/pq"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/upkeep"
@@ -13,6 +10,17 @@ import (
 )
 
 var uuid = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
+
+// The statement is not that of a takeover, which may come to let tasks wait: HandBack promises that
+// they are ready at once, and operators may write the columns that it sets and no other. The
+// relay's id stays on the row as a mark, as after a takeover.
+const handBackSQL = `/* outbox: hand back leased tasks of a relay */
+WITH c AS MATERIALIZED (
+  SELECT task_id FROM outbox.task WHERE state = 'leased' AND relay_id = $1::uuid
+   LIMIT 1000 FOR UPDATE SKIP LOCKED)
+UPDATE outbox.task t SET state = 'ready', lease_token = NULL, leased_until = NULL,
+       timeline = ` + upkeep.LostTimeline + `
+ WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM c))`
 
 // HandBack makes all leased tasks of a relay ready at once, and returns their number. It is for a
 // node that is surely dead: other relays take its tasks over after 10 s anyway. relayID is as in
@@ -37,7 +45,7 @@ func (c *Client) HandBack(ctx context.Context, relayID string) (tasks int64, err
 	err = c.Noted(ctx, Entry{Action: "hand_back", Target: "relay " + relayID}, func() (int64, error) {
 		for n := int64(maxRows); n == maxRows; {
 			err := c.inTx(ctx, func(q outbox.Querier) error {
-				result, err := q.ExecContext(ctx, c.schema.SQL(upkeep.TakeOverSQL), pq.Array([]string{strings.ToLower(relayID)}))
+				result, err := q.ExecContext(ctx, c.schema.SQL(handBackSQL), relayID)
 				if err == nil {
 					n, err = result.RowsAffected()
 				}

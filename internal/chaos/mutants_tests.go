@@ -99,9 +99,7 @@ var claimMutants = []mutant{
 var leaseMutants = []mutant{
 	{name: "unmarked-takeover", help: "a takeover drops the dead relay's mark, so that the task is no suspect",
 		tests: testRun{"relay", "TestATakeoverWaitsForNoRow$"}, edits: []edit{
-			{"",
-				"freed + `, timeline = ` + lostTimeline + `\n WHERE t.task_id",
-				"freed + `, relay_id = NULL, timeline = ` + lostTimeline + `\n WHERE t.task_id"},
+			{"internal/upkeep", "relay_id = t.relay_id,", "relay_id = NULL,"},
 		}},
 	{name: "tokenless-finish", help: "leased tasks that are done are deleted without their tokens",
 		tests: testRun{"relay", "TestEndsOfLeasesFollowTheTaskAndNotItsPlace$"}, edits: []edit{

@@ -48,18 +48,19 @@ UPDATE outbox.relay SET taken_over_at = clock_timestamp(), alive_until = LEAST(a
 // freed is a task whose lease was lost, by the death of its relay or by its end: it is ready at once.
 const freed = `state = 'ready', lease_token = NULL, leased_until = NULL`
 
-// A claim of a suspect that has not counted its attempt yet is no run.
-const lostTimeline = `CASE
+// LostTimeline is the timeline of t with the lost run. A claim of a suspect that has not counted its
+// attempt yet is no run.
+const LostTimeline = `CASE
          WHEN t.timeline -> -1 @> jsonb_build_object('event', 'lost', 'attempt', t.attempt) THEN t.timeline
          ELSE outbox.add_events(t.timeline, jsonb_build_array(
                 jsonb_build_object('event', 'lost', 'attempt', t.attempt, 'relay', t.relay_id))) END`
 
 // The relay's id stays on the row as a mark: the task's last run was lost.
-const TakeOverSQL = `/* outbox: take leases over from dead relays */
+const takeOverSQL = `/* outbox: take leases over from dead relays */
 WITH c AS MATERIALIZED (
   SELECT task_id FROM outbox.task WHERE state = 'leased' AND relay_id = ANY ($1::uuid[])
    LIMIT 1000 FOR UPDATE SKIP LOCKED)
-UPDATE outbox.task t SET ` + freed + `, timeline = ` + lostTimeline + `
+UPDATE outbox.task t SET relay_id = t.relay_id, ` + freed + `, timeline = ` + LostTimeline + `
  WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM c))`
 
 // The relay's id goes: the relay may live, so the task is no suspect.
@@ -79,7 +80,7 @@ SELECT task_id::text FROM outbox.task t WHERE state = 'leased'
 // The lock may have come after a relay that is new had taken the lease: seen from here it has a
 // row.
 const TakeStrandedSQL = `/* outbox: take over leases of relays that have no row */
-UPDATE outbox.task t SET ` + freed + `, timeline = ` + lostTimeline + `
+UPDATE outbox.task t SET ` + freed + `, timeline = ` + LostTimeline + `
  WHERE task_id = ANY ($1::bigint[]) AND NOT EXISTS (SELECT 1 FROM outbox.relay l WHERE l.relay_id = t.relay_id)`
 
 // run makes the leased tasks of dead relays ready again, once this relay's own beats are
@@ -127,7 +128,7 @@ func (t *takeover) run(ctx context.Context, on *pg.Dedicated) (next time.Duratio
 			for i, r := range dead {
 				ids[i] = r.id
 			}
-			for _, query := range []string{takenOverSQL, TakeOverSQL} {
+			for _, query := range []string{takenOverSQL, takeOverSQL} {
 				if _, err := tx.ExecContext(ctx, t.Schema.SQL(query), pq.Array(ids)); err != nil {
 					return err
 				}

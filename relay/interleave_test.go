@@ -122,6 +122,8 @@ func (l *lifecycle) steal() step {
 	}, done: func(n int) {
 		should := l.place == tokenA && (l.scanned || l.expires)
 		if should {
+			l.db.Due(l.t) // a takeover may let the task wait
+			l.db.Do(l.t, statements["promote scheduled"], "LEASED", 1)
 			l.place = "ready"
 		}
 		l.check("B takes over", n, should)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/relay"
@@ -104,7 +105,8 @@ func TestRunOnceRunsWhatIsTakenOverWhileItPolls(t *testing.T) {
 		deadRelay)
 	f := &faulty{before: map[string]func(){
 		"outbox: find leases of dead relays": sync.OnceFunc(func() {
-			db.Do(t, `UPDATE outbox.task SET state = 'ready', lease_token = NULL, relay_id = NULL`)
+			db.Do(t, statements["take over"], pq.Array([]string{deadRelay}))
+			db.Due(t)
 		}),
 	}}
 	once(t, db.through(t, f.wrap), all(), relay.Config{})

@@ -145,6 +145,7 @@ func TestATaskThatCannotBeReadIsPromotedAndTakenOverAsOthers(t *testing.T) {
 	l := newLoops(r, "")
 	l.done(t, "take over")
 	l.Close()
+	db.Due(t)
 	once(t, db, all(), relay.Config{})
 	db.want(t, 3, "effects", `SELECT count(*) FROM effect`)
 	db.want(t, 3, "put off", `SELECT count(*) FROM outbox.task WHERE state = 'scheduled' AND run_at > now() AND attempt = 0

@@ -195,6 +195,12 @@ func (db *Database) Enqueue(t testing.TB, taskType string, n int) {
 		FROM generate_series(1, $2::int) n`, taskType, n)
 }
 
+// Due lets the time of all scheduled tasks come: the next poll promotes them.
+func (db *Database) Due(t testing.TB) {
+	t.Helper()
+	db.Do(t, `UPDATE outbox.task SET run_at = LEAST(run_at, now()) WHERE state = 'scheduled'`)
+}
+
 // Emptied waits until no task is left.
 func (db *Database) Emptied(t testing.TB, within time.Duration) {
 	t.Helper()

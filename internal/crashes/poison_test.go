@@ -36,7 +36,7 @@ var poisons = []poison{
 	{name: "two Tx", taskType: "TX", processes: 4, workers: 3, poisons: 2, others: 500, max: 3, mayLose: 2},
 	{name: "two Leased", taskType: "LEASED", processes: 4, workers: 4, poisons: 2, others: 200, max: 3, mayLose: 2},
 	// Three lost runs are the most that a poison costs another task, also where all are slow.
-	{name: "Leased, of 1 s", taskType: "LEASED", processes: 4, workers: 250, poisons: 1, others: 10_000, max: 20,
+	{name: "Leased, of 1 s", taskType: "LEASED", processes: 4, workers: 250, poisons: 1, others: 10_000, max: 10,
 		mayLose: 3, ms: 1000},
 	{name: "Tx, of 200 ms", taskType: "TX", processes: 4, workers: 10, poisons: 1, others: 1000, max: 10, mayLose: 3,
 		ms: 200},

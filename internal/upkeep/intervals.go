@@ -10,6 +10,8 @@ const (
 	// TakeoverInterval is the least time between two takeovers. Without leases to be taken over a
 	// relay looks for some once in Interval.
 	TakeoverInterval = time.Second
+	// TakenOverWithin is from a relay's death to the takeover by a relay that is up and not busy.
+	TakenOverWithin = LeaseDuration + Interval + 2*TakeoverInterval
 	// ReapInterval is how often a relay looks after what nobody needs any more.
 	ReapInterval = 30 * time.Second
 

@@ -72,11 +72,11 @@ func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error)
 func (r *Relay) Run(ctx context.Context) error { return r.start(ctx, false) }
 
 // RunOnce runs tasks until none is due that this relay could take, and returns: for tests and cron.
-// It does not wait for tasks that are due later, but it does take over leased tasks of dead relays,
-// which takes 10 s. Unlike Run it returns the first error that the database gives, once what runs
-// has ended; if PostgreSQL refuses the result of a Leased task, after a drain. When ctx ends, it
-// drains as Run does and returns nil. It fires each schedule that is due once, before it begins. In
-// a copy of the database it returns an [ErrCopy].
+// It does not wait for tasks that are due later, but it does take over leased tasks of dead relays:
+// docs/guide/handlers.md#leases says when. Unlike Run it returns the first error that the database
+// gives, once what runs has ended; if PostgreSQL refuses the result of a Leased task, after a
+// drain. When ctx ends, it drains as Run does and returns nil. It fires each schedule that is due
+// once, before it begins. In a copy of the database it returns an [ErrCopy].
 func (r *Relay) RunOnce(ctx context.Context) error { return r.start(ctx, true) }
 
 // Wake makes the relay poll for work now: after a commit in the same process that may have

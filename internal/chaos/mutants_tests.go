@@ -9,10 +9,12 @@ var testMutants = slices.Concat(lockMutants, claimMutants, leaseMutants)
 
 // lockMutants wait for a row that another transaction has locked, or miss its change.
 var lockMutants = []mutant{
-	{name: "waiting-batch-claim", help: "a claim of Tx or Batch tasks waits for a locked row",
+	{name: "waiting-claim", help: "a claim of Tx or Batch tasks waits for a locked row",
 		tests: testRun{"internal/store", "TestAClaimBeginsAtItsPlaceAndGoesOnInItsOrder$"}, edits: []edit{
-			{"outbox.claim_tasks", "BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED",
-				"BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE"},
+			{"outbox.claim_tasks", "t.attempt, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED)\n    DELETE",
+				"t.attempt, t.task_id LIMIT up_to FOR UPDATE)\n    DELETE"},
+			{"outbox.claim_tasks", "t.attempt, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED);\n    ELSE",
+				"t.attempt, t.task_id LIMIT up_to FOR UPDATE);\n    ELSE"},
 			{"outbox.claim_group", "BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED",
 				"BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE"},
 		}},

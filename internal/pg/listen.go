@@ -75,8 +75,8 @@ func (l *Listener) listen(stop <-chan struct{}) error {
 		return err
 	}
 	notified := make(chan *pq.Notification, 32)
-	conn, err := pq.NewListenerConn(dsn, notified)
-	if err != nil {
+	conn, err := connect(dsn, notified, stop)
+	if err != nil || conn == nil {
 		return err
 	}
 	defer func() {
@@ -233,22 +233,48 @@ func (l *Listener) dsn(stop <-chan struct{}) (string, error) {
 	}
 }
 
-// bounded is a connection string whose connect_timeout is the listener's: Run waits for its end.
+// connect connects, and closes the connection that comes too late; nil: stop was closed.
+func connect(dsn string, notified chan<- *pq.Notification, stop <-chan struct{}) (*pq.ListenerConn, error) {
+	type answer struct {
+		conn *pq.ListenerConn
+		err  error
+	}
+	connected := make(chan answer, 1)
+	go func() {
+		conn, err := pq.NewListenerConn(dsn, notified)
+		connected <- answer{conn, err}
+	}()
+	select {
+	case a := <-connected:
+		return a.conn, a.err
+	case <-stop:
+		go func() {
+			if a := <-connected; a.err == nil {
+				_ = a.conn.Close()
+			}
+		}()
+		return nil, nil
+	}
+}
+
+// bounded is a connection string with the listener's connect_timeout, unless it has one.
 func bounded(dsn string) (string, error) {
 	if _, err := pq.NewConnector(dsn); err != nil {
 		return "", errDSN
 	}
 	const name = "connect_timeout"
 	seconds := strconv.Itoa(int(connectTimeout.Seconds()))
-	if !strings.Contains(dsn, "://") {
-		return dsn + " " + name + "=" + seconds, nil
+	if !strings.HasPrefix(dsn, "postgres://") && !strings.HasPrefix(dsn, "postgresql://") {
+		return name + "=" + seconds + " " + dsn, nil // the last value counts
 	}
 	u, err := url.Parse(dsn)
 	if err != nil {
 		return "", errDSN
 	}
 	q := u.Query()
-	q.Set(name, seconds)
+	if !q.Has(name) {
+		q.Set(name, seconds)
+	}
 	u.RawQuery = q.Encode()
 	return u.String(), nil
 }

@@ -8,9 +8,10 @@ import (
 	"github.com/txoutbox/outbox/schema"
 )
 
-// The script of the roles is parsed: its GRANT statements, and the rights in each.
+// The script of the roles is parsed: its GRANT statements, some of which are executed as texts, and the
+// rights in each.
 var (
-	granted = regexp.MustCompile(`(?s)(?:^|\n)GRANT (.*?)\s+ON (FUNCTION|SEQUENCE|SCHEMA|TABLE)?\s*(.*?)\s+TO (.*?);`)
+	granted = regexp.MustCompile(`(?s)(?:^|\n|')GRANT (.*?)\s+ON (FUNCTION|SEQUENCE|SCHEMA|TABLE)?\s*(.*?)\s+TO (.*?)[;']`)
 	right   = regexp.MustCompile(`\b(SELECT|INSERT|UPDATE|DELETE|EXECUTE)\b`)
 	columns = regexp.MustCompile(`\([^)]*\)`)
 	name    = regexp.MustCompile(`outbox[_.](\w+)`)

@@ -136,10 +136,11 @@ func TestRolesThatLackRightsAreFound(t *testing.T) {
 	name := roles(t, db)
 	mine := doctor.Schema(name)
 	fine(t, diagnosis(t, db, mine), "roles")
-	db.Do(t, fmt.Sprintf(`REVOKE ALL ON %[1]s.schedule FROM %[1]s_viewer;
+	db.Do(t, fmt.Sprintf(`REVOKE ALL ON %[1]s.schedule FROM %[1]s_viewer; REVOKE ALL ON %[1]s.task FROM %[1]s_enqueuer;
 		REVOKE EXECUTE ON FUNCTION %[1]s.poll FROM %[1]s_worker; ALTER TABLE %[1]s.slot OWNER TO CURRENT_USER`, name))
 	has(t, diagnosis(t, db, mine), "warning roles "+name+"_viewer … SELECT on schedule … schema.GrantRoles",
-		"warning roles "+name+"_worker … EXECUTE on poll", "warning roles slot … does not belong to")
+		"warning roles "+name+"_worker … EXECUTE on poll",
+		"warning roles "+name+"_enqueuer … INSERT on task", "warning roles slot … does not belong to")
 	if err := schema.GrantRoles(t.Context(), db.DB, schema.Schema(name)); err != nil {
 		t.Fatal(err)
 	}

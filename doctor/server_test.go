@@ -114,7 +114,7 @@ func TestARoleShortOfConnectionsIsFound(t *testing.T) {
 func TestTheServersTimeAndAgeAreJudged(t *testing.T) {
 	db := ill(t)
 	fine(t, diagnosis(t, db), "clock", "wraparound", "future-times")
-	has(t, diagnosis(t, db, doctor.At(time.Now().Add(-time.Minute))), "info clock … ahead of … outbox.After")
+	has(t, diagnosis(t, db, doctor.At(time.Now().Add(-time.Minute))), "info clock … ahead of … the option After")
 	has(t, diagnosis(t, db, doctor.At(time.Now().Add(time.Minute))), "info clock … behind")
 	found := diagnosis(t, db, doctor.At(time.Now().AddDate(30, 0, 0)), doctor.Aged(1))
 	ended := slices.ContainsFunc(found, func(f doctor.Finding) bool {

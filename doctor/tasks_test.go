@@ -180,6 +180,6 @@ func TestSchedulesAndMaintenanceThatAreLateAreFound(t *testing.T) {
 		{`UPDATE outbox.relay SET alive_until = now() + interval '1 day'`, []string{"warning future-times relay"}, ""},
 		{`INSERT INTO outbox.task (task_type, state, run_at, attempted_at)
 			VALUES ('A', 'scheduled', now() + interval '1 day', now() + interval '1 day')`,
-			[]string{"warning future-times task … outbox.RunNow", "warning counts A finished"}, ""},
+			[]string{"warning future-times task … the function RunNow", "warning counts A finished"}, ""},
 	})
 }

@@ -12,7 +12,7 @@ WITH ahead (name, n) AS (
 SELECT 'warning', name, format('times further ahead than they can be are in %s rows of the table %s: they were ' ||
        'written while the server''s clock was ahead', n, name),
        'keep the server''s clock by NTP; ' || CASE name
-         WHEN 'task' THEN 'the tasks wait by that clock: let them run with outbox.RunNow, or outbox tasks run-now'
+         WHEN 'task' THEN 'the tasks wait by that clock: let them run with the function RunNow, or the command outbox tasks run-now'
          ELSE 'relays correct these rows within a minute' END
   FROM ahead WHERE n > 0`
 
@@ -21,7 +21,7 @@ const clockSQL = `/* outbox: clock */
 SELECT 'info', '', format('the server''s clock is %s %s this process''s: the outbox uses the server''s, but a RunAt ' ||
        'that the app computes is by the app''s', date_trunc('second', GREATEST(off, -off)),
        CASE WHEN off > interval '0' THEN 'ahead of' ELSE 'behind' END),
-       'synchronise both; enqueue with outbox.After, which uses the server''s clock'
+       'synchronise both; enqueue with the option After, which uses the server''s clock'
   FROM (SELECT clock_timestamp() - $1::timestamptz AS off) AS c
  WHERE off NOT BETWEEN interval '-5 seconds' AND interval '5 seconds'`
 

@@ -60,15 +60,16 @@ func (d *deadFilter) read() (f admin.Filter, err error) {
 
 func (a *app) deadListCommand() *cobra.Command {
 	var d deadFilter
+	var f admin.Filter
 	var p pageFlags
 	c := &cobra.Command{
 		Use: "list", Short: "list dead letters, the latest first", Args: cobra.NoArgs,
 		Example: "  outbox dead list -error 'no such mailbox' -older 24h",
+		PreRunE: func(*cobra.Command, []string) (err error) {
+			f, err = d.read()
+			return err
+		},
 		RunE: taskPage(a, &p, "letters", func(c *admin.Client, ctx context.Context, p admin.Page) ([]admin.Task, string, error) {
-			f, err := d.read()
-			if err != nil {
-				return nil, "", err
-			}
 			return c.DeadLetters(ctx, f, p)
 		}, ">TASK TYPE REASON >ATTEMPTS >DIED ERROR", func(t admin.Task) (any, []any) {
 			attempts := fmt.Sprintf("%d/%d", t.Attempt, t.MaxAttempts)

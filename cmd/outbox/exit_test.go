@@ -17,6 +17,7 @@ func TestWrongArgumentsEndWithExitCode2(t *testing.T) {
 		"nope", "stats extra", "stats -nope", "tasks", "tasks lsit", "dead", "dead show", "dead show x", "dead show -3",
 		"dead list -limit 0", "migrate", "migrate down", "pause", "schedules nope", "top -every 1ms", "top -sort nope",
 		"stats -schema Pg", "stats -timeout x", "stats -timeout -5s", "dead redrive 1 -all", "completion csh",
+		"help nope", "help dead nope", "dead list -since x", "dead purge -until x", "enqueue A {} -at x",
 		"stats postgres://app:C4n4ry@db/x", "postgres://app:C4n4ry@db/x", "dead show password=C4n4ry",
 		"-timeout postgres://app:C4n4ry@db/x stats",
 	} {

@@ -115,6 +115,7 @@ func (a *app) root() *cobra.Command {
 		a.resumeCommand(), a.schedulesCommand(), a.tasksCommand(), a.typesCommand(), a.relaysCommand(), a.topCommand(),
 		a.auditCommand(), a.doctorCommand(), a.adoptCommand(), a.reindexCommand(), a.repairCommand(), a.serveCommand(),
 		a.migrateCommand(), a.rolesCommand(), a.versionCommand())
+	root.SetHelpCommand(helpCommand(root))
 	root.InitDefaultCompletionCmd()
 	for _, c := range root.Commands() {
 		if c.Name() == "completion" {
@@ -122,6 +123,21 @@ func (a *app) root() *cobra.Command {
 		}
 	}
 	return root
+}
+
+// helpCommand is like cobra's, but an unknown command is an error.
+func helpCommand(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use: "help [COMMAND]", Short: "help about a command",
+		RunE: func(_ *cobra.Command, args []string) error {
+			about, rest, _ := root.Find(args)
+			if len(rest) > 0 {
+				return usage("%s: there is no command %q; see %[1]s -help", about.CommandPath(), rest[0])
+			}
+			about.InitDefaultHelpFlag()
+			return about.Help()
+		},
+	}
 }
 
 // group makes a command that only has subcommands: it is an error without one of them.

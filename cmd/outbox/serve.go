@@ -48,6 +48,13 @@ with TLS before it. If the proxy changes the header Host, give the origin that b
 }
 
 func (a *app) serve(ctx context.Context, f serveFlags) error {
+	_, _, err := net.SplitHostPort(f.listen)
+	if err == nil {
+		_, err = net.ResolveTCPAddr("tcp", f.listen)
+	}
+	if err != nil {
+		return usage("--listen %q: use a host and a port, like 127.0.0.1:8080", f.listen)
+	}
 	password := os.Getenv("OUTBOX_SERVE_PASSWORD")
 	made := password == ""
 	if made {
@@ -56,12 +63,15 @@ func (a *app) serve(ctx context.Context, f serveFlags) error {
 		}
 		password = rand.Text()
 	}
-	if err := a.connect(ctx); err != nil {
+	if err := a.open(); err != nil {
 		return err
 	}
 	a.db.SetMaxOpenConns(8)
 	handler, err := a.handler(f, password)
 	if err != nil {
+		return err
+	}
+	if err := a.connect(ctx); err != nil {
 		return err
 	}
 	l, err := net.Listen("tcp", f.listen)

@@ -109,12 +109,18 @@ func TestServeRefusesWhatItCannotServe(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
+	const nowhere = "postgres://nobody@127.0.0.1:1/none?sslmode=disable"
 	for _, c := range []step{
-		{"-listen nope", exitFailed, "outbox: --listen"},
+		{"-listen nope", exitUsage, "outbox: --listen"},
+		{"-listen no-such-host.invalid:80", exitUsage, "outbox: --listen"},
 		{"-listen " + l.Addr().String(), exitFailed, "outbox: --listen"},
 		{"-trusted-origin outbox.example.com", exitUsage, "outbox: --trusted-origin: write the origin that browsers show"},
 	} {
-		env := environment(db.URL, "OUTBOX_SERVE_PASSWORD="+chosen)
+		url := db.URL
+		if c.code == exitUsage {
+			url = nowhere
+		}
+		env := environment(url, "OUTBOX_SERVE_PASSWORD="+chosen)
 		r := finish(t, command(t, env, append([]string{"serve"}, strings.Fields(c.args)...)...))
 		if r.code != c.code || !strings.HasPrefix(r.err, c.want) {
 			t.Errorf("%q: got %+v, want exit code %d", c.args, r, c.code)

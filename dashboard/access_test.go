@@ -60,8 +60,8 @@ func TestEachRoleMayDoWhatItIsForAndNothingElse(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, db, r.config)
-			for _, path := range append([]string{"task?id=1&payload=show", "task?id=900001&payload=show"},
-				allPages...) {
+			for _, path := range append([]string{"task?id=1&payload=show", "task?id=900001&payload=show",
+				"task?id=900001&payload=file"}, allPages...) {
 				a := s.get(t, path)
 				if a.has(t, r.view); r.config.Authorize == nil {
 					a.has(t, 403, "Set dashboard.Config.Authorize to a function")
@@ -112,6 +112,13 @@ func TestEachLookAtAPayloadIsLogged(t *testing.T) {
 		t.Errorf("without the payload it does not update itself: %s", a.body)
 	}
 	s.log.Want(t, 3, "payload shown")
+	a := s.get(t, "task?id=900001&payload=file", "HX-Request", "true")
+	s.log.Want(t, 4, "payload shown")
+	payload := s.db.Text(t, `SELECT payload::text FROM outbox.dead_task WHERE task_id = 900001`)
+	if a.body != payload || a.header.Get("Content-Type") != "application/octet-stream" ||
+		a.header.Get("Content-Disposition") != `attachment; filename="task-900001.json"` {
+		t.Errorf("the file is %v %s, want %s", a.header, a.body, payload)
+	}
 }
 
 // A page of another origin cannot have its visitor's browser act here.
@@ -150,7 +157,8 @@ func TestEachAnswerHasTheHeadersThatProtectIt(t *testing.T) {
 	}
 	answers := map[string]answer{"denied": serve(t, db, dashboard.Config{}).get(t, ""), "none": s.get(t, "none"),
 		"cross": s.post(t, "pause", "", "Sec-Fetch-Site", "cross-site"), "redirect": s.post(t, "settings", "")}
-	for _, path := range append([]string{"task?id=900001&payload=show", "bulk?do=purge"}, allPages...) {
+	for _, path := range append([]string{"task?id=900001&payload=show", "task?id=900001&payload=file", "bulk?do=purge"},
+		allPages...) {
 		answers[path] = s.get(t, path)
 	}
 	for _, f := range files {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"path"
 	"strings"
 	"time"
@@ -43,7 +44,8 @@ type Config struct {
 
 	// TrustedOrigins are further origins whose pages may act here, like "https://admin.example.com",
 	// as for AddTrustedOrigin of http.CrossOriginProtection. Behind a proxy that rewrites Host, name
-	// the origin that browsers show. Otherwise actions get 403 over plain http.
+	// the origin that browsers show. Otherwise actions get 403 over plain http. New refuses an origin
+	// that no browser sends, as one with a default port or capitals.
 	TrustedOrigins []string
 
 	// CSRFField returns the name and value of a hidden field in each form: the token of a protection
@@ -77,4 +79,23 @@ func (c *Config) check() error {
 			c.StatementTimeout))
 	}
 	return errors.Join(errs...)
+}
+
+// trust lets pages of an origin act. It refuses a text that no browser sends as an Origin.
+func trust(cross *http.CrossOriginProtection, origin string) error {
+	invalid := func(remedy string) error {
+		return fmt.Errorf("dashboard: Config.TrustedOrigins: %q: %s", origin, remedy)
+	}
+	u, err := url.Parse(origin)
+	switch {
+	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" ||
+		origin != u.Scheme+"://"+u.Host || cross.AddTrustedOrigin(origin) != nil:
+		return invalid("write it like https://admin.example.com, with nothing behind the host and port")
+	case u.Port() == map[string]string{"http": "80", "https": "443"}[u.Scheme]:
+		return invalid("leave the port out, as browsers do if it is the default")
+	case origin != strings.ToLower(origin) ||
+		strings.ContainsFunc(origin, func(r rune) bool { return r == '*' || r > 0x7f }):
+		return invalid("write it as browsers send it: in lower case, in ASCII (xn--…), without *")
+	}
+	return nil
 }

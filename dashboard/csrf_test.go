@@ -62,3 +62,21 @@ func TestTrustedOriginsMayActBehindAProxyThatRewritesHost(t *testing.T) {
 		s.post(t, "pause", "name=A", "Origin", origin).has(t, 403, "dashboard.Config.TrustedOrigins")
 	}
 }
+
+func TestAnOriginThatNoBrowserSendsIsRefused(t *testing.T) {
+	t.Parallel()
+	for origin, says := range map[string]string{
+		"admin.example.com": "write it like https://admin.example.com", "": "write it like", "null": "write it like",
+		"https://admin.example.com/": "nothing behind the host", "https://u@admin.example.com": "write it like",
+		"ftp://admin.example.com": "write it like", "https://a b": "write it like",
+		"https://admin.example.com:443": "leave the port out", "http://admin.example.com:80": "leave the port out",
+		"https://Admin.example.com": "in lower case", "https://*.example.com": "without *",
+		"https://bücher.example": "in ASCII",
+	} {
+		_, err := dashboard.New(nil, dashboard.Config{TrustedOrigins: []string{"https://fine.example", origin}})
+		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("Config.TrustedOrigins: %q: ", origin)) ||
+			!strings.Contains(err.Error(), says) {
+			t.Errorf("%q: the error is %v, want one that says %q", origin, err, says)
+		}
+	}
+}

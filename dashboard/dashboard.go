@@ -19,7 +19,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"net/http"
 	"path"
 	"strings"
@@ -43,9 +42,7 @@ func New(db *sql.DB, c Config) (*Handler, error) {
 	errs := []error{c.check(), err}
 	cross := http.NewCrossOriginProtection()
 	for _, origin := range c.TrustedOrigins {
-		if err := cross.AddTrustedOrigin(origin); err != nil {
-			errs = append(errs, fmt.Errorf("dashboard: Config.TrustedOrigins: %w", err))
-		}
+		errs = append(errs, trust(cross, origin))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err

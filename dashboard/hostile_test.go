@@ -103,5 +103,8 @@ func TestHostileTextsStayTexts(t *testing.T) {
 		}
 	}
 	s.get(t, "task?id=7000001&payload=show").has(t, 200, "These are the first 64 kB of 2,600,012 bytes")
+	if n := len(s.get(t, "task?id=7000001&payload=file").body); n != 2600012 {
+		t.Errorf("the file has %d bytes", n)
+	}
 	s.get(t, "type?name="+url.QueryEscape(hostile[0])).has(t, 200, `evil\u202egnp.exe \u2066\u2067\u200b\ufeff\u061c`)
 }

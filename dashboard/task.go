@@ -84,7 +84,8 @@ func (v *view) task() error {
 	if err != nil {
 		return err
 	}
-	d := taskData{KeyHeld: q.Get("ok") == "key-held", Asked: q.Get("payload") == "show" && v.MayPayload()}
+	file := q.Get("payload") == "file"
+	d := taskData{KeyHeld: q.Get("ok") == "key-held", Asked: (file || q.Get("payload") == "show") && v.MayPayload()}
 	err = v.read(func(ctx context.Context, c *admin.Client) (err error) {
 		if d.Task, err = c.Task(ctx, id); err != nil {
 			return err
@@ -103,6 +104,9 @@ func (v *view) task() error {
 	}
 	if d.Asked {
 		v.site.log.Info("outbox: dashboard: payload shown", "actor", v.Actor, "task", id, "type", d.Type)
+		if file {
+			return v.download(id, d.Secrets.Payload)
+		}
 		d.Payload, d.Cut = pretty(d.Secrets.Payload)
 		d.Headers, _ = pretty(d.Secrets.Headers)
 	}
@@ -110,6 +114,15 @@ func (v *view) task() error {
 	// With the payload it does not update itself: each look at a payload is asked for, and logged.
 	v.Live = !d.Asked && !d.KeyHeld
 	return v.show(http.StatusOK, "task.html", "Task "+strconv.FormatInt(id, 10), d)
+}
+
+// download answers with the whole payload as a file.
+func (v *view) download(id int64, payload []byte) error {
+	v.w.Header().Set("Content-Type", "application/octet-stream")
+	v.w.Header().Set("Content-Disposition", fmt.Sprintf(`attachment; filename="task-%d.json"`, id))
+	v.w.WriteHeader(http.StatusOK)
+	_, _ = v.w.Write(payload) // the viewer may have gone
+	return nil
 }
 
 // taskByKey leads to the page of the task that has the key.

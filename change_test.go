@@ -8,6 +8,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/invariants"
+	"github.com/txoutbox/outbox/schema"
 )
 
 func TestCancel(t *testing.T) {
@@ -88,6 +89,34 @@ func TestCancelAndRunNowRefuseBadInputBeforeAnySQL(t *testing.T) {
 	}
 	if tx.statements != 0 {
 		t.Errorf("%d statements were sent", tx.statements)
+	}
+}
+
+// The role that does it needs the right to call one function, in whatever schema.
+func TestCancelAndRunNowNeedOneRightInAnySchema(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, schema.Schema("app_outbox"))
+	exec(t, d.db, `INSERT INTO app_outbox.task (task_type, run_at) VALUES ('T', now() + interval '1 hour')`)
+	in := outbox.Schema("app_outbox")
+	for function, call := range map[string]func(tx outbox.Querier) (bool, error){
+		"run_task_now": func(tx outbox.Querier) (bool, error) { return outbox.RunNow(t.Context(), tx, 1, in) },
+		"cancel_task": func(tx outbox.Querier) (bool, error) {
+			got, err := outbox.Cancel(t.Context(), tx, 1, in)
+			return got == outbox.Canceled, err
+		},
+	} {
+		tx := begin(t, d.db)
+		exec(t, tx, `CREATE ROLE changer_of_tests; GRANT USAGE ON SCHEMA app_outbox TO changer_of_tests;
+			SET LOCAL ROLE changer_of_tests; SAVEPOINT s`)
+		if _, err := call(tx); sqlState(err) != "42501" {
+			t.Errorf("%s without rights: got %v, want insufficient_privilege", function, err)
+		}
+		exec(t, tx, `ROLLBACK TO s; RESET ROLE; GRANT EXECUTE ON FUNCTION app_outbox.`+function+` TO changer_of_tests;
+			SET LOCAL ROLE changer_of_tests`)
+		if done, err := call(tx); !done || err != nil {
+			t.Errorf("%s: got %v, %v", function, done, err)
+		}
+		end(t, tx.Rollback)
 	}
 }
 

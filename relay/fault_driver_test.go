@@ -43,6 +43,7 @@ var faults = []fault{
 	{err: timedOut}, {err: timedOut, after: true}, {err: context.Canceled}, {err: context.Canceled, after: true},
 	{err: errors.New("there is already a query being processed on this connection"), intact: true},
 	{code: "25P02"}, {code: "57014"}, {code: "40001"}, {code: "40P01"}, {code: "25006"}, {code: "57P01"}, {code: "53300"},
+	{code: "53100"}, // the disk is full
 }
 
 // refusedConnection is a fault of the call connect alone.

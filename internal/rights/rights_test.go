@@ -173,3 +173,38 @@ func sqlState(err error) string {
 	}
 	return ""
 }
+
+// GrantRoles gives a right back that was taken from a role, and takes one that was added.
+func TestGrantRolesAgainSetsTheRightsRight(t *testing.T) {
+	t.Parallel()
+	g := grant(t, pgtest.Database(t), newName())
+	g.do(t, fixture)
+	rights := slices.Concat(calls(), statements())
+	changes := []struct{ change, role, call string }{
+		{"REVOKE INSERT (headers) ON outbox.task FROM", "enqueuer", "Enqueue with all options"},
+		{"REVOKE SELECT (outcome) ON outbox.keyed_task FROM", "enqueuer", "Enqueue with Replace"},
+		{"REVOKE SELECT ON SEQUENCE outbox.wake FROM", "worker", "SELECT last_value FROM outbox.wake"},
+		{"REVOKE EXECUTE ON FUNCTION outbox.run_task_now FROM", "operator", "RunNow"},
+		{"GRANT SELECT (payload) ON outbox.task TO", "viewer", "SELECT payload FROM outbox.task"},
+		{"GRANT SELECT (payload) ON outbox.keyed_task TO", "worker", "SELECT payload FROM outbox.keyed_task"},
+		{"GRANT EXECUTE ON FUNCTION outbox.adopt TO", "worker", "Adopt"},
+	}
+	for _, c := range changes {
+		g.do(t, c.change+` "`+g.schema+"_"+c.role+`"`)
+	}
+	for _, again := range []bool{false, true} {
+		if again {
+			if err := schema.GrantRoles(t.Context(), g.as["owner"], schema.Schema(g.schema)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, c := range changes {
+			i := slices.IndexFunc(rights, func(r right) bool { return r.name == c.call })
+			may := slices.Contains(strings.Fields(rights[i].may), c.role) == again
+			err := rights[i].try(t.Context(), g, g.as[c.role])
+			if may && err != nil || !may && sqlState(err) != "42501" {
+				t.Errorf("%s %s, GrantRoles again: %v: %s: got %v", c.change, c.role, again, c.call, err)
+			}
+		}
+	}
+}

@@ -20,12 +20,19 @@ var (
 	comment = regexp.MustCompile(`--[^\n]*`)
 )
 
-// expected are the objects of this program's version, with the statement of each.
-func expected() map[object]string {
+// script makes the schema of this program's version.
+func script() string {
 	script, err := schema.SQL(outbox.DefaultSchema)
 	if err != nil {
 		panic(err) // the name is valid
 	}
+	return script
+}
+
+// expected are the objects of this program's version, with the statement of each.
+func expected() map[object]string { return objectsOf(script()) }
+
+func objectsOf(script string) map[object]string {
 	out := map[object]string{}
 	for _, m := range makes.FindAllStringSubmatch(comment.ReplaceAllString(script, ""), -1) {
 		out[object{strings.ToLower(m[1]), m[2]}] = m[0]

@@ -7,13 +7,17 @@ import (
 	"strings"
 )
 
-// columnLine is a column in CREATE TABLE: two blanks, its name and its type.
-var columnLine = regexp.MustCompile(`(?m)^  ([a-z]\w*) +[a-z]`)
+var (
+	// columnLine is a column in CREATE TABLE: two blanks, its name and its type.
+	columnLine = regexp.MustCompile(`(?m)^  ([a-z]\w*) +[a-z]`)
+	alterTable = regexp.MustCompile(`ALTER TABLE (?:IF EXISTS )?(?:ONLY )?outbox\.(\w+)([^;]*)`)
+	addColumn  = regexp.MustCompile(`\bADD\s+(?:COLUMN\s+)?(?:IF NOT EXISTS\s+)?([a-z]\w*)`)
+)
 
-// expectedColumns are the columns of this program's version, as table.column.
-func expectedColumns() (out []string) {
+// columnsOf are the columns that a script of migrations makes, as table.column.
+func columnsOf(script string) (out []string) {
 	columns := map[string][]string{}
-	for o, statement := range expected() {
+	for o, statement := range objectsOf(script) {
 		if o.kind == "table" {
 			for _, c := range columnLine.FindAllStringSubmatch(statement, -1) {
 				columns[o.name] = append(columns[o.name], c[1])
@@ -22,6 +26,11 @@ func expectedColumns() (out []string) {
 	}
 	for _, like := range []string{"dead_task", "done_task"} {
 		columns[like] = append(columns[like], columns["task"]...)
+	}
+	for _, table := range alterTable.FindAllStringSubmatch(comment.ReplaceAllString(script, ""), -1) {
+		for _, c := range addColumn.FindAllStringSubmatch(table[2], -1) {
+			columns[table[1]] = append(columns[table[1]], c[1])
+		}
 	}
 	for table, names := range columns {
 		for _, name := range names {
@@ -76,7 +85,7 @@ func checkOwn(ctx context.Context, v *visit) error {
 	list := func(names []string) string { return strings.Join(names, " ") }
 	var subject, do, table, name string
 	var required, lost bool
-	err := v.each(ctx, ownColumnsSQL, []any{v.schema, list(expectedColumns()), list(tables)},
+	err := v.each(ctx, ownColumnsSQL, []any{v.schema, list(columnsOf(script())), list(tables)},
 		[]any{&subject, &required, &lost, &do}, func() {
 			severity, effect := Info, ", which carries it unread"
 			switch {

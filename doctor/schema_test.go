@@ -2,6 +2,7 @@ package doctor_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/txoutbox/outbox/doctor"
@@ -89,6 +90,32 @@ func TestFaultsOfTheSchemaAreFoundAndMended(t *testing.T) {
 			[]string{"info own-triggers mine … again for each failed attempt"}, ""},
 		{`ALTER TABLE outbox.task ENABLE ROW LEVEL SECURITY`, []string{"info row-security … is on for task"}, ""},
 	})
+}
+
+func TestColumnsThatMigrationsAddAreTheOutboxs(t *testing.T) {
+	got := doctor.ColumnsOf(`
+CREATE TABLE IF NOT EXISTS outbox.task (
+  task_id bigint PRIMARY KEY
+);
+CREATE TABLE IF NOT EXISTS outbox.dead_task (
+  LIKE outbox.task INCLUDING DEFAULTS,
+  reason text COLLATE "C" NOT NULL
+);
+-- ALTER TABLE outbox.task ADD COLUMN of_a_comment text;
+ALTER TABLE outbox.task ADD COLUMN IF NOT EXISTS tenant text COLLATE "C",
+  ALTER COLUMN task_id SET STATISTICS 7, ADD COLUMN region text DEFAULT 'x',
+  ADD CONSTRAINT task_region CHECK (region <> '');
+ALTER TABLE outbox.dead_task ADD COLUMN tenant text; ALTER TABLE outbox.dead_task
+  ADD region text;
+ALTER TABLE app.task ADD COLUMN of_the_app text;`)
+	slices.Sort(got)
+	want := []string{
+		"dead_task.reason", "dead_task.region", "dead_task.task_id", "dead_task.tenant", "done_task.task_id",
+		"task.region", "task.task_id", "task.tenant",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
 }
 
 func TestRowSecurityThatHidesRowsIsFound(t *testing.T) {

@@ -2,9 +2,12 @@ package outbox
 
 import (
 	"database/sql"
+	"encoding/json"
 	"os"
+	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -46,6 +49,49 @@ func TestOptionsSetTheColumnsOfTheViewOfKeyedTasks(t *testing.T) {
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
 		t.Errorf("the view has %v, options set %v", got, want)
+	}
+}
+
+var inName = regexp.MustCompile(`([a-z])([A-Z])`)
+
+// A copy that does nothing would have [forward.Fanout] lose the column. The field of a task has the
+// column's name.
+func TestACopyHasTheOptionsOfItsTask(t *testing.T) {
+	t.Parallel()
+	left := []string{"max_attempts", "run_at", "timeout_ms", "skip_failed"}
+	var task Task[json.RawMessage]
+	values := map[string]string{} // by column
+	for i, of := 0, reflect.ValueOf(&task).Elem(); i < of.NumField(); i++ {
+		name, value := of.Type().Field(i).Name, ""
+		switch to := of.Field(i); {
+		case to.Kind() == reflect.String:
+			value = "of " + name
+			to.SetString(value)
+		case to.CanInt():
+			value = strconv.Itoa(100 + i)
+			to.SetInt(int64(100 + i))
+		case to.Type() == reflect.TypeFor[map[string]string]():
+			value = `{"of":"` + name + `"}`
+			to.Set(reflect.ValueOf(map[string]string{"of": name}))
+		}
+		values[strings.ToLower(inName.ReplaceAllString(name, "${1}_${2}"))] = value
+	}
+	for _, c := range optionalColumns {
+		s := &settings{}
+		c.copy(s, &task)
+		want := values[c.name]
+		if slices.Contains(left, c.name) {
+			want = ""
+		} else if want == "" {
+			t.Errorf("no field of a task has %s", c.name)
+		}
+		got := ""
+		if v := c.values(s)[0]; v.Valid {
+			got = v.String
+		}
+		if got != want {
+			t.Errorf("%s of a copy is %q, want %q", c.name, got, want)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 func TestFiltersSayWhichDeadLettersAreMeant(t *testing.T) {
@@ -52,32 +53,53 @@ func TestFiltersSayWhichDeadLettersAreMeant(t *testing.T) {
 	})
 }
 
-// A field without a condition would let Purge delete the dead letters that it does not mean.
+// A field without a condition, or with that of another column, would let Purge delete dead letters
+// that it does not mean. A field selects by the field of Task that has its name, or has a value
+// here.
 func TestEachFieldOfAFilterIsACondition(t *testing.T) {
 	t.Parallel()
+	db := relaytest.Open(t, relaytest.Migrated(t))
+	fill(t, db, "dead_task", 1, map[string]any{"state": "dead", "reason": admin.ReasonHandler})
+	fill(t, db, "dead_task", 2, map[string]any{"state": "dead", "reason": admin.ReasonCommitted})
+	c := client(t, db.DB)
+	older, err1 := c.Task(t.Context(), 1)
+	newer, err2 := c.Task(t.Context(), 2)
+	if err1 != nil || err2 != nil {
+		t.Fatal(err1, err2)
+	}
+	given := map[string]admin.Filter{
+		"IDs": {IDs: []int64{1}}, "Error": {Error: older.LastError},
+		"DiedAfter": {DiedAfter: newer.EndedAt}, "DiedBefore": {DiedBefore: newer.EndedAt},
+		"OlderThan": {OlderThan: time.Since(newer.EndedAt) + time.Hour},
+	}
 	indexed := []string{"IDs", "Type", "DiedAfter", "DiedBefore", "OlderThan"}
 	for i, of := 0, reflect.TypeFor[admin.Filter](); i < of.NumField(); i++ {
-		var f admin.Filter
-		name, field := of.Field(i).Name, reflect.ValueOf(&f).Elem().Field(i)
-		switch value := field.Addr().Interface().(type) {
-		case *string:
-			*value = "x"
-		case *time.Time:
-			*value = time.Unix(1, 0)
-		case *time.Duration:
-			*value = time.Hour
-		case *[]int64:
-			*value = []int64{1}
-		case *bool: // All
+		name := of.Field(i).Name
+		if name == "All" {
 			continue
-		default:
-			t.Fatalf("there is no value of %s", name)
+		}
+		f, ok := given[name]
+		if !ok {
+			value, to := reflect.ValueOf(older).FieldByName(name), reflect.ValueOf(&f).Elem().Field(i)
+			if !value.IsValid() || value.Type() != to.Type() {
+				t.Fatalf("there is no value of %s", name)
+			}
+			to.Set(value)
+		}
+		want := []int64{1}
+		if name == "DiedAfter" {
+			want = []int64{2}
 		}
 		if f.String() == "all" {
 			t.Errorf("%s is no condition", name)
 		}
 		if got := admin.Searches(f); got == slices.Contains(indexed, name) {
 			t.Errorf("%s: a search is %v", name, got)
+		}
+		got, _, err1 := c.DeadLetters(t.Context(), f, admin.Page{})
+		n, _, err2 := c.CountDeadLetters(t.Context(), f, admin.Page{})
+		if !slices.Equal(ids(got), want) || n != 1 || err1 != nil || err2 != nil {
+			t.Errorf("%v: got %v, %v; counted %d, %v; want %v", f, ids(got), err1, n, err2, want)
 		}
 	}
 }

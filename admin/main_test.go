@@ -3,8 +3,12 @@ package admin_test
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
+	"fmt"
+	"maps"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
@@ -63,6 +67,52 @@ func bury(t testing.TB, db *database, taskType, reason, text string, first, n, m
 		       now() - $6::int * interval '1 minute' + (i - $4::int) * interval '1 second', 3, 5, 5, $2, $1,
 		       jsonb_build_object('n', i), '{"trace": "x"}', $3, CASE WHEN i % 2 = 0 THEN 5 END
 		  FROM generate_series($4::int, $4::int + $5::int - 1) i`, taskType, reason, text, first, n, minutesAgo)
+}
+
+// fill writes a row that has a value in each column, which says n, but for those that are given.
+// Its id is n.
+func fill(t testing.TB, db *database, table string, n int, given map[string]any) {
+	t.Helper()
+	rows, err := db.Query(`SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
+		WHERE attrelid = 'outbox.` + table + `'::regclass AND attnum > 0 AND NOT attisdropped`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	row := map[string]any{}
+	for rows.Next() {
+		var name, of string
+		if err := rows.Scan(&name, &of); err != nil {
+			t.Fatal(err)
+		}
+		switch of {
+		case "text":
+			row[name] = fmt.Sprint(name, " ", n)
+		case "smallint", "integer", "bigint":
+			row[name] = n
+		case "boolean":
+			row[name] = true
+		case "jsonb":
+			row[name] = map[string]int{"n": n}
+		case "uuid":
+			row[name] = fmt.Sprintf("00000000-0000-4000-8000-%012d", n)
+		case "timestamp with time zone":
+			row[name] = time.Date(2020, 1, n, 0, 0, 0, 0, time.UTC)
+		default:
+			t.Fatalf("there is no value of the type %s", of)
+		}
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	row["timeline"] = []map[string]any{{"event": "failed", "attempt": n}}
+	maps.Copy(row, given)
+	text, err := json.Marshal(row)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db.Do(t, `INSERT INTO outbox.`+table+` OVERRIDING SYSTEM VALUE
+		SELECT * FROM jsonb_populate_record(NULL::outbox.`+table+`, $1::text::jsonb)`, string(text))
 }
 
 // begin begins a transaction, which the test's end rolls back.

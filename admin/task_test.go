@@ -183,16 +183,30 @@ func TestATaskIsFoundWhereverItIs(t *testing.T) {
 // A new column of a task is read for tools, or is named here.
 func TestATaskIsReadFromEachColumn(t *testing.T) {
 	t.Parallel()
-	onEachDriver(t, func(t *testing.T, db *database) {
-		ofSecrets := []string{"payload", "headers", "ordering_key", "unique_key", "lease_token"}
-		unused := []string{"skip_failed", "unique_until_done", "timeline"}
-		names := db.Text(t, `SELECT string_agg(attname, ' ') FROM pg_attribute
-			WHERE attrelid = 'outbox.task'::regclass AND attnum > 0 AND NOT attisdropped`)
-		for name := range strings.FieldsSeq(names) {
-			read := strings.Contains(admin.Columns, "t."+name)
-			if read == slices.Contains(slices.Concat(ofSecrets, unused), name) {
-				t.Errorf("column %s is read: %v", name, read)
+	db := relaytest.Open(t, relaytest.Migrated(t))
+	ofSecrets := []string{"payload", "headers", "ordering_key", "unique_key", "lease_token"}
+	unused := []string{"skip_failed", "unique_until_done", "timeline"}
+	names := db.Text(t, `SELECT string_agg(attname, ' ') FROM pg_attribute
+		WHERE attrelid = 'outbox.task'::regclass AND attnum > 0 AND NOT attisdropped`)
+	for name := range strings.FieldsSeq(names) {
+		read := strings.Contains(admin.Columns, "t."+name)
+		if read == slices.Contains(slices.Concat(ofSecrets, unused), name) {
+			t.Errorf("column %s is read: %v", name, read)
+		}
+	}
+	fill(t, db, "task", 1, map[string]any{"state": "leased"})
+	fill(t, db, "dead_task", 2, map[string]any{"state": "dead", "reason": admin.ReasonHandler})
+	fill(t, db, "done_task", 3, map[string]any{"state": "finished"})
+	for i, lacks := range [][]string{{"EndedAt", "KeepUntil", "Reason"}, {"KeepUntil"}, {"Reason"}} {
+		task, err := client(t, db.DB).Task(t.Context(), int64(i+1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, of := 0, reflect.ValueOf(task); i < of.NumField(); i++ {
+			name := of.Type().Field(i).Name
+			if name != "Runs" && of.Field(i).IsZero() != slices.Contains(lacks, name) {
+				t.Errorf("%s of a %s task is %v", name, task.State, of.Field(i))
 			}
 		}
-	})
+	}
 }

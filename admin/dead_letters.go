@@ -13,8 +13,8 @@ SELECT ` + deadColumns + ` FROM outbox.dead_task t
 // DeadLetters returns a page of the dead letters that pass the filter, the latest first. Those that
 // die meanwhile are before the first page.
 //
-// An Error or a Reason that few dead letters have makes it read all that the rest of the filter
-// lets through, unless Page.Look bounds that.
+// A field of the filter without an index, whose value few dead letters have, makes it read all that
+// the rest of the filter lets through, unless Page.Look bounds that.
 func (c *Client) DeadLetters(ctx context.Context, f Filter, p Page) (tasks []Task, next string, err error) {
 	d, err := newDeadPage(f, p, defaultLimit, latestFirst)
 	if err != nil {

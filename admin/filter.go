@@ -13,7 +13,8 @@ import (
 )
 
 // Filter selects the dead letters that pass all set fields. For lists and counts the zero Filter
-// selects all; Redrive and Purge need All for that.
+// selects all; Redrive and Purge need All for that. To select by a field without an index is to
+// read all dead letters that the other fields let through, unless Page.Look bounds that.
 type Filter struct {
 	// All selects all dead letters if no other field is set.
 	All bool
@@ -21,9 +22,9 @@ type Filter struct {
 	IDs []int64
 	// Type is the task type.
 	Type string
-	// Reason is one of the constants.
+	// Reason is one of the constants. It has no index.
 	Reason string
-	// Error is a text that the last error contains.
+	// Error is a text that the last error contains. It has no index.
 	Error string
 	// DiedAfter and DiedBefore bound the time of death; DiedAfter is within the bounds, DiedBefore
 	// is not.

@@ -15,9 +15,9 @@ type Page struct {
 	After string
 	// Limit is the most rows; 0 means 100, but 1,000 for Redrive and Purge. The most is 1,000.
 	Limit int
-	// Look bounds how many dead letters a search by Error or Reason reads, and CountDeadLetters
-	// counts. A page may then have fewer rows than Limit, or none, and not be the last. 0 is no
-	// bound; the most is 100,000.
+	// Look bounds how many dead letters a search by a field of Filter without an index reads, and
+	// CountDeadLetters counts. A page may then have fewer rows than Limit, or none, and not be the
+	// last. 0 is no bound; the most is 100,000.
 	Look int
 }
 

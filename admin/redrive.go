@@ -89,19 +89,19 @@ type Taken struct {
 // Redrive makes a page of the dead letters that pass the filter tasks again, the oldest first. next
 // is where the next page begins. The zero Filter is refused: see Filter.All.
 //
-// They keep their ids, payloads and last errors, start at attempt 1, with the limit that they were
-// enqueued with or that their handler has now, and are due at once, or as soon as no other task of
-// their ordering key runs. Their timelines say that they were redriven, and by the Client's Actor.
-// Dead letters that another transaction is moving or deleting are left out; they are not waited
-// for.
+// They start at attempt 1, with the limit that they were enqueued with or that their handler has
+// now, and are due at once, or as soon as no other task of their ordering key runs. They keep
+// all else, as their ids, payloads and last errors. Their timelines say that they were redriven, and
+// by the Client's Actor. Dead letters that another transaction is moving or deleting are left out;
+// they are not waited for.
 //
 // A unique key is theirs again. If another task holds it by now, so that an Enqueue of that key
 // would be skipped, the dead letter stays as it is, and is in Taken.Skipped. Of dead letters with
 // one key the first to die is redriven. [Client.RedriveWithoutKey] runs the others too.
 //
-// A page that searches by Error or Reason should have a Page.Look. After a rollback the page begins
-// where it began before. Redriven tasks may die again: set DiedBefore, or the pages may never end.
-// [Client.EveryPage] does both.
+// A page that searches by a field without an index should have a Page.Look. After a rollback the
+// page begins where it began before. Redriven tasks may die again: set DiedBefore, or the pages may
+// never end. [Client.EveryPage] does both.
 func (c *Client) Redrive(ctx context.Context, f Filter, p Page) (t Taken, next string, err error) {
 	return c.take(ctx, "redrive", redriveSQL, &c.options.Actor, f, p)
 }

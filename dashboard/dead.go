@@ -20,7 +20,7 @@ type deadData struct {
 	Next    string
 	Looked  time.Time // the place that a search has reached; zero: it filled the page
 	Groups  []deadGroup
-	Match   string // the number that pass a filter by reason or error
+	Match   string // how many pass a filter that searches
 }
 
 // deadGroup is a line of the table of errors.
@@ -92,8 +92,8 @@ func (v *view) dead() error {
 	if len(d.Letters) < pageSize {
 		d.Looked = diedAt(d.Next)
 	}
-	// A search by reason or text reads many rows, so it runs only when asked. And a list with buttons
-	// stays as it is, so that no other row moves under the pointer.
+	// A search by a field without an index reads many rows, so it runs only when asked. And a list
+	// with buttons stays as it is, so that no other row moves under the pointer.
 	v.Live = !f.reads() && !v.MayOperate()
 	return v.show(http.StatusOK, "dead.html", "Dead letters", d)
 }

@@ -23,8 +23,9 @@ type Target struct {
 // Fanout publishes the tasks of one type to several targets, each with progress, retries and dead
 // letters of its own. A handler of the type replaces each task by one for each target, in one
 // transaction. Their types are the type's name, a slash, and the target's name, as in
-// order.placed/billing. All have the event's id and time, its key, priority and headers. No limit
-// of a task's payload or headers is in the way of a copy. Enqueue no tasks of these types.
+// order.placed/billing. All have the event's id and time, its key, priority, headers and the like,
+// but not its limits and delay. No limit of a task's payload or headers is in the way of a copy.
+// Enqueue no tasks of these types.
 //
 // A new target gets the events that are handled from then on. A removed target leaves tasks without
 // a handler: the relay warns of them. It panics as [Register] does, and without targets.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -153,11 +154,22 @@ func (a *app) deadPurgeCommand() *cobra.Command {
 	return c
 }
 
-const bulkHelp = `
-The command prints the filter's count, and asks. With --error or --reason it reads all dead letters
+var bulkHelp = `
+The command prints the filter's count, and asks. With ` + searches() + ` it reads all dead letters
 that pass the other flags: if there are millions, use --type or --since. Each transaction takes up to
 1,000. --timeout bounds the count and each transaction. Ctrl-C ends the command between two
 transactions, or rolls the last one back, so the printed count is exact.`
+
+// searches names the flags of filters that no index has.
+func searches() string {
+	var names []string
+	for _, f := range taskview.Filters {
+		if !f.Indexed {
+			names = append(names, "--"+f.Name)
+		}
+	}
+	return strings.Join(names, " or ")
+}
 
 // bulk is a redrive or a purge by filter.
 type bulk struct {

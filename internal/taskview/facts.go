@@ -115,6 +115,7 @@ type Filter struct {
 	About   string // the help of the flag
 	Any     string // the form's words for ""
 	Choices []Choice
+	Indexed bool // an index has the dead letters that pass it
 	Get     func(f admin.Filter) string
 	Set     func(f *admin.Filter, text string) error
 }
@@ -125,7 +126,7 @@ type Choice struct{ Value, Words string }
 // Filters are the filters of dead letters that all tools offer.
 var Filters = []Filter{
 	{
-		Name: "type", Label: "Type", About: "of this task type", Any: "all types",
+		Name: "type", Label: "Type", About: "of this task type", Any: "all types", Indexed: true,
 		Get: func(f admin.Filter) string { return f.Type },
 		Set: func(f *admin.Filter, text string) error { f.Type = text; return nil },
 	},
@@ -148,7 +149,7 @@ var Filters = []Filter{
 	},
 	{
 		Name: "older", Label: "Dead for more than", About: "that died at least this long ago, like 720h",
-		Any: "any time", Choices: []Choice{
+		Any: "any time", Indexed: true, Choices: []Choice{
 			{"1h0m0s", "1 h"}, {"6h0m0s", "6 h"}, {"24h0m0s", "24 h"}, {"168h0m0s", "7 d"}, {"720h0m0s", "30 d"},
 		},
 		Get: func(f admin.Filter) string { return strings.TrimPrefix(f.OlderThan.String(), "0s") },

@@ -3,6 +3,7 @@ package doctor_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -43,8 +44,8 @@ func TestAHealthyOutboxHasNoWarning(t *testing.T) {
 	for name, pool := range map[string]*database{
 		"owner, lib/pq": open(t, db.URL, "postgres"), "owner, pgx": open(t, db.URL, "pgx"), "viewer": viewer,
 	} {
-		found := diagnosis(t, pool)
-		if doctor.Worst(found) > doctor.Info {
+		found := slices.DeleteFunc(diagnosis(t, pool), func(f doctor.Finding) bool { return f.Check == "server-version" })
+		if doctor.Worst(found) > doctor.Info { // the server of the tests may be old
 			t.Errorf("%s:\n%s", name, printed(found))
 		}
 		has(t, found, "ok relays … 1 relay alive")

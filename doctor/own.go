@@ -69,23 +69,25 @@ var seen = map[string]string{
 	"done_task": "it sees an INSERT when a task of a type that keeps its tasks finishes, and a DELETE when that expires",
 }
 
+// names are those of the outbox's objects of a kind, with blanks between them.
+func names(kind string) string {
+	var out []string
+	for o := range expected() {
+		if o.kind == kind {
+			out = append(out, o.name)
+		}
+	}
+	return strings.Join(out, " ")
+}
+
 func checkOwn(ctx context.Context, v *visit) error {
 	if known, err := v.knowsSchema(ctx, "own-columns", "own-triggers"); !known {
 		return err
 	}
-	var tables, triggers []string
-	for o := range expected() {
-		switch o.kind {
-		case "table":
-			tables = append(tables, o.name)
-		case "trigger":
-			triggers = append(triggers, o.name)
-		}
-	}
-	list := func(names []string) string { return strings.Join(names, " ") }
+	tables := names("table")
 	var subject, do, table, name string
 	var required, lost bool
-	err := v.each(ctx, ownColumnsSQL, []any{v.schema, list(columnsOf(script())), list(tables)},
+	err := v.each(ctx, ownColumnsSQL, []any{v.schema, strings.Join(columnsOf(script()), " "), tables},
 		[]any{&subject, &required, &lost, &do}, func() {
 			severity, effect := Info, ", which carries it unread"
 			switch {
@@ -100,12 +102,13 @@ func checkOwn(ctx context.Context, v *visit) error {
 	if err != nil {
 		return err
 	}
-	return v.each(ctx, ownTriggersSQL, []any{v.schema, list(triggers), list(tables)}, []any{&table, &name}, func() {
+	return v.each(ctx, ownTriggersSQL, []any{v.schema, names("trigger"), tables}, []any{&table, &name}, func() {
 		sees, ok := seen[table]
 		if !ok {
 			sees = "it runs in the relays' own statements"
 		}
-		v.add("own-triggers", Info, name, fmt.Sprintf("the trigger %s on the table %s is not the outbox's: %s", name, table, sees),
+		v.add("own-triggers", Info, name,
+			fmt.Sprintf("the trigger %s on the table %s is not the outbox's: %s", name, table, sees),
 			"keep it fast, and let it raise no error: an error fails the claim or the result")
 	})
 }

@@ -12,14 +12,14 @@ import (
 const securedSQL = `/* outbox: tables with row level security */
 SELECT COALESCE(string_agg(c.relname, ', ' ORDER BY c.relname), '')
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
- WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relrowsecurity`
+ WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relrowsecurity AND c.relname = ANY (string_to_array($2, ' '))`
 
 // Roles that may delete tasks may run relays. As schema.CheckRowSecurity, for each of them.
 const hiddenSQL = `/* outbox: roles of relays that may not see rows */
 SELECT r.rolname, string_agg(c.relname, ', ' ORDER BY c.relname), min(c.oid::regclass::text), format('%I', r.rolname)
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace CROSS JOIN pg_roles r
- WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relrowsecurity AND r.rolcanlogin AND NOT r.rolsuper
-   AND NOT r.rolbypassrls AND has_table_privilege(r.oid, 'outbox.task'::regclass, 'DELETE')
+ WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relrowsecurity AND c.relname = ANY (string_to_array($2, ' '))
+   AND r.rolcanlogin AND NOT r.rolsuper AND NOT r.rolbypassrls AND has_table_privilege(r.oid, 'outbox.task'::regclass, 'DELETE')
    AND (c.relforcerowsecurity OR NOT pg_has_role(r.oid, c.relowner, 'USAGE'))
    AND EXISTS (
      SELECT 1 FROM (VALUES ('r'), ('w'), ('d')) AS k (command)
@@ -33,7 +33,8 @@ SELECT r.rolname, string_agg(c.relname, ', ' ORDER BY c.relname), min(c.oid::reg
 
 func checkRowSecurity(ctx context.Context, v *visit) error {
 	var secured string
-	if err := v.row(ctx, securedSQL, []any{v.schema}, &secured); err != nil || secured == "" {
+	tables := names("table")
+	if err := v.row(ctx, securedSQL, []any{v.schema, tables}, &secured); err != nil || secured == "" {
 		return err
 	}
 	if err := schema.CheckRowSecurity(ctx, v.tx, v.schema); errors.Is(err, schema.ErrRowSecurity) {
@@ -44,7 +45,7 @@ func checkRowSecurity(ctx context.Context, v *visit) error {
 		return err
 	}
 	var role, of, first, quoted string
-	err := v.each(ctx, hiddenSQL, []any{v.schema}, []any{&role, &of, &first, &quoted}, func() {
+	err := v.each(ctx, hiddenSQL, []any{v.schema, tables}, []any{&role, &of, &first, &quoted}, func() {
 		v.add("row-security", Critical, role, fmt.Sprintf("row level security hides rows of %s from the role %s: "+
 			"a relay with this role finds no task, and does not start", of, role),
 			fmt.Sprintf("for each of these tables ALTER TABLE %[1]s DISABLE ROW LEVEL SECURITY, "+

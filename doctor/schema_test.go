@@ -120,6 +120,8 @@ ALTER TABLE app.task ADD COLUMN of_the_app text;`)
 
 func TestRowSecurityThatHidesRowsIsFound(t *testing.T) {
 	db := ill(t)
+	db.Do(t, `CREATE TABLE outbox.mine (n int); ALTER TABLE outbox.mine ENABLE ROW LEVEL SECURITY`)
+	has(t, diagnosis(t, db), "ok row-security")
 	app, role := as(t, db)
 	db.Do(t, fmt.Sprintf(`GRANT USAGE ON SCHEMA outbox TO %[1]s; GRANT ALL ON ALL TABLES IN SCHEMA outbox TO %[1]s;
 		ALTER TABLE outbox.migration ENABLE ROW LEVEL SECURITY`, role))

@@ -12,7 +12,8 @@ WITH ahead (name, n) AS (
 SELECT 'warning', name, format('times further ahead than they can be are in %s rows of the table %s: they were ' ||
        'written while the server''s clock was ahead', n, name),
        'keep the server''s clock by NTP; ' || CASE name
-         WHEN 'task' THEN 'the tasks wait by that clock: let them run with the function RunNow, or the command outbox tasks run-now'
+         WHEN 'task' THEN 'the tasks wait by that clock: let them run with the function RunNow, ' ||
+                          'or the command outbox tasks run-now'
          ELSE 'relays correct these rows within a minute' END
   FROM ahead WHERE n > 0`
 
@@ -28,7 +29,8 @@ SELECT 'info', '', format('the server''s clock is %s %s this process''s: the out
 // At vacuum_failsafe_age, 1,600 million, autovacuum does nothing else.
 const wraparoundSQL = `/* outbox: age of transaction ids */
 SELECT CASE WHEN age >= $2 * 1.5 THEN 'critical' ELSE 'warning' END, name,
-       format('%s, a table of %s, has transaction ids that are %s old: at about 2,100,000,000 the server refuses writes',
+       format('%s, a table of %s, has transaction ids that are %s old: ' ||
+              'at about 2,100,000,000 the server refuses writes',
               name, CASE WHEN ours THEN 'the outbox' ELSE 'the app' END, age),
        'end the sessions and slots that hold up vacuum (held-transaction, prepared-transaction, replication-slot, ' ||
        'standby-feedback), then VACUUM (FREEZE) ' || name

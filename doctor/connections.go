@@ -28,11 +28,13 @@ SELECT CASE WHEN used >= most * 0.95 THEN 'critical' WHEN used >= most * 0.85 TH
 SELECT CASE WHEN used >= most * 0.95 THEN 'critical' ELSE 'warning' END, name,
        format('%s of %s connections %s are in use', used, most, whose),
        format('make pools smaller, or ALTER %s CONNECTION LIMIT with more', what)
-  FROM (SELECT d.datname::text AS name, 'to the database ' || d.datname AS whose, format('DATABASE %I', d.datname) AS what,
+  FROM (SELECT d.datname::text AS name, 'to the database ' || d.datname AS whose,
+               format('DATABASE %I', d.datname) AS what,
                d.datconnlimit AS most, (SELECT count(*) FROM pg_stat_activity a WHERE a.datid = d.oid) AS used
           FROM pg_database d WHERE d.datname = current_database()
          UNION ALL
         SELECT r.rolname, 'of the role ' || r.rolname, format('ROLE %I', r.rolname), r.rolconnlimit, count(*)
           FROM pg_roles r JOIN pg_stat_activity a ON a.usesysid = r.oid WHERE NOT r.rolsuper
-         GROUP BY r.rolname, r.rolconnlimit HAVING count(*) FILTER (WHERE a.datname = current_database()) > 0) AS limited
+         GROUP BY r.rolname, r.rolconnlimit
+        HAVING count(*) FILTER (WHERE a.datname = current_database()) > 0) AS limited
  WHERE most >= 0 AND used >= most * 0.85`

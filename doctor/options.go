@@ -40,7 +40,8 @@ func StarvingFor(d time.Duration) Option { return func(s *settings) { s.starving
 func Timeout(d time.Duration) Option { return func(s *settings) { s.timeout = d } }
 
 func newSettings(opts []Option) (settings, error) {
-	s := settings{schema: outbox.DefaultSchema, bloated: 64 << 20, dead: 50_000, waited: 5 * time.Second, old: 1_000_000_000, now: time.Now}
+	s := settings{schema: outbox.DefaultSchema, bloated: 64 << 20, dead: 50_000, waited: 5 * time.Second,
+		old: 1_000_000_000, now: time.Now}
 	for _, o := range opts {
 		if o == nil {
 			return s, fmt.Errorf("%w: an Option is nil", ErrInvalid)

@@ -194,7 +194,8 @@ func (s *searched[P]) listing() string {
 			fmt.Fprintf(&b, "\n    … and %d more", len(s.rows)-i)
 			break
 		}
-		fmt.Fprintf(&b, "\n    #%d %s, run_at %s, priority %d, attempt %d: %s", r.ID, r.state, timeText(r.RunAt), r.Priority, r.Attempt, short(string(r.Payload)))
+		fmt.Fprintf(&b, "\n    #%d %s, run_at %s, priority %d, attempt %d: %s", r.ID, r.state, timeText(r.RunAt),
+			r.Priority, r.Attempt, short(string(r.Payload)))
 		if r.LastError != "" {
 			fmt.Fprintf(&b, "\n      last error: %s", short(r.LastError))
 		}

@@ -143,7 +143,8 @@ func (l *Leases) writeGroup(group []*Result, slots chan struct{}) {
 			}
 			if refused == maxDefiniteErrors {
 				l.Report.Log.Error("outbox: the result of a leased task was refused; it stays leased until its lease "+
-					"or this relay ends", "task_type", group[0].end.Row.TaskType, "task_id", group[0].end.Row.ID, "error", pgerr.LogText(err))
+					"or this relay ends", "task_type", group[0].end.Row.TaskType, "task_id", group[0].end.Row.ID,
+					"error", pgerr.LogText(err))
 				l.giveUp(group)
 				return
 			}

@@ -54,7 +54,8 @@ func (c *code) kill(ctx context.Context, m *mutant, res *results) (verdict strin
 	if err != nil {
 		return "", err
 	}
-	if err := errors.Join(os.WriteFile(changed, []byte(m.changed), 0o600), os.WriteFile(overlay, text, 0o600)); err != nil {
+	if err := errors.Join(os.WriteFile(changed, []byte(m.changed), 0o600),
+		os.WriteFile(overlay, text, 0o600)); err != nil {
 		return "", err
 	}
 	for _, place := range c.places(m, res.killers(functionOf(m.id()))) {

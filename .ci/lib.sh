@@ -121,6 +121,7 @@ checks() {
   [ -z "$unformatted" ] || { echo "not formatted: $unformatted"; exit 1; }
   go vet ./... "${packages[@]}"
   go run $staticcheck ./... ./publish/{amqp,kafka,nats,watermill,webhook}/... ./telemetry/{otel,prom}/... ./cmd/outbox/...
+  go run .ci/api.go
   go mod tidy -diff
   (cd bench && go vet ./... && go mod tidy -diff)
   for m in "${modules[@]}"; do tidy "$m"; done

@@ -39,8 +39,8 @@ func TestEachRoleMayDoWhatItIsForAndNothingElse(t *testing.T) {
 			headers = jsonb_build_object('h', $1::text)`, secret)
 	}
 	operators := regexp.MustCompile(`action="\./(pause|resume|cancel|run-now|redrive|hand-back|bulk)`)
-	named := func(a dashboard.Access, name string) func(*http.Request) (dashboard.Access, string) {
-		return func(*http.Request) (dashboard.Access, string) { return a, name }
+	named := func(a dashboard.Access, name string) func(*http.Request) dashboard.User {
+		return func(*http.Request) dashboard.User { return dashboard.User{Name: name, Access: a} }
 	}
 	for name, r := range map[string]struct {
 		config            dashboard.Config

@@ -12,7 +12,7 @@ import (
 )
 
 // Access is a set of rights, combined by |. Zero is none.
-type Access uint8
+type Access uint
 
 // The rights. Each of them includes all pages, with the texts of errors.
 const (
@@ -23,14 +23,20 @@ const (
 
 func (a Access) has(b Access) bool { return a&b == b }
 
+// User is the user of a request. The zero User is denied.
+type User struct {
+	// Name is for the audit log. Operate and ViewPayloads are denied without one of 1 to 256 bytes of
+	// UTF-8.
+	Name   string
+	Access Access
+}
+
 // Config says how the dashboard works. The zero Config denies everything, as it has no Authorize.
 type Config struct {
-	// Authorize returns the rights of a request, and the name of its user for the audit log. It is
-	// called for each request, static files included, and must be safe for concurrent use. Nil
-	// denies every request. Operate and ViewPayloads are denied without a name of 1 to 256 bytes of
-	// UTF-8. With a router that keeps the user elsewhere, as echo and gin do, put the user into the
-	// request's context.
-	Authorize func(*http.Request) (Access, string)
+	// Authorize returns the user of a request. It is called for each request, static files included,
+	// and must be safe for concurrent use. Nil denies every request. With a router that keeps the user
+	// elsewhere, as echo and gin do, put the user into the request's context.
+	Authorize func(*http.Request) User
 
 	// Schema is the PostgreSQL schema of the outbox; "" is "outbox".
 	Schema string

@@ -2,12 +2,12 @@
 // act on it: counts and charts by type, tasks in any state, dead letters, schedules, relays, and the
 // audit log.
 //
-//	d, err := dashboard.New(db, dashboard.Config{BasePath: "/outbox", Authorize: func(r *http.Request) (dashboard.Access, string) {
+//	d, err := dashboard.New(db, dashboard.Config{BasePath: "/outbox", Authorize: func(r *http.Request) dashboard.User {
 //		user := userOf(r) // by your own session
 //		if !user.Admin {
-//			return 0, ""
+//			return dashboard.User{}
 //		}
-//		return dashboard.ViewPayloads | dashboard.Operate, user.Email
+//		return dashboard.User{Name: user.Email, Access: dashboard.ViewPayloads | dashboard.Operate}
 //	}})
 //	mux.Handle("/outbox/", d) // with chi r.Mount("/outbox", d)
 //
@@ -81,8 +81,8 @@ const contentPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; 
 
 const noAuthorizer = `This dashboard denies all requests, because it has no dashboard.Config.Authorize.
 
-Set dashboard.Config.Authorize to a function that returns the rights of a request
-(dashboard.View, dashboard.ViewPayloads, dashboard.Operate) and the name of its user.
+Set dashboard.Config.Authorize to a function that returns the user of a request:
+the name, and the rights (dashboard.View, dashboard.ViewPayloads, dashboard.Operate).
 `
 
 const crossOrigin = `A page of another origin made this request. It is refused.

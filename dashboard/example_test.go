@@ -16,14 +16,14 @@ func ExampleNew() {
 
 	d, err := dashboard.New(db, dashboard.Config{
 		BasePath: "/outbox",
-		Authorize: func(r *http.Request) (dashboard.Access, string) {
+		Authorize: func(r *http.Request) dashboard.User {
 			switch user := r.Header.Get("X-User"); user { // an app asks its own session
 			case "ada":
-				return dashboard.ViewPayloads | dashboard.Operate, user
+				return dashboard.User{Name: user, Access: dashboard.ViewPayloads | dashboard.Operate}
 			case "support":
-				return dashboard.View, user
+				return dashboard.User{Name: user, Access: dashboard.View}
 			}
-			return 0, ""
+			return dashboard.User{}
 		},
 	})
 	if err != nil {
@@ -55,7 +55,7 @@ func ExampleConfig() {
 
 	d, err := dashboard.New(db, dashboard.Config{
 		BasePath:       "/outbox",
-		Authorize:      func(*http.Request) (dashboard.Access, string) { return dashboard.Operate, "ada" },
+		Authorize:      func(*http.Request) dashboard.User { return dashboard.User{Name: "ada", Access: dashboard.Operate} },
 		TrustedOrigins: []string{"http://admin.example.com"},
 		CSRFField: func(r *http.Request) (name, value string) {
 			return "gorilla.csrf.Token", "a token" // csrf.Token(r)

@@ -75,9 +75,8 @@ func TestHostileTextsStayTexts(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	pages := haunt(t, db)
-	s := serve(t, db, dashboard.Config{Authorize: func(*http.Request) (dashboard.Access, string) {
-		return everything,
-			hostile[1]
+	s := serve(t, db, dashboard.Config{Authorize: func(*http.Request) dashboard.User {
+		return dashboard.User{Name: hostile[1], Access: everything}
 	}})
 	values := regexp.MustCompile(` value="[^"]*"`)
 	bad := regexp.MustCompile(`<script>|<img|<svg/|<style|<base|<b |<button autofocus|<template|<meta http-equiv|` +

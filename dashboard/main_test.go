@@ -38,8 +38,8 @@ type site struct {
 }
 
 // as lets everybody in with the access.
-func as(a dashboard.Access) func(*http.Request) (dashboard.Access, string) {
-	return func(*http.Request) (dashboard.Access, string) { return a, "ada@example.com" }
+func as(a dashboard.Access) func(*http.Request) dashboard.User {
+	return func(*http.Request) dashboard.User { return dashboard.User{Name: "ada@example.com", Access: a} }
 }
 
 const everything = dashboard.ViewPayloads | dashboard.Operate

@@ -83,9 +83,9 @@ func TestViewersShareTheCounts(t *testing.T) {
 	db := newDatabase(t)
 	dashboardtest.Fill(t, db.DB)
 	var arrived atomic.Int32
-	s := serve(t, db, dashboard.Config{Authorize: func(*http.Request) (dashboard.Access, string) {
+	s := serve(t, db, dashboard.Config{Authorize: func(*http.Request) dashboard.User {
 		arrived.Add(1)
-		return dashboard.View, ""
+		return dashboard.User{Access: dashboard.View}
 	}})
 	unlock := db.Hold(t, `LOCK TABLE outbox.counter IN ACCESS EXCLUSIVE MODE`)
 	var viewers sync.WaitGroup

@@ -73,7 +73,8 @@ func (v *view) ReadOnly() bool   { return v.site.config.ReadOnly }
 
 // authorize asks the app, and reports whether the request may see anything.
 func (v *view) authorize() bool {
-	v.access, v.Actor = v.site.config.Authorize(v.r)
+	user := v.site.config.Authorize(v.r)
+	v.access, v.Actor = user.Access, user.Name
 	if v.access &= ViewPayloads | Operate; !v.access.has(View) {
 		return false
 	}

@@ -112,12 +112,12 @@ func (a *app) handler(f serveFlags, password string) (http.Handler, error) {
 	}
 	d, err := dashboard.New(a.db, dashboard.Config{
 		Schema: a.schema, ReadOnly: f.readOnly, TrustedOrigins: f.origins, Logger: slog.New(slog.NewTextHandler(a.err, nil)),
-		Authorize: func(r *http.Request) (dashboard.Access, string) {
+		Authorize: func(r *http.Request) dashboard.User {
 			name, _, _ := r.BasicAuth()
 			if name == "" {
 				name = a.actorName()
 			}
-			return access, name
+			return dashboard.User{Name: name, Access: access}
 		},
 	})
 	if err != nil {

@@ -29,8 +29,8 @@ func serve(t testing.TB, db *relaytest.Database, actor string, around func(http.
 	t.Helper()
 	d, err := dashboard.New(db.DB, dashboard.Config{BasePath: "/outbox", CSRFField: field,
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
-		Authorize: func(*http.Request) (dashboard.Access, string) {
-			return dashboard.ViewPayloads | dashboard.Operate, actor
+		Authorize: func(*http.Request) dashboard.User {
+			return dashboard.User{Name: actor, Access: dashboard.ViewPayloads | dashboard.Operate}
 		}})
 	if err != nil {
 		t.Fatal(err)

@@ -39,12 +39,12 @@ var signedIn = middleware.BasicAuth(func(user, password string, c echo.Context) 
 	return true, nil
 })
 
-func authorize(req *http.Request) (dashboard.Access, string) {
+func authorize(req *http.Request) dashboard.User {
 	user, _ := req.Context().Value(userKey{}).(string)
 	if user == "" {
-		return 0, ""
+		return dashboard.User{}
 	}
-	return dashboard.Operate, user
+	return dashboard.User{Name: user, Access: dashboard.Operate}
 }
 
 func routes(pool *sql.DB) (http.Handler, error) {

@@ -33,12 +33,12 @@ func carryUser(c *gin.Context) {
 	c.Request = c.Request.WithContext(ctx)
 }
 
-func authorize(req *http.Request) (dashboard.Access, string) {
+func authorize(req *http.Request) dashboard.User {
 	user, _ := req.Context().Value(userKey{}).(string)
 	if user == "" {
-		return 0, ""
+		return dashboard.User{}
 	}
-	return dashboard.Operate, user
+	return dashboard.User{Name: user, Access: dashboard.Operate}
 }
 
 func routes(db *sql.DB) (http.Handler, error) {

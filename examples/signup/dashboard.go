@@ -19,12 +19,12 @@ func newDashboard(db *sql.DB) (http.Handler, error) {
 //
 // It looks at the name of the host as well: another site's name may lead to 127.0.0.1, and its
 // pages are of the same origin then.
-func fromThisMachine(r *http.Request) (dashboard.Access, string) {
+func fromThisMachine(r *http.Request) dashboard.User {
 	client, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil || !client.Addr().Unmap().IsLoopback() || !loopbackHost(r.Host) {
-		return 0, ""
+		return dashboard.User{}
 	}
-	return dashboard.ViewPayloads | dashboard.Operate, "somebody on this machine"
+	return dashboard.User{Name: "somebody on this machine", Access: dashboard.ViewPayloads | dashboard.Operate}
 }
 
 func loopbackHost(host string) bool {

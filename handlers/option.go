@@ -101,9 +101,10 @@ func NoJitter() Option { return func(r *registration) { r.NoJitter = true } }
 // first of the two counts. 0 means any time, the default. Within d a [RetryAfter] counts no attempt.
 func MaxElapsed(d time.Duration) Option { return func(r *registration) { r.MaxElapsed = d } }
 
-// MaxRunning is how many calls of the handler run at once in one relay; a Batch handler's call is
-// one, however many tasks it has. 0 means as many as the relay has workers for.
-func MaxRunning(n int) Option { return func(r *registration) { r.MaxRunning = n } }
+// MaxRunningPerRelay is how many calls of the handler run at once in one relay; a Batch handler's
+// call is one, however many tasks it has. 0 means as many as the relay has workers for. See
+// [MaxRunningTotal] for a limit of all relays.
+func MaxRunningPerRelay(n int) Option { return func(r *registration) { r.MaxRunningPerRelay = n } }
 
 // MaxRunningTotal is how many calls of the handler run at once in all relays that registered the
 // type with this option, in whatever process; a Batch handler's call is one, however many tasks it
@@ -214,7 +215,8 @@ func newRegistration(h handler.Handler, opts []Option) *registration {
 		"MaxAttempts(%d): must be between 1 and %d, or 0 for %d", r.MaxAttempts, math.MaxInt16, defaultMaxAttempts)
 	refuse(r.Priority < math.MinInt16 || r.Priority > math.MaxInt16,
 		"Priority(%d): must be between %d and %d", r.Priority, math.MinInt16, math.MaxInt16)
-	refuse(r.MaxRunning < 0, "MaxRunning(%d): must be at least 1, or 0 for any number", r.MaxRunning)
+	refuse(r.MaxRunningPerRelay < 0,
+		"MaxRunningPerRelay(%d): must be at least 1, or 0 for any number", r.MaxRunningPerRelay)
 	refuse(r.MaxRunningTotal < 0 || r.MaxRunningTotal > maxRunningTotal,
 		"MaxRunningTotal(%d): must be between 1 and %d, or 0 for any number", r.MaxRunningTotal, maxRunningTotal)
 	if r.Rate != 0 || r.RatePer != 0 {

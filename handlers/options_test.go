@@ -35,12 +35,12 @@ func TestOptionsAreTaken(t *testing.T) {
 	}{
 		"no options": {nil, func(*handler.Handler) {}},
 		"zero options": {[]handlers.Option{handlers.Timeout(0), handlers.MaxAttempts(0), handlers.Priority(0),
-			handlers.Use(), handlers.MaxRunning(0), handlers.MaxRunningTotal(0), handlers.Rate(0, 0)},
+			handlers.Use(), handlers.MaxRunningPerRelay(0), handlers.MaxRunningTotal(0), handlers.Rate(0, 0)},
 			func(*handler.Handler) {}},
 		"the greatest": {[]handlers.Option{handlers.Timeout(time.Second), handlers.MaxAttempts(32767),
-			handlers.Priority(-32768), handlers.MaxRunning(2000), handlers.MaxRunningTotal(1000),
+			handlers.Priority(-32768), handlers.MaxRunningPerRelay(2000), handlers.MaxRunningTotal(1000),
 			handlers.Rate(100_000, time.Second)}, func(h *handler.Handler) {
-			h.Timeout, h.MaxAttempts, h.Priority, h.MaxRunning = time.Second, 32767, -32768, 2000
+			h.Timeout, h.MaxAttempts, h.Priority, h.MaxRunningPerRelay = time.Second, 32767, -32768, 2000
 			h.MaxRunningTotal, h.Rate, h.RatePer = 1000, 100_000, time.Second
 		}},
 		"a time in place of a number of attempts": {[]handlers.Option{handlers.MaxElapsed(time.Hour)},
@@ -91,7 +91,7 @@ func TestEachOptionOutOfRangeIsNamed(t *testing.T) {
 		{"MaxElapsed(-1s): must be positive, or 0 for any time", handlers.MaxElapsed(-time.Second)},
 		{"Priority(32768): must be between -32768 and 32767", handlers.Priority(32768)},
 		{"Priority(-32769): must be", handlers.Priority(-32769)},
-		{"MaxRunning(-1): must be at least 1, or 0 for any number", handlers.MaxRunning(-1)},
+		{"MaxRunningPerRelay(-1): must be at least 1, or 0 for any number", handlers.MaxRunningPerRelay(-1)},
 		{"MaxRunningTotal(-1): must be between 1 and 1000, or 0", handlers.MaxRunningTotal(-1)},
 		{"MaxRunningTotal(1001): must be", handlers.MaxRunningTotal(1001)},
 		{"Rate(0, 1s): must be between 1 and 1000000 tasks in 1ms to 744h0m0s, at most 100,000 a second, or 0 in 0",

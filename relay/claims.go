@@ -139,8 +139,9 @@ func (u *unreadable) setAside(began time.Time, find func() int) bool {
 func laneTypes(handlers []*handler.Handler, claimSize func(*handler.Handler) int) []plan.Type {
 	var out []plan.Type
 	for _, h := range handlers {
-		out = append(out, plan.Type{Name: h.Type, Kind: string(h.Kind), Priority: h.Priority, MaxRunning: h.MaxRunning,
-			MaxRunningTotal: h.MaxRunningTotal, Rated: h.Rate > 0, ClaimSize: claimSize(h)})
+		out = append(out, plan.Type{Name: h.Type, Kind: string(h.Kind), Priority: h.Priority,
+			MaxRunningPerRelay: h.MaxRunningPerRelay, MaxRunningTotal: h.MaxRunningTotal, Rated: h.Rate > 0,
+			ClaimSize: claimSize(h)})
 	}
 	return out
 }

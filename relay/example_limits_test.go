@@ -55,7 +55,7 @@ func Example_rate() {
 	handlers.Leased(reg, call, func(_ context.Context, task *outbox.Task[int]) error {
 		fmt.Println("call", task.Payload)
 		return nil
-	}, handlers.Rate(20, time.Hour), handlers.MaxRunning(1))
+	}, handlers.Rate(20, time.Hour), handlers.MaxRunningPerRelay(1))
 	enqueueInts(ctx, db, call, 5)
 	runDue(ctx, db, reg) // the others start 3 minutes apart
 	// Output:

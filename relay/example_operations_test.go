@@ -85,7 +85,7 @@ func Example_typeWithoutHandler() {
 	handlers.Tx(reg, typeResize, func(_ context.Context, _ *sql.Tx, task *outbox.Task[int]) error {
 		fmt.Println("resize", task.Payload, "in attempt", task.Attempt)
 		return nil
-	}, handlers.MaxRunning(1))
+	}, handlers.MaxRunningPerRelay(1))
 	runDue(ctx, db, reg)
 	// Output:
 	// outbox: no relay has a handler for this task type; its tasks wait

@@ -27,7 +27,7 @@ func (i *inside) enter() {
 func TestALimitOfOneRelayHolds(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
-		for name, limit := range map[string]handlers.Option{"relay": handlers.MaxRunning(2),
+		for name, limit := range map[string]handlers.Option{"relay": handlers.MaxRunningPerRelay(2),
 			"total": handlers.MaxRunningTotal(2)} {
 			if !relaytest.Long && (kind == "TX") != (name == "relay") { // each kind with one of them
 				continue

@@ -69,7 +69,7 @@ func registry(out io.Writer) *handlers.Registry {
 	handlers.Leased(reg, sendReceipt, func(ctx context.Context, task *outbox.Task[receipt]) error {
 		_, err := fmt.Fprintf(out, "mail to %s: your order %d\n", task.Payload.Email, task.Payload.OrderID)
 		return err
-	}, handlers.MaxRunning(1))
+	}, handlers.MaxRunningPerRelay(1))
 	return reg
 }
 

@@ -40,10 +40,10 @@ type Handler struct {
 	Priority    int           // added to each task's own in the choice between types
 	Keep        time.Duration // how long finished tasks stay in the history; 0: they do not get there
 
-	MaxRunning      int           // calls at once in one relay; 0 is any number
-	MaxRunningTotal int           // calls at once in all relays; 0 is any number
-	Rate            int           // tasks that may start in RatePer, in all relays; 0 is any number
-	RatePer         time.Duration // 0 where Rate is
+	MaxRunningPerRelay int           // calls at once in one relay; 0 is any number
+	MaxRunningTotal    int           // calls at once in all relays; 0 is any number
+	Rate               int           // tasks that may start in RatePer, in all relays; 0 is any number
+	RatePer            time.Duration // 0 where Rate is
 
 	// Run calls the handler with its middleware. tx is nil for KindLeased. It does not recover
 	// panics.

@@ -13,11 +13,11 @@ const leasedKind = "leased"
 
 // Type is a task type with a handler, as the dispatcher knows it.
 type Type struct {
-	Name, Kind                  string // Kind is "tx", "batch" or "leased"
-	Priority                    int    // added to that of each task
-	MaxRunning, MaxRunningTotal int    // workers of this relay; of all relays; 0: no limit
-	Rated                       bool   // it has a rate
-	ClaimSize                   int    // tasks of a claim, unless they are leased
+	Name, Kind                          string // Kind is "tx", "batch" or "leased"
+	Priority                            int    // added to that of each task
+	MaxRunningPerRelay, MaxRunningTotal int    // workers of this relay; of all relays; 0: no limit
+	Rated                               bool   // it has a rate
+	ClaimSize                           int    // tasks of a claim, unless they are leased
 }
 
 // lane is the dispatcher's state of one task type.

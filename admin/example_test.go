@@ -92,7 +92,7 @@ func ExampleClient_Relays() {
 		close(started)
 		<-finish
 		return nil
-	}, handlers.MaxRunningTotal(1))
+	}, handlers.MaxRunning(1))
 	r, err := relay.New(db, reg, relay.Config{Workers: 4, Logger: slog.New(slog.DiscardHandler),
 		Schedules: relay.Schedules{{Name: "nightly", Timing: relay.Every(24 * time.Hour), Task: render.New(0)}}})
 	must(err)

@@ -14,7 +14,7 @@ import (
 type Type struct {
 	outbox.TypeStats
 	Paused     bool
-	MaxRunning int // handlers.MaxRunningTotal; 0: any number
+	MaxRunning int // handlers.MaxRunning; 0: any number
 	Rate       int // handlers.Rate; 0: any number
 	RatePer    time.Duration
 	Relays     int // alive, with a handler for it

@@ -113,7 +113,7 @@ func (v *visit) starves(t admin.Type, relays []worker) {
 	switch {
 	case t.MaxRunning > 0 || t.Rate > 0:
 		severity, why = Info, "; the type has a limit of runs or a rate (outbox types), which may be why"
-		do = "raise handlers.MaxRunningTotal or handlers.Rate, if it is"
+		do = "raise handlers.MaxRunning or handlers.Rate, if it is"
 	case known && busy >= workers:
 		why = fmt.Sprintf("; all %s are busy", plural(workers, "worker"))
 		do = "more relay.Config.Workers or more relays, if the database has room for them; or faster handlers"

@@ -23,14 +23,14 @@ const (
 	maxBatchSize = 10_000
 	minLease     = 100 * time.Millisecond
 
-	maxRunningTotal = 1000
-	maxRate         = 1_000_000
-	maxRatePer      = 31 * 24 * time.Hour
-	leastRateStep   = 10 * time.Microsecond
-	maxGroup        = 1000
-	maxWithin       = time.Second
-	defaultWithin   = 20 * time.Millisecond
-	maxKeep         = 100 * 365 * 24 * time.Hour
+	maxRunning    = 1000
+	maxRate       = 1_000_000
+	maxRatePer    = 31 * 24 * time.Hour
+	leastRateStep = 10 * time.Microsecond
+	maxGroup      = 1000
+	maxWithin     = time.Second
+	defaultWithin = 20 * time.Millisecond
+	maxKeep       = 100 * 365 * 24 * time.Hour
 )
 
 // registration is a handler with what was said when it was registered.
@@ -102,13 +102,12 @@ func NoJitter() Option { return func(r *registration) { r.NoJitter = true } }
 func MaxElapsed(d time.Duration) Option { return func(r *registration) { r.MaxElapsed = d } }
 
 // MaxRunningPerRelay is how many calls of the handler run at once in one relay; a Batch handler's
-// call is one, however many tasks it has. 0 means as many as the relay has workers for. See
-// [MaxRunningTotal] for a limit of all relays.
+// call is one, however many tasks it has. 0 means as many as the relay has workers for.
 func MaxRunningPerRelay(n int) Option { return func(r *registration) { r.MaxRunningPerRelay = n } }
 
-// MaxRunningTotal is how many calls of the handler run at once in all relays that registered the
-// type with this option, in whatever process; a Batch handler's call is one, however many tasks it
-// has. 0 means any number; the most is 1,000.
+// MaxRunning is how many calls of the handler run at once in all relays that registered the type
+// with this option, in any process; a Batch handler's call is one, however many tasks it has. 0
+// means any number; the most is 1,000. See [MaxRunningPerRelay] for a limit of each relay.
 //
 // A call has its share from its claim until its result is committed. The share of a process that
 // dies is free again as soon as its tasks are: at once for Tx and Batch, when its lease ends (10 to
@@ -116,7 +115,7 @@ func MaxRunningPerRelay(n int) Option { return func(r *registration) { r.MaxRunn
 // more. The limit is stored in outbox.task_type when a relay starts, and the last one that started
 // counts for all; when it is lowered, what runs goes on. A relay that registered the type without
 // the option is not limited and not counted. It costs each claim of the type one more statement.
-func MaxRunningTotal(n int) Option { return func(r *registration) { r.MaxRunningTotal = n } }
+func MaxRunning(n int) Option { return func(r *registration) { r.MaxRunning = n } }
 
 // Rate is how many tasks of the type start in a time, in all relays that registered it with this
 // option: n in each duration per, at an even pace. What was not used is saved up, to a tenth of n
@@ -217,8 +216,8 @@ func newRegistration(h handler.Handler, opts []Option) *registration {
 		"Priority(%d): must be between %d and %d", r.Priority, math.MinInt16, math.MaxInt16)
 	refuse(r.MaxRunningPerRelay < 0,
 		"MaxRunningPerRelay(%d): must be at least 1, or 0 for any number", r.MaxRunningPerRelay)
-	refuse(r.MaxRunningTotal < 0 || r.MaxRunningTotal > maxRunningTotal,
-		"MaxRunningTotal(%d): must be between 1 and %d, or 0 for any number", r.MaxRunningTotal, maxRunningTotal)
+	refuse(r.MaxRunning < 0 || r.MaxRunning > maxRunning,
+		"MaxRunning(%d): must be between 1 and %d, or 0 for any number", r.MaxRunning, maxRunning)
 	if r.Rate != 0 || r.RatePer != 0 {
 		refuse(r.Rate < 1 || r.Rate > maxRate || r.RatePer < time.Millisecond || r.RatePer > maxRatePer || r.RatePer/time.Duration(r.Rate) < leastRateStep,
 			"Rate(%d, %v): must be between 1 and %d tasks in 1ms to %v, at most 100,000 a second, or 0 in 0 for any number", r.Rate, r.RatePer, maxRate, maxRatePer)

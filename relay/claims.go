@@ -140,7 +140,7 @@ func laneTypes(handlers []*handler.Handler, claimSize func(*handler.Handler) int
 	var out []plan.Type
 	for _, h := range handlers {
 		out = append(out, plan.Type{Name: h.Type, Kind: string(h.Kind), Priority: h.Priority,
-			MaxRunningPerRelay: h.MaxRunningPerRelay, MaxRunningTotal: h.MaxRunningTotal, Rated: h.Rate > 0,
+			MaxRunningPerRelay: h.MaxRunningPerRelay, MaxRunning: h.MaxRunning, Rated: h.Rate > 0,
 			ClaimSize: claimSize(h)})
 	}
 	return out

@@ -26,7 +26,7 @@ func enqueueInts(ctx context.Context, db *sql.DB, taskType outbox.TaskType[int],
 }
 
 // At most two images are resized at once, in all relays of all processes together.
-func Example_maxRunningTotal() {
+func Example_maxRunning() {
 	ctx := context.Background()
 	db, drop := exampleDatabase()
 	defer drop()
@@ -38,7 +38,7 @@ func Example_maxRunningTotal() {
 		running.Add(-1)
 		done.Add(1)
 		return nil
-	}, handlers.MaxRunningTotal(2))
+	}, handlers.MaxRunning(2))
 	enqueueInts(ctx, db, typeResize, 8)
 	runDue(ctx, db, reg)
 	fmt.Println(done.Load(), "images, more than two at once:", most.Load() > 2)

@@ -28,7 +28,7 @@ func TestALimitOfOneRelayHolds(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
 		for name, limit := range map[string]handlers.Option{"relay": handlers.MaxRunningPerRelay(2),
-			"total": handlers.MaxRunningTotal(2)} {
+			"total": handlers.MaxRunning(2)} {
 			if !relaytest.Long && (kind == "TX") != (name == "relay") { // each kind with one of them
 				continue
 			}
@@ -131,8 +131,8 @@ func TestTheLastRelayThatStartsStoresTheLimits(t *testing.T) {
 		want string
 	}{
 		{nil, "TX  / 0"},
-		{[]handlers.Option{handlers.MaxRunningTotal(5)}, "TX 5 / 5"},
-		{[]handlers.Option{handlers.MaxRunningTotal(2), handlers.Rate(10, time.Second)}, "TX 2 10/1000000 5"},
+		{[]handlers.Option{handlers.MaxRunning(5)}, "TX 5 / 5"},
+		{[]handlers.Option{handlers.MaxRunning(2), handlers.Rate(10, time.Second)}, "TX 2 10/1000000 5"},
 		{[]handlers.Option{handlers.Rate(1, time.Minute)}, "TX 2 1/60000000 5"},
 		{nil, "TX 2 1/60000000 5"},
 	} {

@@ -86,7 +86,7 @@ func TestManyTasksOfEachKindTakeFewStatementTexts(t *testing.T) {
 		{name: "KEPT", kind: "tx", opts: []handlers.Option{handlers.Keep(time.Hour)}},
 		{name: "BATCH", kind: "batch", fails: true},
 		{name: "GROUP", kind: "tx", fails: true, opts: []handlers.Option{handlers.GroupCommit(10, 0)}},
-		{name: "LIMITED", kind: "tx", opts: []handlers.Option{handlers.MaxRunningTotal(2)}},
+		{name: "LIMITED", kind: "tx", opts: []handlers.Option{handlers.MaxRunning(2)}},
 		{name: "LEASED", kind: "leased", fails: true},
 		{name: "COMPLETE", kind: "complete", fails: true},
 	}

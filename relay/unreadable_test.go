@@ -71,7 +71,7 @@ func TestATaskThatCannotBeReadIsSetAsideAndNamed(t *testing.T) {
 		"batch":   {"batch", nil, false},
 		"group":   {"tx", []handlers.Option{handlers.GroupCommit(20, time.Second)}, false},
 		"leased":  {"leased", nil, false},
-		"total":   {"leased", []handlers.Option{handlers.MaxRunningTotal(5)}, false},
+		"total":   {"leased", []handlers.Option{handlers.MaxRunning(5)}, false},
 		"RunOnce": {"leased", nil, true},
 	} {
 		tests[name] = func(t *testing.T) {

@@ -60,7 +60,7 @@ func TestTheDocumentationShowsWhatIsPrinted(t *testing.T) {
 	handlers.Leased(r, outbox.NewTaskType[any]("ENCODE_VIDEO"), func(ctx context.Context, _ *outbox.Task[any]) error {
 		<-ctx.Done()
 		return nil
-	}, handlers.MaxRunningTotal(4))
+	}, handlers.MaxRunning(4))
 	report := outbox.NewTaskType[map[string]string]("REPORT")
 	done := func(context.Context, *outbox.Task[map[string]string]) error { return nil }
 	handlers.Leased(r, report, done, handlers.Rate(10, time.Minute))

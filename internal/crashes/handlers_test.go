@@ -89,7 +89,7 @@ func registry(side *sql.DB) *handlers.Registry {
 			}
 			return again
 		})
-		relaytest.Register(reg, kind, "LIMITED_"+name, 5, w.limited, handlers.MaxRunningTotal(limit))
+		relaytest.Register(reg, kind, "LIMITED_"+name, 5, w.limited, handlers.MaxRunning(limit))
 		relaytest.Register(reg, kind, "RATED_"+name, 20, w.rated, handlers.Rate(perSecond, time.Second))
 	}
 	return reg

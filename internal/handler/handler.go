@@ -41,7 +41,7 @@ type Handler struct {
 	Keep        time.Duration // how long finished tasks stay in the history; 0: they do not get there
 
 	MaxRunningPerRelay int           // calls at once in one relay; 0 is any number
-	MaxRunningTotal    int           // calls at once in all relays; 0 is any number
+	MaxRunning         int           // calls at once in all relays; 0 is any number
 	Rate               int           // tasks that may start in RatePer, in all relays; 0 is any number
 	RatePer            time.Duration // 0 where Rate is
 

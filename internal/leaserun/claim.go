@@ -56,7 +56,7 @@ func (l *Leases) leaseOnce(ctx context.Context, h *handler.Handler, c plan.Claim
 	terms, claimed := Terms(h, store.NewUUID()), store.Claimed{}
 	allowed = c.Limit
 	ctx = context.WithoutCancel(ctx)
-	if h.MaxRunningTotal > 0 {
+	if h.MaxRunning > 0 {
 		err = l.Store.Conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
 			claimed, allowed = store.Claimed{}, 0
 			slots, err := l.Store.LockSlots(ctx, h.Type, tx, c.Limit)

@@ -13,11 +13,11 @@ const leasedKind = "leased"
 
 // Type is a task type with a handler, as the dispatcher knows it.
 type Type struct {
-	Name, Kind                          string // Kind is "tx", "batch" or "leased"
-	Priority                            int    // added to that of each task
-	MaxRunningPerRelay, MaxRunningTotal int    // workers of this relay; of all relays; 0: no limit
-	Rated                               bool   // it has a rate
-	ClaimSize                           int    // tasks of a claim, unless they are leased
+	Name, Kind                     string // Kind is "tx", "batch" or "leased"
+	Priority                       int    // added to that of each task
+	MaxRunningPerRelay, MaxRunning int    // workers of this relay; of all relays; 0: no limit
+	Rated                          bool   // it has a rate
+	ClaimSize                      int    // tasks of a claim, unless they are leased
 }
 
 // lane is the dispatcher's state of one task type.
@@ -73,7 +73,7 @@ func (c *lane) limit(slots int) (limit int, exact bool) {
 	if limit = slots; !c.leased {
 		limit = c.failing.upTo(c.of.ClaimSize)
 	}
-	return limit, !c.of.Rated && c.of.MaxRunningTotal == 0
+	return limit, !c.of.Rated && c.of.MaxRunning == 0
 }
 
 // upTo is the number of leased tasks that a claim may take, limit at most.

@@ -82,7 +82,7 @@ func (l *lanes) share(c *lane) int {
 // room is how many more slots the lane may take.
 func (l *lanes) room(c *lane) int {
 	room := l.share(c)
-	for _, limit := range [...]int{c.of.MaxRunningPerRelay, c.of.MaxRunningTotal} {
+	for _, limit := range [...]int{c.of.MaxRunningPerRelay, c.of.MaxRunning} {
 		if limit > 0 {
 			room = min(room, limit-c.running)
 		}

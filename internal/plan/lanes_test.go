@@ -219,7 +219,7 @@ func TestAWakeUpIsReadOnlyIfItIsOneOfATaskOfAnIdleLane(t *testing.T) {
 func TestLimitsOfATypeBoundItsRoom(t *testing.T) {
 	t.Parallel()
 	l := newLanes(10, [2]int{})
-	l.all[0].of.MaxRunningPerRelay, l.all[0].of.MaxRunningTotal, l.all[0].running = 5, 3, 2
+	l.all[0].of.MaxRunningPerRelay, l.all[0].of.MaxRunning, l.all[0].running = 5, 3, 2
 	if got := l.room(l.all[0]); got != 1 {
 		t.Errorf("room for %d, want 1", got)
 	}

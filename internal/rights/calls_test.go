@@ -294,6 +294,6 @@ func registry(in string) *handlers.Registry {
 		return errNotNow
 	}, relaytest.RetrySoon())
 	register("tx", "DIES", fails, one)
-	register("leased", "LIMITED", fails, one, handlers.MaxRunningTotal(2), handlers.Rate(1000, time.Second))
+	register("leased", "LIMITED", fails, one, handlers.MaxRunning(2), handlers.Rate(1000, time.Second))
 	return reg
 }

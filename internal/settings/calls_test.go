@@ -157,7 +157,7 @@ func registry() *handlers.Registry {
 			handlers.Leased(reg, of(taskType), func(_ context.Context, t *task) error {
 				return h(t)
 			}, handlers.MaxAttempts(2), relaytest.RetrySoon(), handlers.Keep(time.Hour),
-				handlers.MaxRunningTotal(3), handlers.Rate(1000, time.Second))
+				handlers.MaxRunning(3), handlers.Rate(1000, time.Second))
 		},
 	} {
 		add(kind+" fails once", func(t *task) error {

@@ -83,7 +83,7 @@ func (r *Runner) claim(ctx context.Context, h *handler.Handler, c Claim, claimed
 	if err != nil {
 		return nil, err
 	}
-	if h.MaxRunningTotal > 0 {
+	if h.MaxRunning > 0 {
 		slots, err := r.p.Store.LockSlots(ctx, h.Type, tx.SQL(), 1)
 		if err != nil {
 			tx.Abort()

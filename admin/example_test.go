@@ -47,7 +47,7 @@ func ExampleClient_Tasks() {
 			return handlers.RetryAfter(2*time.Hour, errors.New("451 try again later"))
 		}
 		return nil
-	}, handlers.MaxAttempts(5), handlers.Keep(365*24*time.Hour)) // finished tasks are kept for a year
+	}, handlers.MaxAttempts(5), handlers.Retention(365*24*time.Hour)) // finished tasks are kept for a year
 	runDue(ctx, db, reg)
 
 	for _, state := range []admin.State{admin.Ready, admin.Scheduled, admin.Dead, admin.Finished} {

@@ -22,7 +22,7 @@ const (
 	Leased    State = "leased"    // a Leased handler has it
 	Waiting   State = "waiting"   // for another task of its ordering key
 	Dead      State = "dead"      // a dead letter
-	Finished  State = "finished"  // of a type that keeps them (handlers.Keep)
+	Finished  State = "finished"  // of a type that keeps them (handlers.Retention)
 )
 
 // Why a task is a dead letter: the values of Task.Reason and Filter.Reason.

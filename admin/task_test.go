@@ -56,7 +56,7 @@ func newScene(t *testing.T, db *database) *scene {
 	leased("LEASED", block)
 	leased("DIES", func() error { return handlers.Dead(errors.New("boom")) })
 	leased("FAILS", func() error { return errors.New("busy") }, handlers.Backoff(relaytest.Constant(time.Hour)))
-	leased("KEPT", func() error { return handlers.Discard(errors.New("gone")) }, handlers.Keep(time.Hour))
+	leased("KEPT", func() error { return handlers.Discard(errors.New("gone")) }, handlers.Retention(time.Hour))
 	leased("ORDERED", block)
 	handlers.Tx(reg, outbox.NewTaskType[number]("TX"),
 		func(context.Context, *sql.Tx, *outbox.Task[number]) error { return block() })

@@ -49,7 +49,7 @@ func TestTheTimelineOfATaskHasEachAttemptTheRedriveAndItsEnd(t *testing.T) {
 		return nil
 	}
 	opts := []handlers.Option{
-		handlers.MaxAttempts(6), handlers.Keep(time.Hour), handlers.Backoff(relaytest.Constant(time.Nanosecond)),
+		handlers.MaxAttempts(6), handlers.Retention(time.Hour), handlers.Backoff(relaytest.Constant(time.Nanosecond)),
 	}
 	reg := handlers.New()
 	handlers.Tx(reg, outbox.NewTaskType[number]("TX"),

@@ -46,7 +46,7 @@ func TestPagesShowWhatIsThere(t *testing.T) {
 			"At once in all relays 4"},
 		"type?name=LEDGER":                      {"Relays with a handler none", "waiting 60", "Iterations Last error"},
 		"type?name=SEND_WELCOME&state=dead":     {"900001", "recipient address rejected"},
-		"type?name=RESIZE_IMAGE&state=finished": {"handlers.Keep keeps them"},
+		"type?name=RESIZE_IMAGE&state=finished": {"handlers.Retention keeps them"},
 		"type?name=NEVER":                       {"No task of this type was ever enqueued"},
 		"task?id=899741": {"attempt 6 failed after 5.1s, dead letter: all attempts were used",
 			"redriven by grace@example.com",

@@ -130,7 +130,7 @@ func TestAnUnavailableBrokerCountsNoAttempt(t *testing.T) {
 	t.Parallel()
 	db, to, reg := relaytest.NewDatabase(t), &broker{}, handlers.New()
 	to.answers(func(*forward.Event) error { return forward.Unavailable(errors.New("connection refused"), 0) })
-	f := forward.Register(reg, placed, to, forward.Handler(handlers.MaxAttempts(1), handlers.Keep(time.Hour)))
+	f := forward.Register(reg, placed, to, forward.Handler(handlers.MaxAttempts(1), handlers.Retention(time.Hour)))
 	enqueue(t, db, 5, nil)
 	relaytest.Run(t, db.DB, reg, relay.Config{})
 	relaytest.Eventually(t, time.Minute, "two failures", func() bool { return f.Stats().Unavailable >= 10 })

@@ -96,7 +96,7 @@ func Timeout(d time.Duration) Option {
 	return func(c *config) { c.timeout = d }
 }
 
-// Handler adds options of the handler, such as handlers.MaxAttempts or handlers.Keep.
+// Handler adds options of the handler, such as handlers.MaxAttempts or handlers.Retention.
 func Handler(opts ...handlers.Option) Option {
 	return func(c *config) { c.handler = append(c.handler, opts...) }
 }

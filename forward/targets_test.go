@@ -38,7 +38,7 @@ func TestAFullTargetHoldsUpNoOther(t *testing.T) {
 	}
 	to.answers(full)
 	f := forward.Register(reg, placed, to, toQueues, forward.BatchSize(4),
-		forward.Handler(handlers.Keep(time.Hour), relaytest.RetrySoon()))
+		forward.Handler(handlers.Retention(time.Hour), relaytest.RetrySoon()))
 	enqueue(t, db, 40, queueKeys)
 	r := relaytest.Run(t, db.DB, reg, relay.Config{Workers: 1})
 	relaytest.Eventually(t, time.Minute, "the other queue's events",
@@ -83,7 +83,7 @@ func TestATargetThatCannotBeReachedHoldsUpNoOther(t *testing.T) {
 		}
 		return nil
 	})
-	f := forward.Register(reg, placed, to, toQueues, forward.Handler(handlers.MaxAttempts(1), handlers.Keep(time.Hour)))
+	f := forward.Register(reg, placed, to, toQueues, forward.Handler(handlers.MaxAttempts(1), handlers.Retention(time.Hour)))
 	enqueue(t, db, 40, queueKeys)
 	r := relaytest.Run(t, db.DB, reg, relay.Config{Workers: 1})
 	relaytest.Eventually(t, time.Minute, "the other queue's events, and a circuit", func() bool {
@@ -106,7 +106,7 @@ func TestATargetThatAsksToWaitUsesNoAttempt(t *testing.T) {
 			t.Parallel()
 			db, to, reg := relaytest.NewDatabase(t), &broker{}, handlers.New()
 			to.answers(func(*forward.Event) error { return answer })
-			f := forward.Register(reg, placed, to, forward.Handler(handlers.MaxAttempts(2), handlers.Keep(time.Hour)))
+			f := forward.Register(reg, placed, to, forward.Handler(handlers.MaxAttempts(2), handlers.Retention(time.Hour)))
 			enqueue(t, db, 2, nil)
 			for range 4 {
 				relaytest.Once(t, db.DB, reg, relay.Config{})

@@ -30,7 +30,7 @@ const (
 	maxGroup      = 1000
 	maxWithin     = time.Second
 	defaultWithin = 20 * time.Millisecond
-	maxKeep       = 100 * 365 * 24 * time.Hour
+	maxRetention  = 100 * 365 * 24 * time.Hour
 )
 
 // registration is a handler with what was said when it was registered.
@@ -71,13 +71,13 @@ func MaxAttempts(n int) Option { return func(r *registration) { r.MaxAttempts = 
 // lower runs first. It must fit an int16.
 func Priority(p int) Option { return func(r *registration) { r.Priority = p } }
 
-// Keep writes each finished task of this type to the history (table outbox.done_task, which
+// Retention writes each finished task of this type to the history (table outbox.done_task, which
 // admin.Client.Tasks reads), in the transaction that finishes it, and keeps it there for d by
 // PostgreSQL's clock. It costs one more row written for each task, and the payload of a Tx or Batch
 // task goes to the server once more. 0 means that finished tasks are not kept, the default; the
 // most is 100 years. Tasks that went to the dead letters are not in the history, nor those whose
 // handler committed the claim's transaction itself.
-func Keep(d time.Duration) Option { return func(r *registration) { r.Keep = d } }
+func Retention(d time.Duration) Option { return func(r *registration) { r.Retention = d } }
 
 // Backoff is a factory of go-retry backoffs: the wait before attempt n + 1 is the n-th value of a
 // new one. When it says stop, the task becomes a dead letter. Waits are capped at 24 h, and
@@ -226,8 +226,8 @@ func newRegistration(h handler.Handler, opts []Option) *registration {
 	refuse(r.GroupSize < 0 || r.GroupSize > maxGroup || r.GroupWithin < 0 || r.GroupWithin > maxWithin,
 		"GroupCommit(%d, %v): must be between 1 and %d tasks, or 0 for one, and within at most %v, or 0 for %v", r.GroupSize, r.GroupWithin, maxGroup, maxWithin, defaultWithin)
 	r.GroupWithin = cmp.Or(r.GroupWithin, defaultWithin)
-	refuse(r.Keep < 0 || r.Keep > maxKeep || r.Keep > 0 && r.Keep < time.Microsecond,
-		"Keep(%v): must be between 1µs and %v, or 0 to keep nothing", r.Keep, maxKeep)
+	refuse(r.Retention < 0 || r.Retention > maxRetention || r.Retention > 0 && r.Retention < time.Microsecond,
+		"Retention(%v): must be between 1µs and %v, or 0 to keep nothing", r.Retention, maxRetention)
 	refuse(r.BatchSize < 1 || r.BatchSize > maxBatchSize, "size %d: must be between 1 and %d", r.BatchSize, maxBatchSize)
 	refuse(r.NewBackoff == nil, "Backoff: the factory is nil")
 	refuse(r.NewBackoff != nil && r.NewBackoff() == nil, "Backoff: the factory returns nil")

@@ -20,7 +20,7 @@ func features(reg *handlers.Registry) {
 			return f(tasks[0])
 		}, opts...)
 	}
-	keep := handlers.Keep(30 * time.Minute)
+	keep := handlers.Retention(30 * time.Minute)
 	all("AGAIN", func(task *outbox.Task[payload]) error {
 		if task.Iterations < 2 {
 			return handlers.RunAgain(0)

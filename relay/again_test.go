@@ -34,7 +34,7 @@ func TestATaskThatRunsAgainKeepsItsIDAndCountsIterations(t *testing.T) {
 				return handlers.RunAgainWith(task, time.Millisecond, payload{N: task.Payload.N + 10})
 			}
 			return nil
-		}, handlers.MaxAttempts(3), handlers.Backoff(constant(time.Millisecond)), handlers.Keep(time.Hour))
+		}, handlers.MaxAttempts(3), handlers.Backoff(constant(time.Millisecond)), handlers.Retention(time.Hour))
 		db.Do(t, `INSERT INTO outbox.task (task_type, payload, headers, priority, max_attempts, ordering_key, unique_key)
 			VALUES ('AGAIN', '{"n": 1}', '{"k": "v"}', 7, 3, 'o', 'k')`)
 		run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})

@@ -121,7 +121,7 @@ func TestABatchErrorFailsOnlyTheTasksItNames(t *testing.T) {
 				}
 			}
 			return fmt.Errorf("some of %d failed: %w", len(tasks), failed)
-		}, handlers.Backoff(constant(time.Hour)), handlers.NoJitter(), handlers.Keep(time.Hour))
+		}, handlers.Backoff(constant(time.Hour)), handlers.NoJitter(), handlers.Retention(time.Hour))
 		db.Enqueue(t, "BATCH", 8)
 		db.Do(t, `CREATE TABLE seen AS SELECT task_id, (payload->>'n')::int AS n FROM outbox.task`)
 		once(t, db, reg, relay.Config{Workers: 1})

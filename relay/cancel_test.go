@@ -118,7 +118,7 @@ func TestCanceledTasksEndTheirBatch(t *testing.T) {
 		begun <- struct{}{}
 		<-ctx.Done()
 		return errAlways
-	}, handlers.Keep(time.Hour), handlers.MaxRunning(1), retrySoon())
+	}, handlers.Retention(time.Hour), handlers.MaxRunning(1), retrySoon())
 	db.Do(t, `INSERT INTO outbox.task (task_type, unique_key, ordering_key) SELECT 'BATCH', n, n
 		FROM generate_series(1, 5) n`)
 	run(t, db, reg, fastPoll)

@@ -122,7 +122,7 @@ func TestTheHandlersResultDecidesOnlyWhileCompleteHasNotEndedTheTask(t *testing.
 						}
 					}
 					return c.result
-				}, handlers.MaxAttempts(1), handlers.Keep(time.Hour))
+				}, handlers.MaxAttempts(1), handlers.Retention(time.Hour))
 			db.Do(t, `INSERT INTO outbox.task (task_type) VALUES ($1)`, name)
 		}
 		db.Do(t, `CREATE TABLE ids AS SELECT task_id, task_type FROM outbox.task`)

@@ -37,7 +37,7 @@ func runUnderLock(t *testing.T, db *database, table string) {
 	reg, open, told := handlers.New(), make(chan struct{}), &heard{}
 	kinds := map[string]string{"TX": "tx", "KEPT": "tx", "BATCH": "batch", "GROUP": "tx", "LEASED": "leased",
 		"COMPLETE": "complete", "EXTENDED": "leased"}
-	more := map[string]handlers.Option{"KEPT": handlers.Keep(time.Hour), "GROUP": handlers.GroupCommit(2, 0)}
+	more := map[string]handlers.Option{"KEPT": handlers.Retention(time.Hour), "GROUP": handlers.GroupCommit(2, 0)}
 	for name, kind := range kinds {
 		opts := []handlers.Option{handlers.MaxAttempts(1), retrySoon()}
 		if more[name] != nil {

@@ -23,7 +23,7 @@ func TestKeptTypesHaveAHistoryOfWhatIsFinished(t *testing.T) {
 		for name, result := range results {
 			kinds[kind](reg, name, func(*outbox.Task[payload]) error {
 				return result
-			}, handlers.Keep(time.Hour), handlers.Backoff(constant(time.Hour)), handlers.NoJitter())
+			}, handlers.Retention(time.Hour), handlers.Backoff(constant(time.Hour)), handlers.NoJitter())
 			db.Do(t, `INSERT INTO outbox.task (task_type, priority, payload, headers)
 				VALUES ($1, -4, '{"N": 1, "text": "it''s \\ \"so\""}', '{"trace": "x''\\y"}'), ($1, 3, '{"N": 2}', NULL)`, name)
 		}
@@ -56,7 +56,7 @@ func TestTheHistoryIsWrittenWithTheClaim(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
 	db, reg := newDatabase(t), handlers.New()
-	handlers.Batch(reg, typeBatch, 200, batchEffect, handlers.Keep(time.Hour), retrySoon())
+	handlers.Batch(reg, typeBatch, 200, batchEffect, handlers.Retention(time.Hour), retrySoon())
 	db.Do(t, `CREATE SEQUENCE crashes;
 		CREATE FUNCTION crash() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 			IF nextval('public.crashes') <= 2 THEN PERFORM pg_terminate_backend(pg_backend_pid()); PERFORM pg_sleep(1); END IF;
@@ -83,7 +83,7 @@ func TestAHandlerThatRollsItsClaimBackStaysInTheJournalUntilThatIsRecorded(t *te
 		reg := handlers.New()
 		later := []handlers.Option{handlers.Backoff(constant(time.Hour)), handlers.NoJitter()}
 		registerTx(reg, typeTx, rollBack, later...)
-		registerTx(reg, outbox.NewTaskType[payload]("KEPT"), rollBack, append(later, handlers.Keep(time.Hour))...)
+		registerTx(reg, outbox.NewTaskType[payload]("KEPT"), rollBack, append(later, handlers.Retention(time.Hour))...)
 		db.Do(t, `CREATE TABLE gone (task_id bigint, xid xid8);
 			CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 				INSERT INTO public.gone VALUES (OLD.task_id, pg_current_xact_id()); RETURN NULL; END $$;

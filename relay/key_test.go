@@ -33,7 +33,7 @@ func TestATaskHasOneKeyForLife(t *testing.T) {
 	db, reg, seen := newDatabase(t), handlers.New(), &seenKeys{of: map[string][]string{}}
 	types := map[string]string{"tx": "tx", "group": "tx", "batch": "batch", "leased": "leased", "complete": "complete"}
 	for name, kind := range types {
-		options := []handlers.Option{retrySoon(), handlers.Keep(time.Hour)}
+		options := []handlers.Option{retrySoon(), handlers.Retention(time.Hour)}
 		if name == "group" {
 			options = append(options, handlers.GroupCommit(10, 0))
 		}

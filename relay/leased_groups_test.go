@@ -83,7 +83,7 @@ func TestALockedTaskHoldsUpNoResultButItsOwn(t *testing.T) {
 			c := db.counted(t)
 			db.Enqueue(t, "LEASED", tasks)
 			done, unlock := make(chan struct{}), make(chan func(), 1)
-			options := []handlers.Option{handlers.Keep(time.Hour)}
+			options := []handlers.Option{handlers.Retention(time.Hour)}
 			if byComplete {
 				options = nil
 			}

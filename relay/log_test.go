@@ -84,7 +84,7 @@ func TestNoSecretReachesALog(t *testing.T) {
 	lease("CONFLICT_LEASED", completes)
 	lease("CONFLICT_DISCARDED", func(ctx context.Context, task *outbox.Task[raw]) error {
 		return handlers.Discard(completes(ctx, task))
-	}, handlers.Keep(time.Hour))
+	}, handlers.Retention(time.Hour))
 	lease("TIMES_OUT", func(ctx context.Context, _ *outbox.Task[raw]) error {
 		<-ctx.Done()
 		return context.Cause(ctx)

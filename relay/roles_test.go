@@ -59,7 +59,7 @@ func TestARelayNeedsNoMoreThanTheRoleOfWorkers(t *testing.T) {
 				return context.Cause(ctx)
 			}
 			return nil
-		}, handlers.Keep(time.Hour), handlers.MaxAttempts(1), handlers.MaxRunning(2), handlers.Rate(1000, time.Second))
+		}, handlers.Retention(time.Hour), handlers.MaxAttempts(1), handlers.MaxRunning(2), handlers.Rate(1000, time.Second))
 	}
 	handlers.Leased(reg, outbox.NewTaskType[payload]("EXTENDS"),
 		func(ctx context.Context, task *outbox.Task[payload]) error {

@@ -81,7 +81,7 @@ func seesItsSession(t *testing.T, driver, kind, made string) {
 				return handlers.Dead(errors.Join(errAlways, err))
 			}
 			return err
-		}, handlers.Keep(time.Hour))
+		}, handlers.Retention(time.Hour))
 	type witnessed struct {
 		state        string
 		pid, attempt int

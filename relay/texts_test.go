@@ -83,7 +83,7 @@ func TestManyTasksOfEachKindTakeFewStatementTexts(t *testing.T) {
 	}{
 		{name: "TX", kind: "tx"},
 		{name: "TX_FAILS", kind: "tx", fails: true},
-		{name: "KEPT", kind: "tx", opts: []handlers.Option{handlers.Keep(time.Hour)}},
+		{name: "KEPT", kind: "tx", opts: []handlers.Option{handlers.Retention(time.Hour)}},
 		{name: "BATCH", kind: "batch", fails: true},
 		{name: "GROUP", kind: "tx", fails: true, opts: []handlers.Option{handlers.GroupCommit(10, 0)}},
 		{name: "LIMITED", kind: "tx", opts: []handlers.Option{handlers.MaxRunning(2)}},

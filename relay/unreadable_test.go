@@ -164,7 +164,7 @@ func TestAResultWhosePayloadCannotBeReadIsRefusedInTheEnd(t *testing.T) {
 			db.destroy(t, task.ID, xid)
 		}
 		return nil
-	}, handlers.Keep(time.Hour))
+	}, handlers.Retention(time.Hour))
 	r := run(t, db, reg, relay.Config{Workers: 4, PollInterval: 50 * time.Millisecond})
 	db.becomes(t, 20*time.Second, 3, "the others are done", `SELECT count(*) FROM outbox.done_task`)
 	eventually(t, 20*time.Second, "the result is refused", func() bool {

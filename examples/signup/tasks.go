@@ -30,10 +30,10 @@ const kept = 24 * time.Hour // finished tasks, for the dashboard
 func newRegistry(db *sql.DB, mails string) *handlers.Registry {
 	reg := handlers.New()
 	reg.Use(handlers.Log(nil))
-	handlers.Tx(reg, grantWelcomeCredit, grantCredit, handlers.Keep(kept))
+	handlers.Tx(reg, grantWelcomeCredit, grantCredit, handlers.Retention(kept))
 	handlers.Leased(reg, sendEmailWelcome, func(ctx context.Context, task *outbox.Task[welcome]) error {
 		return sendWelcome(ctx, db, mails, task)
-	}, handlers.Timeout(time.Minute), handlers.Keep(kept))
+	}, handlers.Timeout(time.Minute), handlers.Retention(kept))
 	return reg
 }
 

@@ -38,7 +38,7 @@ type Handler struct {
 	MaxElapsed  time.Duration // from the first failure on; 0: any time
 	NoJitter    bool          // the backoff's waits are not spread
 	Priority    int           // added to each task's own in the choice between types
-	Keep        time.Duration // how long finished tasks stay in the history; 0: they do not get there
+	Retention   time.Duration // how long finished tasks stay in the history; 0: they do not get there
 
 	MaxRunningPerRelay int           // calls at once in one relay; 0 is any number
 	MaxRunning         int           // calls at once in all relays; 0 is any number

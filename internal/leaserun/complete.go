@@ -61,9 +61,9 @@ func (d *Removal) End(failure error) apptx.Ended {
 		if failure != nil {
 			return apptx.Plan{Action: apptx.Back, Failure: failure}
 		}
-		p := apptx.Plan{Action: apptx.Keep, History: d.h.Keep}
+		p := apptx.Plan{Action: apptx.Keep, History: d.h.Retention}
 		switch {
-		case d.again == nil && d.h.Keep > 0:
+		case d.again == nil && d.h.Retention > 0:
 			p.Finished = []*store.Row{&d.row}
 		case d.again != nil:
 			p.Write = func(ctx context.Context, c pg.Exclusive) error {

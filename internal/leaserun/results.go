@@ -171,7 +171,7 @@ func EndOf(h *handler.Handler, r *store.Row, token string, v decide.Verdict) sto
 	end := store.LeaseEnd{Row: r, Token: token, Done: v.Done, Canceled: v.Outcome == decide.Canceled,
 		Back: v.Back, Change: v.Change}
 	if v.Done && v.Outcome != decide.Canceled {
-		end.Keep = h.Keep
+		end.Keep = h.Retention
 	}
 	if v.Back || v.Outcome == decide.PutOff {
 		end.LostBy = r.LostBy

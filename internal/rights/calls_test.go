@@ -273,7 +273,7 @@ func registry(in string) *handlers.Registry {
 	}
 	nothing := func(context.Context, outbox.Tx, *outbox.Task[number]) error { return nil }
 	fails := func(context.Context, outbox.Tx, *outbox.Task[number]) error { return errNotNow }
-	keep, one := handlers.Keep(time.Hour), handlers.MaxAttempts(1)
+	keep, one := handlers.Retention(time.Hour), handlers.MaxAttempts(1)
 	register("tx", "TX", func(ctx context.Context, tx outbox.Tx, _ *outbox.Task[number]) error {
 		return last(outbox.Enqueue(ctx, tx, "BATCH", number{1}, outbox.Schema(in), outbox.UniquePayload()))
 	}, keep)

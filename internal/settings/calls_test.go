@@ -118,14 +118,14 @@ func registry() *handlers.Registry {
 	relaytest.Tx(reg, of("tx"), func(ctx context.Context, tx *sql.Tx, t *task) error {
 		_, err := outbox.Enqueue(ctx, tx, "batch", t.Payload, outbox.UniquePayload())
 		return err
-	}, handlers.Keep(time.Hour))
+	}, handlers.Retention(time.Hour))
 	handlers.Tx(reg, of("group"), func(context.Context, *sql.Tx, *task) error {
 		return nil
-	}, handlers.GroupCommit(10, time.Second), handlers.Keep(time.Hour))
+	}, handlers.GroupCommit(10, time.Second), handlers.Retention(time.Hour))
 	handlers.Batch(reg, of("batch"), 3, func(context.Context, outbox.Tx, []*task) error {
 		return nil
-	}, handlers.Keep(time.Hour))
-	handlers.Leased(reg, of("leased"), func(context.Context, *task) error { return nil }, handlers.Keep(time.Hour))
+	}, handlers.Retention(time.Hour))
+	handlers.Leased(reg, of("leased"), func(context.Context, *task) error { return nil }, handlers.Retention(time.Hour))
 	handlers.Leased(reg, of("complete"), func(ctx context.Context, t *task) error {
 		if err := t.Extend(ctx, time.Minute); err != nil {
 			return err
@@ -134,29 +134,29 @@ func registry() *handlers.Registry {
 			_, err := outbox.Enqueue(ctx, tx, "group", t.Payload, outbox.Headers(t.Headers))
 			return err
 		})
-	}, handlers.Keep(time.Hour))
+	}, handlers.Retention(time.Hour))
 	handlers.Leased(reg, of("discards"), func(_ context.Context, t *task) error {
 		return handlers.Discard(errors.New(t.Payload.Text))
-	}, handlers.Keep(time.Hour))
+	}, handlers.Retention(time.Hour))
 	handlers.Tx(reg, of("discards in tx"), func(_ context.Context, _ *sql.Tx, t *task) error {
 		return handlers.Discard(errors.New(t.Payload.Text))
-	}, handlers.Keep(time.Hour))
+	}, handlers.Retention(time.Hour))
 	handlers.Leased(reg, of("again"), func(_ context.Context, t *task) error {
 		if t.Iterations < 2 {
 			return handlers.RunAgainWith(t, 0, payload{hostile, float64(t.Iterations)})
 		}
 		return nil
-	}, handlers.Keep(time.Hour))
+	}, handlers.Retention(time.Hour))
 	for kind, add := range map[string]func(taskType string, h func(t *task) error){
 		"tx": func(taskType string, h func(t *task) error) {
 			handlers.Tx(reg, of(taskType), func(_ context.Context, _ *sql.Tx, t *task) error {
 				return h(t)
-			}, handlers.MaxAttempts(2), relaytest.RetrySoon(), handlers.Keep(time.Hour))
+			}, handlers.MaxAttempts(2), relaytest.RetrySoon(), handlers.Retention(time.Hour))
 		},
 		"leased": func(taskType string, h func(t *task) error) {
 			handlers.Leased(reg, of(taskType), func(_ context.Context, t *task) error {
 				return h(t)
-			}, handlers.MaxAttempts(2), relaytest.RetrySoon(), handlers.Keep(time.Hour),
+			}, handlers.MaxAttempts(2), relaytest.RetrySoon(), handlers.Retention(time.Hour),
 				handlers.MaxRunning(3), handlers.Rate(1000, time.Second))
 		},
 	} {

@@ -102,7 +102,7 @@ func (u *Unit) Tasks() []*store.Task {
 // Keep is the plan of an end that keeps the handler's writes and writes what becomes of its tasks:
 // without verdicts they are done.
 func (u *Unit) Keep(verdicts []decide.Verdict) apptx.Plan {
-	p := apptx.Plan{Action: apptx.Keep, History: u.h.Keep}
+	p := apptx.Plan{Action: apptx.Keep, History: u.h.Retention}
 	var done []*store.Row
 	var canceledTypes []string
 	if verdicts == nil {

@@ -94,7 +94,7 @@ func ExampleClient_Relays() {
 		return nil
 	}, handlers.MaxRunning(1))
 	r, err := relay.New(db, reg, relay.Config{Workers: 4, Logger: slog.New(slog.DiscardHandler),
-		Schedules: relay.Schedules{{Name: "nightly", Timing: relay.Every(24 * time.Hour), Task: render.New(0)}}})
+		Schedules: []relay.Schedule{{Name: "nightly", Timing: relay.Every(24 * time.Hour), Task: render.New(0)}}})
 	must(err)
 	stopped := make(chan error)
 	go func() { stopped <- r.Run(ctx) }()

@@ -17,7 +17,7 @@ import (
 // for writes that are committed exactly once.
 //
 // d counts from the end of the run and is cut to between 0 and 100 years. For firings at fixed
-// times see relay.Schedules. As the result of a whole batch it holds for each of its tasks.
+// times see relay.Schedule. As the result of a whole batch it holds for each of its tasks.
 func RunAgain(d time.Duration) error {
 	return &handler.Result{Action: handler.ActionRunAgain, Wait: clamp(d)}
 }

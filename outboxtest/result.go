@@ -24,7 +24,7 @@ const (
 
 // outcomes are those that a run without a relay can have.
 var outcomes = map[decide.Outcome]Outcome{
-	decide.Done: Done, decide.Discarded: Discarded, decide.Retry: Failed, decide.Snoozed: Snoozed, decide.Throttled: Throttled,
+	decide.Done: Done, decide.Discarded: Discarded, decide.Failed: Failed, decide.Snoozed: Snoozed, decide.Throttled: Throttled,
 	decide.RunAgain: Again, decide.Dead: Dead,
 }
 

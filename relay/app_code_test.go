@@ -215,7 +215,7 @@ func TestAppCodeMayPanicOrEndItsGoroutine(t *testing.T) {
 				}
 				db.want(t, 2, name+": dead letters after 2 attempts", `SELECT count(*) FILTER (WHERE attempt = 2
 					AND reason = 'attempts' AND position($2 IN last_error) > 0) FROM outbox.dead_task WHERE task_type = $1`, name, text)
-				if got := outcomes[name]; strings.Count(got, "retry") != 2 || strings.Count(got, "dead") != 2 ||
+				if got := outcomes[name]; strings.Count(got, "failed") != 2 || strings.Count(got, "dead") != 2 ||
 					told[name] != 2 {
 					t.Errorf("%s: observers heard %s, and OnDead of %d", name, got, told[name])
 				}

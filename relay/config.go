@@ -84,7 +84,8 @@ type Config struct {
 
 	// Schedules are tasks that this relay enqueues at times of their own; see [Schedule]. They take
 	// one connection more now and then.
-	Schedules Schedules
+	Schedules []Schedule
+
 	// DeadRetention is for how long dead letters are kept, by PostgreSQL's clock: whichever relay
 	// gets to it deletes older ones, of all types, 1,000 at a time. 0 means for ever.
 	DeadRetention time.Duration
@@ -128,7 +129,7 @@ func (c Config) check(registered []*handler.Handler, maxConns int) (settings, er
 	c, err := c.withDefaults(len(registered))
 	s := settings{config: c, handlers: registered, jobs: upkeep.SharedJobs(c.DeadRetention)}
 	var scheduleErr error
-	s.schedules, scheduleErr = c.Schedules.prepare()
+	s.schedules, scheduleErr = prepareSchedules(c.Schedules)
 	if err = errors.Join(err, scheduleErr); err != nil {
 		return settings{}, err
 	}

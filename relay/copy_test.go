@@ -74,7 +74,7 @@ func TestARelayRunsNothingInARestoredDumpUntilItIsAdopted(t *testing.T) {
 	db := newDatabase(t)
 	db.Enqueue(t, "TX", 2)
 	db.Enqueue(t, "LEASED", 1)
-	config := relay.Config{Schedules: relay.Schedules{{Name: "often", Timing: relay.Every(time.Hour),
+	config := relay.Config{Schedules: []relay.Schedule{{Name: "often", Timing: relay.Every(time.Hour),
 		Task: outbox.NewTaskType[map[string]int]("TX").New(nil)}}}
 	copied := restored(t, db, pgtest.Database(t))
 	url := relaytest.Migrated(t)

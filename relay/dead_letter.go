@@ -13,7 +13,7 @@ import (
 // DeadLetter is a task that became a dead letter. Its payload is in the table: see
 // admin.Client.Secrets.
 type DeadLetter struct {
-	TaskID      int64
+	ID          int64
 	Key         string // outbox.Task.Key
 	Type        string
 	Attempt     int // attempts begun
@@ -87,7 +87,7 @@ func (d *deadLetters) call(one DeadLetter) {
 	ctx, cancel := context.WithTimeout(d.ctx, deadLetterCall)
 	defer cancel()
 	if err := guard.Call(func() { d.onDead(ctx, one) }); err != nil {
-		d.log.Error("outbox: OnDead panicked", "task_type", one.Type, "task_id", one.TaskID, pgerr.LogAttr(err))
+		d.log.Error("outbox: OnDead panicked", "task_type", one.Type, "task_id", one.ID, pgerr.LogAttr(err))
 	}
 }
 

@@ -80,7 +80,7 @@ func ExampleInZone() {
 }
 
 // Schedules by an interval and by an expression of robfig/cron with a time zone.
-func ExampleSchedules() {
+func ExampleSchedule() {
 	sendReport := outbox.NewTaskType[string]("SEND_REPORT")
 	reg := handlers.New()
 	handlers.Leased(reg, sendReport, func(ctx context.Context, task *outbox.Task[string]) error {
@@ -90,7 +90,7 @@ func ExampleSchedules() {
 	const nineInBerlin = "CRON_TZ=Europe/Berlin 0 9 * * *"
 	timing, err := cron.ParseStandard(nineInBerlin)
 	must(err)
-	config := relay.Config{Logger: discard(), Schedules: relay.Schedules{
+	config := relay.Config{Logger: discard(), Schedules: []relay.Schedule{
 		{Name: "daily report", Timing: timing, Spec: nineInBerlin, Task: sendReport.New("daily report", outbox.Priority(5))},
 		{Name: "usage", Timing: relay.Every(7 * 24 * time.Hour), Task: sendReport.New("weekly usage"),
 			CatchUp: relay.CatchUpAll},

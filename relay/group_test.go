@@ -121,17 +121,17 @@ func TestEachTaskOfAGroupHasItsResult(t *testing.T) {
 		var returned time.Time // the call before
 		for _, e := range told.ends {
 			end := e.Tasks[0]
-			ends[end.TaskID] += end.Outcome.String() + " "
-			if len(e.Tasks) != 1 || e.Called.IsZero() != (end.TaskID == 2) || end.TaskID != 2 &&
+			ends[end.ID] += string(end.Outcome) + " "
+			if len(e.Tasks) != 1 || e.Called.IsZero() != (end.ID == 2) || end.ID != 2 &&
 				e.Called.Before(returned) ||
-				e.Handled < took[fmt.Sprint(end.TaskID, " ", end.Attempt)] {
+				e.Handled < took[fmt.Sprint(end.ID, " ", end.Attempt)] {
 				t.Errorf("%+v, when the call before returned at %v and this one took %v", e, returned, took)
 			}
 			returned = e.Called.Add(e.Handled)
 		}
-		for id, want := range map[int64]string{1: "done ", 2: "put_off ", 3: "retry done ", 4: "retry done ",
+		for id, want := range map[int64]string{1: "done ", 2: "released ", 3: "failed done ", 4: "failed done ",
 			5: "done ", 6: "dead ",
-			7: "snoozed ", 8: "discarded ", 9: "retry done ", 10: "throttled ", 11: "done ", 12: "done ", 13: "done "} {
+			7: "snoozed ", 8: "discarded ", 9: "failed done ", 10: "throttled ", 11: "done ", 12: "done ", 13: "done "} {
 			if ends[id] != want {
 				t.Errorf("observers heard of task %d %q, want %q", id, ends[id], want)
 			}

@@ -96,7 +96,7 @@ func runUnderLock(t *testing.T, db *database, table string) {
 	db.Emptied(t, time.Minute)
 	r.Stop()
 	for name, outcomes := range told.outcomes() {
-		if left := strings.NewReplacer("infrastructure", "", "put_off", "", "done", "", " ",
+		if left := strings.NewReplacer("infrastructure", "", "released", "", "done", "", " ",
 			"").Replace(outcomes); left != "" {
 			t.Errorf("%s ended as %s", name, outcomes)
 		}

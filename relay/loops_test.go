@@ -109,7 +109,7 @@ func (c faultyLoop) try(t *testing.T, db, pool *database, f *faulty, nth int, wh
 	registerTx(reg, typeTx, txEffect)
 	r, err := relay.New(pool.DB, reg, relay.Config{DeadRetention: time.Hour,
 		Logger: slog.New(slog.NewTextHandler(log, nil)),
-		Schedules: relay.Schedules{{Name: "tick", Timing: relay.Every(1000 * time.Hour),
+		Schedules: []relay.Schedule{{Name: "tick", Timing: relay.Every(1000 * time.Hour),
 			Task: relaytest.TypeFired.New(payload{}), CatchUp: relay.CatchUpAll}}})
 	if err != nil {
 		t.Fatal(err)

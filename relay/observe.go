@@ -4,7 +4,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/txoutbox/outbox/internal/decide"
 	"github.com/txoutbox/outbox/internal/guard"
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pgerr"
@@ -57,7 +56,7 @@ type RunEnd struct {
 
 // TaskEnd is what became of one task in a run.
 type TaskEnd struct {
-	TaskID  int64
+	ID      int64
 	Attempt int // as its handler saw it, or was to
 	Outcome Outcome
 	Reason  string // of Dead: one of the constants of package admin, as admin.ReasonAttempts
@@ -70,59 +69,40 @@ type TaskEnd struct {
 	Waited time.Duration
 }
 
-// Outcome is what became of a task in a run.
-type Outcome uint8
+// Outcome is what became of a task in a run. Its text is the label in metrics.
+type Outcome string
 
-// The outcomes.
+// The outcomes. Later versions may have more.
 const (
+	Done      Outcome = "done"
+	Discarded Outcome = "discarded" // done, though its handler met an error
+	RunAgain  Outcome = "run_again" // done, and once more
+	Failed    Outcome = "failed"    // its handler failed; another attempt follows
+	Dead      Outcome = "dead"      // a dead letter now
+	Snoozed   Outcome = "snoozed"   // its handler asked to run later, by handlers.Snooze; no attempt
+	Throttled Outcome = "throttled" // the other side asked to wait, by handlers.RetryAfter; see there
+	Canceled  Outcome = "canceled"
+	LeaseLost Outcome = "lease_lost" // another run decides
+	Drained   Outcome = "drained"    // given back as the relay stopped; no attempt
+	// Released: given back, no attempt. Its handler was not called, or its batch failed as a whole
+	// and it runs by itself next. So is a task that another handler of its group has canceled or
+	// replaced.
+	Released Outcome = "released"
 	// Infrastructure: the database or the network failed. No attempt, or it is not known what was
 	// committed.
-	Infrastructure = Outcome(decide.Infrastructure)
-	Done           = Outcome(decide.Done)
-	Discarded      = Outcome(decide.Discarded) // done, though its handler met an error
-	RunAgain       = Outcome(decide.RunAgain)  // done, and once more
-	Retry          = Outcome(decide.Retry)     // its handler failed; another attempt follows
-	Snoozed        = Outcome(decide.Snoozed)
-	Throttled      = Outcome(decide.Throttled) // the other side asked to wait, by handlers.RetryAfter; no attempt
-	Dead           = Outcome(decide.Dead)      // a dead letter now
-	Canceled       = Outcome(decide.Canceled)
-	LeaseLost      = Outcome(decide.LeaseLost) // another run decides
-	Drained        = Outcome(decide.Drained)   // given back as the relay stopped
-	// PutOff: given back. Its handler was not called, or its batch failed as a whole and it runs by
-	// itself next. So is a task that another handler of its group has canceled or replaced.
-	PutOff   = Outcome(decide.PutOff)
-	outcomes = PutOff + 1
+	Infrastructure Outcome = "infrastructure"
 )
-
-// String is the outcome in snake_case, as in labels of metrics.
-func (o Outcome) String() string { return decide.Outcome(o).String() }
-
-// Outcomes are all of them.
-func Outcomes() []Outcome {
-	all := make([]Outcome, outcomes)
-	for i := range all {
-		all[i] = Outcome(i)
-	}
-	return all
-}
 
 // Event is what changed in a relay.
-type Event uint8
+type Event string
 
-// The events.
+// The events. Later versions may have more.
 const (
-	Started Event = iota // Run or RunOnce has begun
-	Stopped              // and returns
-	OutageBegan
-	OutageEnded
+	Started     Event = "started" // Run, Start or RunOnce has begun
+	Stopped     Event = "stopped" // and returns
+	OutageBegan Event = "outage_began"
+	OutageEnded Event = "outage_ended"
 )
-
-func (e Event) String() string {
-	if e > OutageEnded {
-		return "unknown"
-	}
-	return [...]string{"started", "stopped", "outage_began", "outage_ended"}[e]
-}
 
 // Change is something that changed in a relay.
 type Change struct {
@@ -166,7 +146,7 @@ func (o *observers) Claimed(h *handler.Handler, tasks int, began, had time.Time)
 func (o *observers) Ended(e report.End) {
 	end := RunEnd{Type: e.Type, Kind: string(e.Kind), Called: e.Called, Handled: e.Handled, Tasks: make([]TaskEnd, len(e.Tasks))}
 	for i, t := range e.Tasks {
-		end.Tasks[i] = TaskEnd{TaskID: t.TaskID, Attempt: t.Attempt, Outcome: Outcome(t.Outcome), Reason: t.Reason, Err: t.Err, Waited: t.Waited}
+		end.Tasks[i] = TaskEnd{ID: t.ID, Attempt: t.Attempt, Outcome: Outcome(t.Outcome.String()), Reason: t.Reason, Err: t.Err, Waited: t.Waited}
 	}
 	o.tell(func(one Observer) {
 		if one.Ended != nil {

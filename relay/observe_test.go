@@ -15,6 +15,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/decide"
 	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
@@ -48,7 +49,7 @@ func (h *heard) outcomes() map[string]string {
 	out := map[string]string{}
 	for _, e := range h.ends {
 		for _, task := range e.Tasks {
-			one := task.Outcome.String()
+			one := string(task.Outcome)
 			if task.Reason != "" {
 				one += ":" + task.Reason
 			}
@@ -113,9 +114,9 @@ func TestObserversHearWhatBecomesOfEachTaskOfEachKind(t *testing.T) {
 				}
 				return nil
 			}, "run_again done"},
-			"ERROR":  {func(*outbox.Task[payload]) error { return boom }, "retry retry dead:attempts"},
-			"PANIC":  {func(*outbox.Task[payload]) error { panic("boom") }, "retry retry dead:attempts"},
-			"EXIT":   {func(*outbox.Task[payload]) error { runtime.Goexit(); return nil }, "retry retry dead:attempts"},
+			"ERROR":  {func(*outbox.Task[payload]) error { return boom }, "failed failed dead:attempts"},
+			"PANIC":  {func(*outbox.Task[payload]) error { panic("boom") }, "failed failed dead:attempts"},
+			"EXIT":   {func(*outbox.Task[payload]) error { runtime.Goexit(); return nil }, "failed failed dead:attempts"},
 			"LATER":  {func(*outbox.Task[payload]) error { return handlers.RetryAfter(time.Hour, boom) }, "throttled"},
 			"SNOOZE": {func(*outbox.Task[payload]) error { return handlers.Snooze(time.Hour) }, "snoozed"},
 			"DEAD":   {func(*outbox.Task[payload]) error { return handlers.Dead(boom) }, "dead:handler"},
@@ -175,8 +176,8 @@ func TestObserversHearOfABatchTaskByTask(t *testing.T) {
 	h := &heard{}
 	once(t, db, reg, relay.Config{Workers: 1, Observers: h.observers()}) // another worker may claim what is to run alone
 	same(t, h.outcomes(), map[string]string{
-		"SOME":  "retry dead:handler discarded snoozed run_again done",
-		"WHOLE": "put_off put_off put_off done dead:attempts done",
+		"SOME":  "failed dead:handler discarded snoozed run_again done",
+		"WHOLE": "released released released done dead:attempts done",
 	})
 	h.balanced(t)
 }
@@ -216,5 +217,16 @@ func TestObserversHearOfCompletedTasksAndOfThoseThatMayNotRun(t *testing.T) {
 		if e.Tasks[0].Reason == admin.ReasonAttempts && (!e.Called.IsZero() || e.Tasks[0].Attempt != 3) {
 			t.Errorf("of a task that had its attempts it heard %+v", e)
 		}
+	}
+}
+
+func TestEachOutcomeHasAConstant(t *testing.T) {
+	var got []string
+	for _, o := range []relay.Outcome{relay.Infrastructure, relay.Done, relay.Discarded, relay.RunAgain, relay.Failed, relay.Snoozed,
+		relay.Throttled, relay.Dead, relay.Canceled, relay.LeaseLost, relay.Drained, relay.Released} {
+		got = append(got, string(o))
+	}
+	if want := decide.Outcomes(); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -107,7 +107,7 @@ func TestBadSchedulesAreRefusedByNew(t *testing.T) {
 		`Timing: its Next panicked: panic: boom`: {Name: "a", Spec: "1", Task: good,
 			Timing: nextFunc(func(time.Time) time.Time { panic("boom") })},
 	} {
-		s := relay.Schedules{{Name: "twice", Timing: year, Task: good}, one}
+		s := []relay.Schedule{{Name: "twice", Timing: year, Task: good}, one}
 		want = fmt.Sprintf("Config.Schedules[1] %.32q: %s", one.Name, want)
 		_, err := relay.New(db.DB, idle(), relay.Config{Schedules: s})
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -11,9 +11,6 @@ import (
 	"github.com/txoutbox/outbox/internal/schedule"
 )
 
-// Schedules are tasks to be enqueued at times of their own; see [Schedule].
-type Schedules []Schedule
-
 // Schedule enqueues a task at each time that its Timing gives: a firing. With any number of relays
 // and any times of their clocks, each firing enqueues one task, whose RunAt is the time of the
 // firing: the times are computed from the row in outbox.schedule and from PostgreSQL's clock, and
@@ -94,11 +91,11 @@ func (e everyTiming) Next(t time.Time) time.Time {
 	return t.Truncate(time.Duration(e)).Add(time.Duration(e))
 }
 
-// prepare returns the schedules as the scheduler needs them, or all that is wrong.
-func (s Schedules) prepare() (out []schedule.Schedule, err error) {
+// prepareSchedules returns them as the scheduler needs them, or all that is wrong.
+func prepareSchedules(all []Schedule) (out []schedule.Schedule, err error) {
 	names := map[string]bool{}
 	var errs []error
-	for i, one := range s {
+	for i, one := range all {
 		bad := func(err error) {
 			errs = append(errs, fmt.Errorf("relay: Config.Schedules[%d] %.32q: %w", i, one.Name, err))
 		}

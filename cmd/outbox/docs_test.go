@@ -68,7 +68,7 @@ func TestTheDocumentationShowsWhatIsPrinted(t *testing.T) {
 		Name: "nightly-report", Timing: relay.Every(24 * time.Hour), Spec: "@daily",
 		Task: report.New(map[string]string{"month": "2026-05"}),
 	}
-	config := relay.Config{Workers: 10, DrainTimeout: time.Millisecond, Schedules: relay.Schedules{nightly}}
+	config := relay.Config{Workers: 10, DrainTimeout: time.Millisecond, Schedules: []relay.Schedule{nightly}}
 	relaytest.Run(t, db.DB, r, config)
 	eventually(t, "one is dead, one runs, and two are done", func() bool {
 		return db.Text(t, `SELECT concat_ws(' ', (SELECT count(*) FROM outbox.dead_task),

@@ -47,7 +47,7 @@ func run(ctx context.Context, url string, out io.Writer) error {
 	})
 	r, err := relay.New(db, reg, relay.Config{
 		// RunOnce fires what is due first; what cron was too late for is made up for once.
-		Schedules: relay.Schedules{{Name: "daily report", Timing: relay.Every(24 * time.Hour),
+		Schedules: []relay.Schedule{{Name: "daily report", Timing: relay.Every(24 * time.Hour),
 			Task: makeReport.New(report{})}},
 	})
 	if err != nil {

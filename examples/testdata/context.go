@@ -69,7 +69,7 @@ var (
 	client *admin.Client
 
 	config    relay.Config
-	schedules relay.Schedules
+	schedules []relay.Schedule
 	newYork   *time.Location
 )
 

@@ -179,7 +179,7 @@ func (e Run) Failed(r *store.Row, result handler.Result, begun int) Verdict {
 	if c.Reason != "" {
 		return Verdict{Outcome: Dead, Change: c}
 	}
-	return Verdict{Outcome: Retry, Change: c}
+	return Verdict{Outcome: Failed, Change: c}
 }
 
 // elapsed is the time from the first failure, this one included, until the task has waited.

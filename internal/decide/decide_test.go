@@ -49,8 +49,8 @@ func TestDecide(t *testing.T) {
 	// only Leased handlers have is left out.
 	want := map[string]map[handler.Kind][]string{
 		"as it is": {
-			handler.KindTx:     {"keep done", "undo retry 2", "undo throttled 1", "undo snoozed 1", "keep discarded", "undo dead 2", "keep run_again 0"},
-			handler.KindLeased: {"done", "retry 2", "throttled 1", "snoozed 1", "discarded", "dead 2", "run_again 0"},
+			handler.KindTx:     {"keep done", "undo failed 2", "undo throttled 1", "undo snoozed 1", "keep discarded", "undo dead 2", "keep run_again 0"},
+			handler.KindLeased: {"done", "failed 2", "throttled 1", "snoozed 1", "discarded", "dead 2", "run_again 0"},
 		},
 		"last attempt": {
 			handler.KindTx:     {"keep done", "undo dead 3", "undo throttled 2", "undo snoozed 2", "keep discarded", "undo dead 3", "keep run_again 0"},
@@ -61,8 +61,8 @@ func TestDecide(t *testing.T) {
 			handler.KindLeased: {"done", "dead 2", "throttled 1", "snoozed 1", "discarded", "dead 2", "run_again 0"},
 		},
 		"overran": {
-			handler.KindTx:     {"keep done", "undo retry 2", "undo throttled 1", "undo snoozed 1", "keep discarded", "undo dead 2", "keep run_again 0"},
-			handler.KindLeased: {"done", "retry 2", "throttled 1", "snoozed 1", "discarded", "dead 2", "run_again 0"},
+			handler.KindTx:     {"keep done", "undo failed 2", "undo throttled 1", "undo snoozed 1", "keep discarded", "undo dead 2", "keep run_again 0"},
+			handler.KindLeased: {"done", "failed 2", "throttled 1", "snoozed 1", "discarded", "dead 2", "run_again 0"},
 		},
 		"canceled": {
 			handler.KindTx:     {"keep done", "cancel", "cancel", "cancel", "keep discarded", "cancel", "keep canceled"},
@@ -79,7 +79,7 @@ func TestDecide(t *testing.T) {
 			handler.KindLeased: {"done", "infrastructure 1", "infrastructure 1", "snoozed 1", "discarded", "dead 2", "run_again 0"},
 		},
 		"prevented, overran": {
-			handler.KindLeased: {"done", "retry 2", "throttled 1", "snoozed 1", "discarded", "dead 2", "run_again 0"},
+			handler.KindLeased: {"done", "failed 2", "throttled 1", "snoozed 1", "discarded", "dead 2", "run_again 0"},
 		},
 	}
 	for _, kind := range []handler.Kind{handler.KindTx, handler.KindBatch, handler.KindLeased} {
@@ -138,15 +138,15 @@ func TestDecideForABatch(t *testing.T) {
 		want string
 	}{
 		{"nil", Run{}, "keep done"},
-		{"some", Run{Result: call.Result{Err: some}}, "keep retry 1 snoozed 0 discarded done"},
-		{"some, throttled", Run{Result: call.Result{Err: waits}}, "keep throttled 0 retry 1 done done"},
+		{"some", Run{Result: call.Result{Err: some}}, "keep failed 1 snoozed 0 discarded done"},
+		{"some, throttled", Run{Result: call.Result{Err: waits}}, "keep throttled 0 failed 1 done done"},
 		{"some, two of them canceled", Run{Result: call.Result{Err: some, Canceled: true}, Canceled: []int64{1, 4}}, "keep canceled snoozed 0 discarded done"},
 		{"some, drained", Run{Result: call.Result{Err: some, Drained: true}}, "keep drained 0 drained 0 discarded done"},
 		{"error", Run{Result: call.Result{Err: failed}}, "split"},
 		{"error, drained", Run{Result: call.Result{Err: failed, Drained: true}}, "give back"},
 		{"error, canceled", Run{Result: call.Result{Err: failed, Canceled: true}, Canceled: []int64{2}}, "cancel"},
 		{"retry after", Run{Result: call.Result{Err: handlers.RetryAfter(time.Minute, failed)}}, "undo throttled 0 throttled 0 throttled 0 throttled 0"},
-		{"retry after four days", Run{Result: call.Result{Err: handlers.RetryAfter(96*time.Hour, failed)}}, "undo retry 1 retry 1 retry 1 retry 1"},
+		{"retry after four days", Run{Result: call.Result{Err: handlers.RetryAfter(96*time.Hour, failed)}}, "undo failed 1 failed 1 failed 1 failed 1"},
 		{"retry after no time", Run{Result: call.Result{Err: handlers.RetryAfter(0, failed)}}, "split"},
 		{"dead", Run{Result: call.Result{Err: handlers.Dead(failed)}}, "undo dead 1 dead 1 dead 1 dead 1"},
 		{"again", Run{Result: call.Result{Err: handlers.RunAgain(0)}}, "keep run_again 0 run_again 0 run_again 0 run_again 0"},
@@ -182,25 +182,25 @@ func TestMaxElapsed(t *testing.T) {
 		maxElapsed time.Duration
 		want       Outcome
 	}{
-		{"without a limit", failed, 1000 * time.Hour, errors.New("failed"), 0, Retry},
-		{"the first failure", "", 0, errors.New("failed"), time.Hour, Retry},
+		{"without a limit", failed, 1000 * time.Hour, errors.New("failed"), 0, Failed},
+		{"the first failure", "", 0, errors.New("failed"), time.Hour, Failed},
 		{"the first failure, and a longer wait", "", 0, errors.New("failed"), 30*time.Second - 1, Dead},
-		{"in time", failed, 58 * time.Minute, errors.New("failed"), time.Hour, Retry},
+		{"in time", failed, 58 * time.Minute, errors.New("failed"), time.Hour, Failed},
 		{"too late", failed, 60 * time.Minute, errors.New("failed"), time.Hour, Dead},
 		{"too late as the handler took its time", failed, 59*time.Minute + time.Second, errors.New("failed"), time.Hour, Dead},
 		{"as the handler asks", failed, 0, handlers.RetryAfter(2*time.Hour, errors.New("failed")), time.Hour, Dead},
 		{"a wait that is asked for", failed, 58 * time.Minute, handlers.RetryAfter(time.Minute, errors.New("busy")), time.Hour, Throttled},
 		{"a wait beyond the time", failed, 59 * time.Minute, handlers.RetryAfter(time.Minute, errors.New("busy")), time.Hour, Dead},
 		{"a wait within three days", failed, 71 * time.Hour, handlers.RetryAfter(50*time.Minute, errors.New("busy")), 0, Throttled},
-		{"a wait beyond three days", failed, 71 * time.Hour, handlers.RetryAfter(time.Hour, errors.New("busy")), 0, Retry},
+		{"a wait beyond three days", failed, 71 * time.Hour, handlers.RetryAfter(time.Hour, errors.New("busy")), 0, Failed},
 		{"a wait beyond three days, of a time that is longer", failed, 96 * time.Hour, handlers.RetryAfter(time.Hour, errors.New("busy")), 120 * time.Hour, Throttled},
-		{"throttled three days ago", throttled, 73 * time.Hour, handlers.RetryAfter(time.Hour, errors.New("busy")), 0, Retry},
+		{"throttled three days ago", throttled, 73 * time.Hour, handlers.RetryAfter(time.Hour, errors.New("busy")), 0, Failed},
 		{"throttled before the redrive", `{"event": "throttled", "at": "2026-11-01T12:00:00Z"}, {"event": "redriven", "at": "2026-11-25T12:00:00Z"}`, 0,
 			handlers.RetryAfter(time.Hour, errors.New("busy")), 0, Throttled},
 		{"a snooze is no failure", failed, 2 * time.Hour, handlers.Snooze(time.Hour), time.Hour, Snoozed},
-		{"redriven since", old + `, {"event": "redriven", "at": "2026-11-25T12:00:00Z"}, ` + failed, 30 * time.Minute, errors.New("failed"), time.Hour, Retry},
-		{"redriven, and the first failure since", old + `, {"event": "redriven", "at": "2026-11-25T12:00:00Z"}`, 0, errors.New("failed"), time.Hour, Retry},
-		{"replaced, and the first failure since", old + `, {"event": "replaced", "at": "2026-11-25T12:00:00Z"}`, 0, errors.New("failed"), time.Hour, Retry},
+		{"redriven since", old + `, {"event": "redriven", "at": "2026-11-25T12:00:00Z"}, ` + failed, 30 * time.Minute, errors.New("failed"), time.Hour, Failed},
+		{"redriven, and the first failure since", old + `, {"event": "redriven", "at": "2026-11-25T12:00:00Z"}`, 0, errors.New("failed"), time.Hour, Failed},
+		{"replaced, and the first failure since", old + `, {"event": "replaced", "at": "2026-11-25T12:00:00Z"}`, 0, errors.New("failed"), time.Hour, Failed},
 	} {
 		r := &store.Row{}
 		if _, err := r.FromText(fmt.Sprintf("7\x1f0\x1f1\x1f%d\x1f\x1f1\x1f{\"max_attempts\": 100, \"timeline\": [%s]}\x1f{}",
@@ -222,7 +222,7 @@ func TestMaxElapsed(t *testing.T) {
 // last attempts. Tasks that were refused together come back apart.
 func TestWaitsThatAreAskedForAreSpread(t *testing.T) {
 	t.Parallel()
-	asked := map[string]error{"throttled": handlers.RetryAfter(time.Minute, errors.New("busy")), "retry": handlers.RetryAfter(1000*time.Hour, errors.New("busy"))}
+	asked := map[string]error{"throttled": handlers.RetryAfter(time.Minute, errors.New("busy")), "failed": handlers.RetryAfter(1000*time.Hour, errors.New("busy"))}
 	for outcome, err := range asked {
 		d, seen := handler.ResultOf(err).Wait, map[time.Duration]bool{}
 		for range 100 {

@@ -9,21 +9,21 @@ const (
 	Done
 	Discarded
 	RunAgain
-	Retry
+	Failed
 	Snoozed
 	Throttled
 	Dead
 	Canceled
 	LeaseLost
 	Drained
-	PutOff
-	outcomes
+	Released
 )
 
-// String is the outcome in snake_case.
-func (o Outcome) String() string {
-	if o >= outcomes {
-		return "unknown"
-	}
-	return [...]string{"infrastructure", "done", "discarded", "run_again", "retry", "snoozed", "throttled", "dead", "canceled", "lease_lost", "drained", "put_off"}[o]
-}
+var names = [...]string{"infrastructure", "done", "discarded", "run_again", "failed", "snoozed", "throttled", "dead",
+	"canceled", "lease_lost", "drained", "released"}
+
+// String is the outcome as relay.Outcome has it.
+func (o Outcome) String() string { return names[o] }
+
+// Outcomes are the texts of all.
+func Outcomes() []string { return names[:] }

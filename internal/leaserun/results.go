@@ -173,7 +173,7 @@ func EndOf(h *handler.Handler, r *store.Row, token string, v decide.Verdict) sto
 	if v.Done && v.Outcome != decide.Canceled {
 		end.Keep = h.Retention
 	}
-	if v.Back || v.Outcome == decide.PutOff {
+	if v.Back || v.Outcome == decide.Released {
 		end.LostBy = r.LostBy
 	}
 	return end

@@ -173,7 +173,7 @@ func (l *Leases) startSuspects(runs []*Run) {
 		t := x.lease.row
 		if t.JudgeLeased() {
 			if x.leaveSuspects, x.postponed = l.Suspects.Run(l.Report.Log, t); x.leaveSuspects == nil {
-				x.endBefore(decide.Verdict{Outcome: decide.PutOff, Change: store.Change{Attempt: t.Attempt, Wait: x.postponed}})
+				x.endBefore(decide.Verdict{Outcome: decide.Released, Change: store.Change{Attempt: t.Attempt, Wait: x.postponed}})
 				continue
 			}
 			ids = append(ids, t.ID)

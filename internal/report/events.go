@@ -21,7 +21,7 @@ type End struct {
 
 // TaskEnd is what became of one task in a run.
 type TaskEnd struct {
-	TaskID  int64
+	ID      int64
 	Attempt int
 	Outcome decide.Outcome
 	Reason  string        // of Dead
@@ -31,7 +31,7 @@ type TaskEnd struct {
 
 // DeadLetter is a task that became a dead letter.
 type DeadLetter struct {
-	TaskID      int64
+	ID          int64
 	Key         string
 	Type        string
 	Attempt     int

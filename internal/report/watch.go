@@ -34,7 +34,7 @@ func (r *Reporter) Watch(h *handler.Handler, rows []*store.Row, claimed time.Tim
 		}
 	}
 	for i, t := range rows {
-		w.end.Tasks[i] = TaskEnd{TaskID: t.ID, Attempt: min(t.Begun(), t.Max), Waited: to.Waited(t.RunAt, claimed)}
+		w.end.Tasks[i] = TaskEnd{ID: t.ID, Attempt: min(t.Begun(), t.Max), Waited: to.Waited(t.RunAt, claimed)}
 		if w.at != nil {
 			w.at[t.ID] = i
 		}
@@ -84,7 +84,7 @@ func (w *Watch) SetAll(o decide.Outcome) {
 
 // SetCanceled notes that these tasks were canceled, and that the others are as before their claim.
 func (w *Watch) SetCanceled(taskIDs []int64) {
-	w.SetAll(decide.PutOff)
+	w.SetAll(decide.Released)
 	for _, id := range taskIDs {
 		w.Set(id, decide.Verdict{Outcome: decide.Canceled})
 	}

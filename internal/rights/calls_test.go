@@ -237,7 +237,7 @@ func runOnce(ctx context.Context, db *sql.DB, in string) error {
 	r, err := relay.New(db,
 		registry(in), relay.Config{Schema: in, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 			DeadRetention: time.Hour,
-			Schedules: relay.Schedules{{Name: "often", Timing: relay.Every(time.Minute),
+			Schedules: []relay.Schedule{{Name: "often", Timing: relay.Every(time.Minute),
 				Task: outbox.NewTask{Type: "TX", Payload: number{1}}}}})
 	if err != nil {
 		return err

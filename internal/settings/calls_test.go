@@ -178,7 +178,7 @@ func registry() *handlers.Registry {
 }
 
 func (c *calls) run() {
-	schedule := relay.Schedules{{Name: hostile, Timing: relay.Every(time.Hour),
+	schedule := []relay.Schedule{{Name: hostile, Timing: relay.Every(time.Hour),
 		Task: outbox.NewTask{Type: "scheduled", Payload: payload{hostile, 1}}}}
 	config := relay.Config{ListenDSN: c.address, Schedules: schedule, PollInterval: 50 * time.Millisecond,
 		DeadRetention: time.Hour, Workers: 4}

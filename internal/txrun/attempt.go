@@ -103,7 +103,7 @@ func (a *attempt) end(ctx context.Context, out call.Result) error {
 	if end.How == apptx.RolledBack {
 		switch work {
 		case decide.Split:
-			a.watch.SetAll(decide.PutOff)
+			a.watch.SetAll(decide.Released)
 			a.alone = store.IDs(a.unit.Rows)
 		case decide.Cancel:
 			a.removeCanceled()

@@ -70,7 +70,7 @@ func (a *attempt) abandon(out call.Result) error {
 		return nil
 	case several:
 		a.p.Journal.MarkLost(a.unit.runs)
-		a.watch.SetAll(decide.PutOff)
+		a.watch.SetAll(decide.Released)
 	case out.Canceled:
 		a.p.Journal.ForgetRuns(a.unit.runs)
 	default:
@@ -106,7 +106,7 @@ func (a *attempt) outOfBand(failure, cause error) error {
 		// The failure may be any member's: they run one by one, where it counts.
 		a.logSplit(failure)
 		a.p.Journal.MarkLost(runs)
-		a.watch.SetAll(decide.PutOff)
+		a.watch.SetAll(decide.Released)
 		return cause
 	}
 	t := a.unit.Rows[0]
@@ -132,7 +132,7 @@ func (a *attempt) outOfBand(failure, cause error) error {
 	}
 	err := a.p.Store.OrphanRun(t, runs.Token)
 	if err == nil {
-		a.watch.SetAll(decide.Retry)
+		a.watch.SetAll(decide.Failed)
 	}
 	return errors.Join(cause, err)
 }

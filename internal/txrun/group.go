@@ -53,7 +53,7 @@ func (g *group) run(ctx context.Context) error {
 		}
 		for _, r := range g.rows[i+1 : next] {
 			a.left = append(a.left, r)
-			a.watch.Set(r.ID, decide.Verdict{Outcome: decide.PutOff})
+			a.watch.Set(r.ID, decide.Verdict{Outcome: decide.Released})
 		}
 		i = next
 	}
@@ -79,7 +79,7 @@ func (g *group) split(failure error) apptx.Plan {
 // ended acts on the end of the group's transaction.
 func (g *group) ended(ctx context.Context, out call.Result, end apptx.Ended) error {
 	if end.How == apptx.RolledBack {
-		g.a.watch.SetAll(decide.PutOff)
+		g.a.watch.SetAll(decide.Released)
 		g.a.alone = store.IDs(g.a.unit.Rows)
 		return nil
 	}
@@ -209,7 +209,7 @@ func (g *group) committed(ctx context.Context, i int, v decide.Verdict, out call
 		v = decide.Committed(r, out.Err, nil)
 	}
 	v.Written = false // in another transaction, if at all
-	a.watch.SetAll(decide.PutOff)
+	a.watch.SetAll(decide.Released)
 	a.unit.Rows = append(g.begun, r)
 	verdicts := append(g.verdicts, v)
 	if err := apptx.RecordCommitted(ctx, a.p.Store, a.p.Report, a.unit.Rows, verdicts, a.unit.uncounted); err != nil {

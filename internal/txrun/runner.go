@@ -176,7 +176,7 @@ func (a *attempt) judge(found map[int64][]store.Earlier) (done bool, err error) 
 		return false, nil
 	case store.Postponed:
 		defer a.p.Report.Due.Postpone(wait) // from when it is written
-		v = decide.Verdict{Outcome: decide.PutOff, Change: store.Change{Attempt: r.Attempt, Wait: wait, Untried: true}}
+		v = decide.Verdict{Outcome: decide.Released, Change: store.Change{Attempt: r.Attempt, Wait: wait, Untried: true}}
 		for _, e := range found[r.ID] {
 			v.Change.Keep = append(v.Change.Keep, e.Token)
 		}
@@ -216,7 +216,7 @@ func (a *attempt) judgeBatch(found map[int64][]store.Earlier) (done bool, err er
 	}
 	a.noted(a.p.Journal.ForgetRuns)()
 	_ = a.unit.Tx.RollBack()
-	a.watch.SetAll(decide.PutOff)
+	a.watch.SetAll(decide.Released)
 	a.alone = solo
 	return true, nil
 }

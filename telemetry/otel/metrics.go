@@ -110,16 +110,16 @@ func (t *Telemetry) Observer() relay.Observer {
 			failedAs := ""
 			for _, task := range e.Tasks {
 				t.ended.Add(ctx, 1, metric.WithAttributes(destination,
-					attribute.String("outbox.outcome", task.Outcome.String())))
+					attribute.String("outbox.outcome", string(task.Outcome))))
 				t.wait.Record(ctx, task.Waited.Seconds(), metric.WithAttributes(destination))
 				switch task.Outcome {
 				case relay.Dead:
 					t.dead.Add(ctx, 1, metric.WithAttributes(destination,
 						attribute.String("outbox.reason", task.Reason)))
-					failedAs = task.Outcome.String()
-				case relay.Retry, relay.LeaseLost, relay.Infrastructure,
-					relay.PutOff: // PutOff: of a batch that failed as a whole
-					failedAs = task.Outcome.String()
+					failedAs = string(task.Outcome)
+				case relay.Failed, relay.LeaseLost, relay.Infrastructure,
+					relay.Released: // Released: of a batch that failed as a whole
+					failedAs = string(task.Outcome)
 				}
 			}
 			if e.Called.IsZero() {

@@ -104,14 +104,14 @@ func TestMetricsSayWhatReallyRan(t *testing.T) {
 		"messaging.client.consumed.messages TX receive":    5,
 		"messaging.client.consumed.messages BATCH receive": 20,
 		"messaging.process.duration TX process":            3,
-		"messaging.process.duration TX retry process":      0, // attributes are sorted by key
-		"messaging.process.duration retry TX process":      1,
+		"messaging.process.duration TX failed process":     0, // attributes are sorted by key
+		"messaging.process.duration failed TX process":     1,
 		"messaging.process.duration dead TX process":       1,
 		"messaging.process.duration BATCH process":         1,
 		"outbox.task.wait TX":                              5,
 		"outbox.task.wait BATCH":                           20,
 		"outbox.task.runs TX done":                         3,
-		"outbox.task.runs TX retry":                        1,
+		"outbox.task.runs TX failed":                       1,
 		"outbox.task.runs TX dead":                         1,
 		"outbox.task.runs BATCH done":                      20,
 		"outbox.task.dead_letters TX attempts":             1,

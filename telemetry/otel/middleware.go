@@ -95,7 +95,7 @@ func (t *Telemetry) about(call *handlers.Call) []attribute.KeyValue {
 		attribute.Int("outbox.attempt", task.Attempt), attribute.Int("outbox.max_attempts", task.MaxAttempts))
 }
 
-var results = map[string]string{"retry": "retry", "throttle": "throttled", "snooze": "snoozed", "discard": "discarded",
+var results = map[string]string{"retry": "failed", "throttle": "throttled", "snooze": "snoozed", "discard": "discarded",
 	"dead": "dead", "run again": "run_again"}
 
 // end notes how a handler ended that returned an error.

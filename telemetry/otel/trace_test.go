@@ -127,7 +127,7 @@ func TestHowAHandlerEndsIsInItsSpan(t *testing.T) {
 		text, result, kind string
 	}{
 		"nil":   {func() error { return nil }, codes.Unset, "", "", ""},
-		"error": {func() error { return boom }, codes.Error, "send: boom", "retry", "*errors.errorString"},
+		"error": {func() error { return boom }, codes.Error, "send: boom", "failed", "*errors.errorString"},
 		"dead": {func() error { return handlers.Dead(boom) }, codes.Error, "send: boom", "dead",
 			"*errors.errorString"},
 		"asked":   {func() error { return handlers.RetryAfter(time.Hour, boom) }, codes.Unset, "", "throttled", ""},
@@ -136,7 +136,7 @@ func TestHowAHandlerEndsIsInItsSpan(t *testing.T) {
 		"panic": {func() error { panic("secret") }, codes.Error, "the handler panicked, or ended its goroutine", "",
 			"panic"},
 		"caught": {func() error { return &handlers.PanicError{Value: boom} }, codes.Error, "panic: send: boom",
-			"retry", "panic"},
+			"failed", "panic"},
 		"some": {func() error { return handlers.BatchError{1: boom, 2: handlers.Snooze(1)} }, codes.Error,
 			"1 tasks of the batch failed, one of them: send: boom", "", "*errors.errorString"},
 	} {

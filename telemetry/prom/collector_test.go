@@ -103,7 +103,7 @@ func TestTheMetricsSayWhatReallyRan(t *testing.T) {
 		"outbox_claimed_tasks_total BATCH":          20,
 		"outbox_claimed_tasks_total LEASED":         7,
 		"outbox_runs_total TX done":                 3,
-		"outbox_runs_total TX retry":                1,
+		"outbox_runs_total TX failed":               1,
 		"outbox_runs_total TX dead":                 2,
 		"outbox_runs_total TX snoozed":              0,
 		"outbox_runs_total BATCH done":              20,

@@ -3,6 +3,7 @@ package outboxprom
 import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/internal/decide"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -66,7 +67,7 @@ func (c *Collector) Observer() relay.Observer {
 			wait := m.wait.WithLabelValues(end.Type)
 			for _, task := range end.Tasks {
 				wait.Observe(task.Waited.Seconds())
-				m.runs.WithLabelValues(end.Type, task.Outcome.String()).Inc()
+				m.runs.WithLabelValues(end.Type, string(task.Outcome)).Inc()
 				if task.Outcome == relay.Dead {
 					m.deadLetters.WithLabelValues(end.Type, task.Reason).Inc()
 				}
@@ -91,8 +92,8 @@ func (c *Collector) changed(change relay.Change) {
 			m.wait.WithLabelValues(t)
 			m.handler.WithLabelValues(t)
 			m.claimed.WithLabelValues(t)
-			for _, o := range relay.Outcomes() {
-				m.runs.WithLabelValues(t, o.String())
+			for _, outcome := range decide.Outcomes() {
+				m.runs.WithLabelValues(t, outcome)
 			}
 			for reason := range admin.Reasons() {
 				m.deadLetters.WithLabelValues(t, reason)

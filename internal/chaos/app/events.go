@@ -43,10 +43,10 @@ func forwardEvents(reg *handlers.Registry, c Config, opts ...handlers.Option) (*
 }
 
 // ticks is a schedule that never ends: each firing leaves a row.
-func ticks(reg *handlers.Registry) relay.Schedules {
+func ticks(reg *handlers.Registry) []relay.Schedule {
 	handlers.Tx(reg, TypeTick, func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[Payload]) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO tick DEFAULT VALUES`)
 		return err
 	}, handlers.MaxAttempts(1000))
-	return relay.Schedules{{Name: "tick", Timing: relay.Every(time.Second), Task: TypeTick.New(Payload{K: "tick"})}}
+	return []relay.Schedule{{Name: "tick", Timing: relay.Every(time.Second), Task: TypeTick.New(Payload{K: "tick"})}}
 }

@@ -34,7 +34,7 @@ import (
 // a Backoff that panics.
 //
 // A task that failed or was throttled does not run again in the same Drain, however soon it is due,
-// unless [Attempts], [Retries], [At] or [Through] say so. A task that snoozed or runs again does not
+// unless [RetryNow] or [Advance] say so. A task that snoozed or runs again does not
 // either, but for RunAgain(0), which runs again at once.
 //
 // In a transaction each Tx or Batch handler gets that transaction, under a savepoint to which its
@@ -89,10 +89,9 @@ type drainer struct {
 	types    []string
 	bases    []int64 // the priorities of the types
 	result   *Result
-	failures map[int64]int // by task
-	waiting  []int64       // tasks that failed, snoozed or run again, until the drain's clock says otherwise
-	clock    int64         // the drain's, in µs since 1970, if it is ahead of PostgreSQL's; else 0
-	horizon  int64         // how far the clock may go; 0 if it may not
+	waiting  []int64 // tasks that failed, snoozed or run again, until the drain's clock says otherwise
+	clock    int64   // the drain's, in µs since 1970, if it is ahead of PostgreSQL's; else 0
+	horizon  int64   // how far the clock may go; 0 if it may not
 }
 
 func newDrainer(t testing.TB, in outbox.Querier, registry *handlers.Registry, opts []DrainOption) (*drainer, error) {
@@ -107,8 +106,7 @@ func newDrainer(t testing.TB, in outbox.Querier, registry *handlers.Registry, op
 	if err != nil {
 		return nil, err
 	}
-	d := &drainer{drainSettings: settings, in: database, handlers: map[string]*handler.Handler{}, result: &Result{},
-		failures: map[int64]int{}}
+	d := &drainer{drainSettings: settings, in: database, handlers: map[string]*handler.Handler{}, result: &Result{}}
 	for _, h := range registry.Handlers() {
 		d.handlers[h.Type] = h
 		d.types, d.bases = append(d.types, h.Type), append(d.bases, int64(h.Priority))
@@ -130,16 +128,13 @@ func (d *drainer) start() error {
 	if err != nil {
 		return err
 	}
-	if !d.at.IsZero() {
-		d.horizon = d.at.UnixMicro()
-	}
-	if d.through > 0 {
+	if d.within > 0 {
 		if err := d.inTx("read the clock", func(tx *sql.Tx) error {
 			return tx.QueryRowContext(d.ctx, clockSQL).Scan(&d.horizon)
 		}); err != nil {
 			return err
 		}
-		d.horizon += d.through.Microseconds()
+		d.horizon += d.within.Microseconds()
 	}
 	_, err = d.promote()
 	return err
@@ -225,20 +220,20 @@ UPDATE outbox.task SET run_at = GREATEST(run_at, timestamptz 'epoch' + $2::bigin
 // later decides when a task that is scheduled again is due for this drain.
 func (d *drainer) later(last Run, wait time.Duration) error {
 	if last.Outcome == Failed || last.Outcome == Throttled {
-		if d.failures[last.TaskID]++; d.failures[last.TaskID] < d.attempts {
-			_, err := d.exec("retry a task", retrySQL, last.TaskID, d.clock)
+		if d.retry {
+			_, err := d.exec("retry a task", retrySQL, last.ID, d.clock)
 			return err
 		}
 	} else if wait <= 0 {
 		return nil // an iteration that is due at once
 	}
-	if !slices.Contains(d.waiting, last.TaskID) {
-		d.waiting = append(d.waiting, last.TaskID)
+	if !slices.Contains(d.waiting, last.ID) {
+		d.waiting = append(d.waiting, last.ID)
 	}
 	if d.clock == 0 {
 		return nil
 	}
-	_, err := d.exec("delay a task", delaySQL, last.TaskID, d.clock+wait.Microseconds())
+	_, err := d.exec("delay a task", delaySQL, last.ID, d.clock+wait.Microseconds())
 	return err
 }
 

@@ -21,11 +21,11 @@ import (
 // RequireEnqueued fails the test unless a task of the type is in outbox.task that match accepts and
 // that is as wanted. It returns all such tasks, in the order of their ids. A nil match accepts
 // every payload; it must not use q. Tasks that wait, are scheduled or run count; finished and dead
-// ones do not.
+// ones do not. Tasks that a transaction has not committed are seen through that transaction only.
 //
 // The returned tasks are as their rows: Attempt counts the attempts begun, and MaxAttempts is 0
 // where the handler decides.
-func RequireEnqueued[P any](t testing.TB, q Querier, taskType outbox.TaskType[P], match func(P) bool, want ...Want) []*outbox.Task[P] {
+func RequireEnqueued[P any](t testing.TB, q outbox.Querier, taskType outbox.TaskType[P], match func(P) bool, want ...Want) []*outbox.Task[P] {
 	t.Helper()
 	s := search(t, q, taskType, match, want)
 	if len(s.matched) == 0 {
@@ -35,7 +35,7 @@ func RequireEnqueued[P any](t testing.TB, q Querier, taskType outbox.TaskType[P]
 }
 
 // RequireEnqueuedN is RequireEnqueued for exactly n tasks.
-func RequireEnqueuedN[P any](t testing.TB, q Querier, n int, taskType outbox.TaskType[P], match func(P) bool, want ...Want) []*outbox.Task[P] {
+func RequireEnqueuedN[P any](t testing.TB, q outbox.Querier, n int, taskType outbox.TaskType[P], match func(P) bool, want ...Want) []*outbox.Task[P] {
 	t.Helper()
 	s := search(t, q, taskType, match, want)
 	if len(s.matched) != n {
@@ -45,22 +45,16 @@ func RequireEnqueuedN[P any](t testing.TB, q Querier, n int, taskType outbox.Tas
 }
 
 // RequireNotEnqueued fails the test if there is such a task as RequireEnqueued looks for.
-func RequireNotEnqueued[P any](t testing.TB, q Querier, taskType outbox.TaskType[P], match func(P) bool, want ...Want) {
+func RequireNotEnqueued[P any](t testing.TB, q outbox.Querier, taskType outbox.TaskType[P], match func(P) bool, want ...Want) {
 	t.Helper()
 	RequireEnqueuedN(t, q, 0, taskType, match, want...)
 }
 
 // Enqueued returns such tasks as RequireEnqueued looks for, or none. It fails the test only if they
 // cannot be read.
-func Enqueued[P any](t testing.TB, q Querier, taskType outbox.TaskType[P], match func(P) bool, want ...Want) []*outbox.Task[P] {
+func Enqueued[P any](t testing.TB, q outbox.Querier, taskType outbox.TaskType[P], match func(P) bool, want ...Want) []*outbox.Task[P] {
 	t.Helper()
 	return search(t, q, taskType, match, want).matched
-}
-
-// Count is the number of tasks that Enqueued returns.
-func Count[P any](t testing.TB, q Querier, taskType outbox.TaskType[P], match func(P) bool, want ...Want) int {
-	t.Helper()
-	return len(search(t, q, taskType, match, want).matched)
 }
 
 // row is a row of outbox.task.
@@ -80,7 +74,7 @@ type searched[P any] struct {
 }
 
 // search fails the test if the arguments are bad or the tasks cannot be read.
-func search[P any](t testing.TB, q Querier, taskType outbox.TaskType[P], match func(P) bool, want []Want) *searched[P] {
+func search[P any](t testing.TB, q outbox.Querier, taskType outbox.TaskType[P], match func(P) bool, want []Want) *searched[P] {
 	t.Helper()
 	w, err := newWanted(want)
 	err = errors.Join(err, must(taskType.Name() != "", "it is the zero TaskType: make it with outbox.NewTaskType"),
@@ -130,7 +124,7 @@ const enqueuedSQL = `/* outboxtest: tasks of a type */
 SELECT outbox.claimed(t), state, COALESCE((SELECT database_id::text FROM outbox.identity), '')
   FROM outbox.task t WHERE task_type = $1 ORDER BY task_id`
 
-func read(ctx context.Context, q Querier, schema pg.Schema, taskType string) (out []*row, err error) {
+func read(ctx context.Context, q outbox.Querier, schema pg.Schema, taskType string) (out []*row, err error) {
 	rows, err := q.QueryContext(ctx, schema.SQL(enqueuedSQL), taskType)
 	if err != nil {
 		return nil, err
@@ -157,7 +151,7 @@ const otherTypesSQL = `/* outboxtest: tasks of other types */
 SELECT task_type, count(*) FROM outbox.task WHERE task_type <> ALL ($1::text[]) GROUP BY task_type`
 
 // otherTypes counts the tasks of all types but the given ones.
-func otherTypes(ctx context.Context, q Querier, schema pg.Schema, types ...string) (map[string]int, error) {
+func otherTypes(ctx context.Context, q outbox.Querier, schema pg.Schema, types ...string) (map[string]int, error) {
 	rows, err := q.QueryContext(ctx, schema.SQL(otherTypesSQL), pq.Array(append([]string{}, types...))) // a nil slice is NULL
 	if err != nil {
 		return nil, err

@@ -63,7 +63,7 @@ func ExampleRequireEnqueued() {
 		fmt.Printf("%s for user %d\n", tasks[0].Type, tasks[0].Payload.UserID)
 
 		outboxtest.RequireNotEnqueued(t, tx, SendWelcome, func(w Welcome) bool { return w.UserID != 1 })
-		fmt.Println(outboxtest.Count(t, tx, SendWelcome, nil))
+		fmt.Println(len(outboxtest.Enqueued(t, tx, SendWelcome, nil)))
 	})
 	// Output:
 	// SEND_WELCOME for user 1
@@ -81,7 +81,7 @@ func ExampleDrain() {
 		var credit int
 		relaytest.Must(tx.QueryRowContext(t.Context(), `SELECT credit FROM usr WHERE usr_id = 1`).Scan(&credit))
 		fmt.Println("credit:", credit)
-		fmt.Println(outboxtest.Drain(t, tx, reg, outboxtest.Through(2*time.Hour)))
+		fmt.Println(outboxtest.Drain(t, tx, reg, outboxtest.Advance(2*time.Hour)))
 	})
 	// Output:
 	// GRANT_CREDIT #1, attempt 1: done
@@ -91,13 +91,13 @@ func ExampleDrain() {
 }
 
 // Retries of a mail server that stays down, without waiting for the backoff.
-func ExampleRetries() {
+func ExampleRetryNow() {
 	example(func(t testing.TB, tx *sql.Tx) {
 		if _, err := SendWelcome.Enqueue(t.Context(), tx, Welcome{UserID: 1}); err != nil {
 			t.Fatal(err)
 		}
 		errDown := errors.New("the mail server is down")
-		result := outboxtest.Drain(t, tx, registry(func(int64) error { return errDown }), outboxtest.Retries())
+		result := outboxtest.Drain(t, tx, registry(func(int64) error { return errDown }), outboxtest.RetryNow())
 		fmt.Println(result)
 		fmt.Println(result.Count(outboxtest.Dead), errors.Is(result.Err(), errDown))
 	})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/txoutbox/outbox"
@@ -15,49 +14,36 @@ import (
 type DrainOption interface{ drain(*drainSettings) error }
 
 type drainSettings struct {
-	ctx      context.Context
-	schema   pg.Schema
-	attempts int           // of one task, that may fail until it is not retried at once
-	at       time.Time     // also what is due by then
-	through  time.Duration // the same, from now
-	maxRuns  int
+	ctx     context.Context
+	schema  pg.Schema
+	retry   bool          // failed tasks at once
+	within  time.Duration // also what is due by then, from now
+	maxRuns int
 }
 
 type drainFunc func(*drainSettings) error
 
 func (f drainFunc) drain(s *drainSettings) error { return f(s) }
 
-// Retries runs tasks that failed or were throttled again at once, whatever their backoff or a
-// RetryAfter says, until they are done or dead. Without it, or Attempts, such a task is left
-// scheduled, as in production until its time comes.
-func Retries() DrainOption { return Attempts(math.MaxInt) }
-
-// Attempts is Retries for up to n failed or throttled runs of each task in this Drain: after n, at
-// least 1, it is left scheduled. Attempts(1) is the default.
-func Attempts(n int) DrainOption {
+// RetryNow runs tasks that failed or were throttled again at once, whatever their backoff or a
+// RetryAfter says, until they are done or dead. Without it such a task is left scheduled, as in
+// production until its time comes.
+func RetryNow() DrainOption {
 	return drainFunc(func(s *drainSettings) error {
-		s.attempts = n
-		return must(n >= 1, "Attempts(%d): must be at least 1", n)
+		s.retry = true
+		return nil
 	})
 }
 
-// At also runs what is due by t: delayed, snoozed, recurring, throttled and failed tasks. The Drain
-// has a clock of its own for it, which goes from one due time to the next, so a task that snoozes
-// for an hour runs once an hour. Snoozes, backoffs and the time since the first failure count from
-// that clock; PostgreSQL's and the process's clocks do not move, so delays that a handler enqueues
-// with count from those. A later At or Through replaces it.
-func At(t time.Time) DrainOption {
+// Advance also runs what is due within d from now, by PostgreSQL's clock: delayed, snoozed,
+// recurring, throttled and failed tasks. The Drain has a clock of its own for it, which goes from
+// one due time to the next, so a task that snoozes for an hour runs once an hour. Snoozes, backoffs
+// and the time since the first failure count from that clock; PostgreSQL's and the process's clocks
+// do not move, so delays that a handler enqueues with count from those. A later Advance replaces it.
+func Advance(d time.Duration) DrainOption {
 	return drainFunc(func(s *drainSettings) error {
-		s.at, s.through = t, 0
-		return must(!t.IsZero() && t.UTC().Year() <= 9999, "At: the time is zero or after the year 9999")
-	})
-}
-
-// Through is At the time that is d from now, by PostgreSQL's clock.
-func Through(d time.Duration) DrainOption {
-	return drainFunc(func(s *drainSettings) error {
-		s.through, s.at = d, time.Time{}
-		return must(d > 0, "Through(%v): must be positive", d)
+		s.within = d
+		return must(d > 0, "Advance(%v): must be positive", d)
 	})
 }
 
@@ -80,7 +66,7 @@ func Context(ctx context.Context) DrainOption {
 }
 
 func newDrainSettings(ctx context.Context, opts []DrainOption) (s *drainSettings, err error) {
-	s = &drainSettings{ctx: ctx, schema: outbox.DefaultSchema, attempts: 1, maxRuns: 1_000}
+	s = &drainSettings{ctx: ctx, schema: outbox.DefaultSchema, maxRuns: 1_000}
 	for _, o := range opts {
 		if o == nil {
 			return nil, errors.New("outboxtest: a DrainOption is nil")

@@ -9,26 +9,15 @@
 //	got := outboxtest.Drain(t, tx, registry)                    // the app's handlers run, in tx
 //	if err := got.Err(); err != nil { … }
 //
-// [RequireEnqueued], [RequireEnqueuedN], [RequireNotEnqueued], [Enqueued] and [Count] look at the
-// tasks. [Drain] runs those that are due as a relay would, one after the other, with the same
-// transitions. Nothing is waited for: no relay runs, and delays pass by [Through], [At] and
-// [Retries].
+// [RequireEnqueued], [RequireEnqueuedN], [RequireNotEnqueued] and [Enqueued] look at the tasks.
+// [Drain] runs those that are due as a relay would, one after the other, with the same transitions.
+// Nothing is waited for: no relay runs, and delays pass by [Advance] and [RetryNow].
 //
 // The functions fail the test by t.Fatalf, at the caller's line, so they are to be called in the
 // test's own goroutine. They work with lib/pq and pgx, with database/sql and sqlx.
 package outboxtest
 
-import (
-	"context"
-	"database/sql"
-	"reflect"
-)
-
-// Querier is what the functions read from: *sql.Tx, *sqlx.Tx, *sql.DB, *sqlx.DB and *sql.Conn have
-// it. Tasks that a transaction has not committed are seen through that transaction only.
-type Querier interface {
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-}
+import "reflect"
 
 // isNil tells of nil pointers as well.
 func isNil(q any) bool {

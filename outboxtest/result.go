@@ -30,7 +30,7 @@ var outcomes = map[decide.Outcome]Outcome{
 
 // Run is one run of one task in a Drain.
 type Run struct {
-	TaskID  int64
+	ID      int64 // of the task
 	Type    string
 	Attempt int // 1 in a task's first run
 	Outcome Outcome
@@ -40,7 +40,7 @@ type Run struct {
 }
 
 func (r Run) String() string {
-	s := fmt.Sprintf("%s #%d, attempt %d: %s", r.Type, r.TaskID, r.Attempt, r.Outcome)
+	s := fmt.Sprintf("%s #%d, attempt %d: %s", r.Type, r.ID, r.Attempt, r.Outcome)
 	if r.Err != nil {
 		s += ": " + r.Err.Error()
 	}
@@ -56,16 +56,6 @@ type Result struct {
 	// Unhandled counts the tasks of types that the registry has no handler for. They were left
 	// alone.
 	Unhandled map[string]int
-}
-
-// Of are the runs of tasks of one type.
-func (r *Result) Of(taskType string) (runs []Run) {
-	for _, run := range r.Runs {
-		if run.Type == taskType {
-			runs = append(runs, run)
-		}
-	}
-	return runs
 }
 
 // Count is the number of runs with the outcome.
@@ -84,7 +74,7 @@ func (r *Result) Err() error {
 	var errs []error
 	for _, run := range r.Runs {
 		if run.Outcome == Failed || run.Outcome == Dead {
-			errs = append(errs, fmt.Errorf("%s #%d, attempt %d: %s: %w", run.Type, run.TaskID, run.Attempt, run.Outcome, run.Err))
+			errs = append(errs, fmt.Errorf("%s #%d, attempt %d: %s: %w", run.Type, run.ID, run.Attempt, run.Outcome, run.Err))
 		}
 	}
 	return errors.Join(errs...)

@@ -52,7 +52,7 @@ func (s *stepper) newRun(h *handler.Handler, out call.Result) decide.Run {
 
 // stepOf is the step of a task in its given attempt.
 func stepOf(r *store.Row, attempt int, v decide.Verdict) step {
-	out := Run{TaskID: r.ID, Type: r.TaskType, Attempt: attempt, Outcome: outcomes[v.Outcome]}
+	out := Run{ID: r.ID, Type: r.TaskType, Attempt: attempt, Outcome: outcomes[v.Outcome]}
 	switch out.Outcome {
 	case Discarded, Failed, Throttled, Dead:
 		out.Err = call.Original(v.Change.Err)

@@ -90,8 +90,8 @@ func (c *call) settle(limit context.Context, errs []error) {
 			err = errs[i]
 		}
 		id := c.tasks[i].ID
-		after, gone := IsUnavailable(err)
-		targetAfter, blocked := IsTargetUnavailable(err)
+		after, gone := isMarked[ofBroker](err)
+		targetAfter, blocked := isMarked[ofTarget](err)
 		late := limit.Err() != nil && errors.Is(err, limit.Err())
 		switch {
 		case late && interrupted(limit): // no fault and no result

@@ -37,13 +37,13 @@ func TestAnEventWithoutAnAnswerIsNoOutage(t *testing.T) {
 	t.Parallel()
 	db, to, reg := relaytest.NewDatabase(t), &broker{}, handlers.New()
 	f := forward.Register(reg, placed, hanging{to}, forward.Timeout(50*time.Millisecond),
-		forward.Handler(handlers.MaxAttempts(2), relaytest.RetrySoon()))
+		forward.HandlerOptions(handlers.MaxAttempts(2), relaytest.RetrySoon()))
 	enqueue(t, db, 5, nil)
 	relaytest.Run(t, db.DB, reg, relay.Config{Workers: 1})
 	forwardtest.NothingLeft(t, db)
 	db.Want(t, "2 2 context deadline exceeded", `SELECT concat(payload ->> 'n', ' ', attempt, ' ', last_error)
 		FROM outbox.dead_task`)
-	if s := f.Stats(); s.Published != 4 || s.Temporary != 2 || s.Open != 0 {
+	if s := f.Stats(); s.Published != 4 || s.Temporary != 2 || s.Pause != 0 {
 		t.Errorf("got %+v", s)
 	}
 }

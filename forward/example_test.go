@@ -61,8 +61,8 @@ func ExampleFanout() {
 	defer drop()
 	ctx, reg := context.Background(), handlers.New()
 	forward.Fanout(reg, OrderPlaced, map[string]forward.Target{
-		"billing": {To: printer{}, Opts: []forward.Option{forward.To("billing")}},
-		"search":  {To: printer{}, Opts: []forward.Option{forward.To("search")}},
+		"billing": {Publisher: printer{}, Options: []forward.Option{forward.To("billing")}},
+		"search":  {Publisher: printer{}, Options: []forward.Option{forward.To("search")}},
 	})
 	relaytest.EnqueueAll(db, OrderPlaced.New(Order{ID: 7}, outbox.OrderedBy("customer 1")))
 	relaytest.RunDue(ctx, db, reg)

@@ -16,8 +16,8 @@ import (
 
 // Target is one of several places that events of a type go to.
 type Target struct {
-	To   Publisher
-	Opts []Option // after those of Fanout
+	Publisher Publisher
+	Options   []Option // after those of Fanout
 }
 
 // Fanout publishes the tasks of one type to several targets, each with progress, retries and dead
@@ -29,23 +29,22 @@ type Target struct {
 //
 // A new target gets the events that are handled from then on. A removed target leaves tasks without
 // a handler: the relay warns of them. It panics as [Register] does, and without targets.
-func Fanout(reg *handlers.Registry, t TaskType, targets map[string]Target, opts ...Option) map[string]*Forwarder {
+func Fanout[P any](reg *handlers.Registry, t outbox.TaskType[P], targets map[string]Target,
+	opts ...Option) map[string]*Forwarder {
 	if len(targets) == 0 {
 		panic(fmt.Sprintf("forward: Fanout of %s has no targets", t.Name()))
 	}
-	forwarders := map[string]*Forwarder{}
-	var types []string
+	forwarders, all := map[string]*Forwarder{}, []*Forwarder(nil)
 	for _, name := range slices.Sorted(maps.Keys(targets)) {
-		taskType := t.Name() + "/" + name
-		c := newConfig(t.Name(), slices.Concat(opts, targets[name].Opts))
+		c := newConfig(t.Name(), slices.Concat(opts, targets[name].Options))
 		c.target = name
-		forwarders[name] = register(reg, taskType, c, targets[name].To)
-		types = append(types, taskType)
+		f := register(reg, t.Name()+"/"+name, c, targets[name].Publisher)
+		forwarders[name], all = f, append(all, f)
 	}
 	c := newConfig(t.Name(), opts)
 	handlers.Batch(reg, outbox.NewTaskType[json.RawMessage](t.Name()), c.batch,
 		func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[json.RawMessage]) error {
-			return c.copy(ctx, tx, tasks, types)
+			return copyTasks(ctx, tx, tasks, all)
 		}, c.handler...)
 	return forwarders
 }
@@ -53,8 +52,9 @@ func Fanout(reg *handlers.Registry, t TaskType, targets map[string]Target, opts 
 // copyBytes is the size from which copies are sent in another statement.
 const copyBytes = 16 << 20
 
-// copy enqueues a copy of each task for each of the types.
-func (c *config) copy(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[json.RawMessage], types []string) error {
+// copyTasks enqueues a copy of each task for each of the targets.
+func copyTasks(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[json.RawMessage],
+	targets []*Forwarder) error {
 	var copies []outbox.NewTask
 	size := 0
 	for _, t := range tasks {
@@ -67,8 +67,8 @@ func (c *config) copy(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[js
 		of := *t
 		of.Headers = control
 		payload := copied.Task[outbox.Task[json.RawMessage]]{Of: &of}
-		for _, taskType := range types {
-			copies = append(copies, outbox.NewTask{Type: taskType, Payload: payload, Options: c.task})
+		for _, to := range targets {
+			copies = append(copies, outbox.NewTask{Type: to.taskType, Payload: payload, Options: to.config.task})
 			if size += len(t.Payload); size < copyBytes {
 				continue
 			}

@@ -130,16 +130,16 @@ func TestAnUnavailableBrokerCountsNoAttempt(t *testing.T) {
 	t.Parallel()
 	db, to, reg := relaytest.NewDatabase(t), &broker{}, handlers.New()
 	to.answers(func(*forward.Event) error { return forward.Unavailable(errors.New("connection refused"), 0) })
-	f := forward.Register(reg, placed, to, forward.Handler(handlers.MaxAttempts(1), handlers.Retention(time.Hour)))
+	f := forward.Register(reg, placed, to, forward.HandlerOptions(handlers.MaxAttempts(1), handlers.Retention(time.Hour)))
 	enqueue(t, db, 5, nil)
 	relaytest.Run(t, db.DB, reg, relay.Config{})
 	relaytest.Eventually(t, time.Minute, "two failures", func() bool { return f.Stats().Unavailable >= 10 })
-	if f.Stats().Open == 0 {
+	if f.Stats().Pause == 0 {
 		t.Error("the circuit is closed")
 	}
 	to.answers(nil)
 	forwardtest.NothingLeft(t, db)
-	if got := db.Text(t, doneSQL); got != "5 1" || len(to.received()) != 5 || f.Stats().Open != 0 {
+	if got := db.Text(t, doneSQL); got != "5 1" || len(to.received()) != 5 || f.Stats().Pause != 0 {
 		t.Errorf("done and attempts %s, %d events, %+v", got, len(to.received()), f.Stats())
 	}
 }
@@ -169,7 +169,7 @@ func TestTheOrderOfAKeyIsKept(t *testing.T) {
 		}
 		return nil
 	})
-	forward.Register(reg, placed, to, forward.Handler(relaytest.RetrySoon()))
+	forward.Register(reg, placed, to, forward.HandlerOptions(relaytest.RetrySoon()))
 	forwardtest.Enqueue(t, db, 0, 60, 4)
 	relaytest.Run(t, db.DB, reg, relay.Config{Workers: 4})
 	forwardtest.NothingLeft(t, db)
@@ -187,8 +187,9 @@ func TestEachTargetHasItsOwnProgress(t *testing.T) {
 	billing, search := &broker{}, &broker{}
 	search.answers(func(*forward.Event) error { return forward.Permanent(errors.New("no index")) })
 	all := forward.Fanout(reg, placed, map[string]forward.Target{
-		"billing": {To: billing}, "search": {To: search, Opts: []forward.Option{forward.To("documents")}},
-	}, forward.To("orders"))
+		"billing": {Publisher: billing}, "search": {Publisher: search,
+			Options: []forward.Option{forward.To("documents"), forward.TaskOptions(outbox.MaxAttempts(3))}},
+	}, forward.To("orders"), forward.TaskOptions(outbox.MaxAttempts(9)))
 	enqueue(t, db, 3, func(i int) []outbox.Option {
 		return []outbox.Option{outbox.OrderedBy("k"), outbox.Priority(-2),
 			outbox.Headers(map[string]string{"traceparent": "00-1"})}
@@ -207,8 +208,8 @@ func TestEachTargetHasItsOwnProgress(t *testing.T) {
 	if fmt.Sprint(got) != fmt.Sprint("[", ids, "]") {
 		t.Errorf("billing got %v, want %s", got, ids)
 	}
-	if dead := db.Text(t, `SELECT concat(count(*), ' ', min(task_type), ' ', min(priority))
-		FROM outbox.dead_task`); dead != "3 order.placed/search -2" {
+	if dead := db.Text(t, `SELECT concat(count(*), ' ', min(task_type), ' ', min(priority), ' ', max(max_attempts))
+		FROM outbox.dead_task`); dead != "3 order.placed/search -2 3" {
 		t.Errorf("dead letters: %s", dead)
 	}
 	if s := all["billing"].Stats(); s.Published != 3 || all["search"].Stats().Permanent != 3 {
@@ -221,7 +222,7 @@ func TestEachTargetHasItsOwnProgress(t *testing.T) {
 func TestWhatCannotBePublishedIsADeadLetter(t *testing.T) {
 	t.Parallel()
 	db, reg := relaytest.NewDatabase(t), handlers.New()
-	forward.Register(reg, placed, short{}, forward.Handler(handlers.MaxAttempts(1)),
+	forward.Register(reg, placed, short{}, forward.HandlerOptions(handlers.MaxAttempts(1)),
 		forward.Route(func(e *forward.Event) (string, error) {
 			return map[string]string{`{"n": 0}`: "orders"}[string(e.Data)], nil
 		}))
@@ -240,20 +241,34 @@ func (short) Publish(context.Context, []*forward.Event) []error { return make([]
 
 func TestMistakesAreNoticedAtRegistration(t *testing.T) {
 	t.Parallel()
-	for name, register := range map[string]func(){
-		"no publisher":        func() { forward.Register(handlers.New(), placed, nil) },
-		"no source":           func() { forward.Source("") },
-		"no type":             func() { forward.Type("") },
-		"an empty template":   func() { forward.To("") },
-		"another placeholder": func() { forward.To("{tenant}") },
-		"no targets":          func() { forward.Fanout(handlers.New(), placed, nil) },
-		"too long a timeout":  func() { forward.Timeout(time.Minute) },
-		"too large a batch":   func() { forward.Register(handlers.New(), placed, &broker{}, forward.BatchSize(10_001)) },
+	with := func(o forward.Option) func() {
+		return func() { forward.Register(handlers.New(), placed, &broker{}, o) }
+	}
+	to := func(target forward.Target, opts ...forward.Option) func() {
+		return func() { forward.Fanout(handlers.New(), placed, map[string]forward.Target{"a": target}, opts...) }
+	}
+	for says, register := range map[string]func(){
+		"the Publisher of order.placed is nil":   func() { forward.Register(handlers.New(), placed, nil) },
+		"the Publisher of order.placed/a is nil": to(forward.Target{}),
+		"Source: it is empty":                    func() { forward.Source("") },
+		"Type: it is empty":                      func() { forward.Type("") },
+		"To: the template is empty":              func() { forward.To("") },
+		"unknown placeholder {tenant}":           func() { forward.To("{tenant}") },
+		"Subject: the function is nil":           func() { forward.Subject(nil) },
+		"Route: the function is nil":             func() { forward.Route(nil) },
+		"Fanout of order.placed has no targets":  func() { forward.Fanout(handlers.New(), placed, nil) },
+		"Timeout(1m0s): must be":                 func() { forward.Timeout(time.Minute) },
+		"size 10001: must be":                    with(forward.BatchSize(10_001)),
+		"order.placed: Option 0 is nil":          with(nil),
+		"order.placed: an Option is nil":         with(forward.HandlerOptions(nil)),
+		"TaskOptions: Option 0 is nil":           to(forward.Target{Publisher: &broker{}}, forward.TaskOptions(nil)),
+		"TaskOptions are for Fanout":             with(forward.TaskOptions(outbox.Priority(1))),
+		"order.placed: Option 1 is nil":          to(forward.Target{Publisher: &broker{}}, forward.To("x"), nil),
 	} {
 		func() {
 			defer func() {
-				if recover() == nil {
-					t.Errorf("%s: no panic", name)
+				if got := fmt.Sprint(recover()); !strings.Contains(got, says) {
+					t.Errorf("the panic is %q, want %q", got, says)
 				}
 			}()
 			register()

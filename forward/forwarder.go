@@ -12,9 +12,6 @@ import (
 	"github.com/txoutbox/outbox/handlers"
 )
 
-// TaskType is an outbox.TaskType of any payload.
-type TaskType interface{ Name() string }
-
 // Forwarder publishes the tasks of one type. It is safe for concurrent use.
 type Forwarder struct {
 	config   *config
@@ -32,16 +29,20 @@ type Stats struct {
 	Permanent   int64 // refused for good: dead letters
 	Temporary   int64 // failed: retried, as attempts
 	Unavailable int64 // postponed without an attempt, as the broker or the target takes nothing or asks to wait
-	// Open is for how long no event is sent yet to the broker, or to one of its targets: the longest
+	// Pause is for how long no event is sent yet to the broker, or to one of its targets: the longest
 	// time of all. It is 0 while all is well. [Forwarder.Health] says where events wait, and why.
-	Open time.Duration
+	Pause time.Duration
 }
 
 // Register makes to the handler of a task type: a Batch handler, whose payload is not decoded. It
-// panics if the type is registered already, to is nil, or an option is out of range. See the
-// package for the meaning of errors.
-func Register(reg *handlers.Registry, t TaskType, to Publisher, opts ...Option) *Forwarder {
-	return register(reg, t.Name(), newConfig(t.Name(), opts), to)
+// panics if the type is registered already, to or an option is nil, or an option is out of range.
+// See the package for the meaning of errors.
+func Register[P any](reg *handlers.Registry, t outbox.TaskType[P], to Publisher, opts ...Option) *Forwarder {
+	c := newConfig(t.Name(), opts)
+	if c.task != nil {
+		panic(fmt.Sprintf("forward: %s: TaskOptions are for Fanout: Register makes no tasks", t.Name()))
+	}
+	return register(reg, t.Name(), c, to)
 }
 
 func register(reg *handlers.Registry, taskType string, c *config, to Publisher) *Forwarder {
@@ -62,7 +63,7 @@ func (f *Forwarder) TaskType() string { return f.taskType }
 func (f *Forwarder) Stats() Stats {
 	s := Stats{f.published.Load(), f.permanent.Load(), f.temporary.Load(), f.unavailable.Load(), 0}
 	for _, c := range f.circuits.all() {
-		s.Open = max(s.Open, time.Until(c.until), time.Nanosecond)
+		s.Pause = max(s.Pause, time.Until(c.until), time.Nanosecond)
 	}
 	return s
 }

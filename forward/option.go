@@ -33,8 +33,16 @@ type Option func(*config)
 func newConfig(taskType string, opts []Option) *config {
 	c := &config{eventType: taskType, batch: defaultBatch, timeout: defaultTimeout}
 	c.route = func(e *Event) (string, error) { return e.Type, nil }
-	for _, o := range opts {
+	for i, o := range opts {
+		if o == nil {
+			panic(fmt.Sprintf("forward: %s: Option %d is nil", taskType, i))
+		}
 		o(c)
+	}
+	for i, o := range c.task {
+		if o == nil {
+			panic(fmt.Sprintf("forward: %s: TaskOptions: Option %d is nil", taskType, i))
+		}
 	}
 	return c
 }
@@ -57,8 +65,13 @@ func Type(name string) Option {
 	return func(c *config) { c.eventType = name }
 }
 
-// Subject sets the subject of an event, from its other fields.
-func Subject(of func(*Event) string) Option { return func(c *config) { c.subject = of } }
+// Subject sets the subject of an event, from its other fields. It panics if of is nil.
+func Subject(of func(*Event) string) Option {
+	if of == nil {
+		panic("forward: Subject: the function is nil")
+	}
+	return func(c *config) { c.subject = of }
+}
 
 var placeholder = regexp.MustCompile(`\{[^{}]*\}`)
 
@@ -79,7 +92,12 @@ func To(template string) Option {
 }
 
 // Route says where each event goes. An event for which it returns an error or "" is a dead letter.
-func Route(to func(*Event) (string, error)) Option { return func(c *config) { c.route = to } }
+func Route(to func(*Event) (string, error)) Option {
+	if to == nil {
+		panic("forward: Route: the function is nil")
+	}
+	return func(c *config) { c.route = to }
+}
 
 // BatchSize is how many events one call of Publish gets at most: 1 to 10,000, by default 200. Each
 // worker of the relay has a batch in flight.
@@ -96,13 +114,14 @@ func Timeout(d time.Duration) Option {
 	return func(c *config) { c.timeout = d }
 }
 
-// Handler adds options of the handler, such as handlers.MaxAttempts or handlers.Retention.
-func Handler(opts ...handlers.Option) Option {
+// HandlerOptions adds options of the handler, such as handlers.MaxAttempts or handlers.Retention.
+func HandlerOptions(opts ...handlers.Option) Option {
 	return func(c *config) { c.handler = append(c.handler, opts...) }
 }
 
-// Tasks adds options of the tasks that [Fanout] makes, such as outbox.Schema, which it needs where
-// the schema has another name than outbox. Register has no use for it.
-func Tasks(opts ...outbox.Option) Option {
+// TaskOptions adds options of the tasks that [Fanout] makes for its targets. It needs outbox.Schema
+// where the schema has another name than outbox. What a copy has from its task stays: see Fanout.
+// Register makes no tasks, and panics.
+func TaskOptions(opts ...outbox.Option) Option {
 	return func(c *config) { c.task = append(c.task, opts...) }
 }

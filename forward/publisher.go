@@ -59,9 +59,11 @@ func IsPermanent(err error) bool {
 // nil err gives nil.
 func Unavailable(err error, after time.Duration) error { return mark[ofBroker](err, after) }
 
-// IsUnavailable reports whether err, or an error in its chain, is marked by [Unavailable], and the
-// time after which to try again.
-func IsUnavailable(err error) (after time.Duration, yes bool) { return isMarked[ofBroker](err) }
+// IsUnavailable reports whether err, or an error in its chain, is marked by [Unavailable].
+func IsUnavailable(err error) bool {
+	_, yes := isMarked[ofBroker](err)
+	return yes
+}
 
 // TargetUnavailable marks an error of a Publisher as that of the event's target ([Event.To]): it
 // takes nothing now, as a full queue, a subject at its limit, or a topic without a leader. It is an
@@ -72,5 +74,8 @@ func IsUnavailable(err error) (after time.Duration, yes bool) { return isMarked[
 func TargetUnavailable(err error, after time.Duration) error { return mark[ofTarget](err, after) }
 
 // IsTargetUnavailable reports whether err, or an error in its chain, is marked by
-// [TargetUnavailable], and the time after which to try again.
-func IsTargetUnavailable(err error) (after time.Duration, yes bool) { return isMarked[ofTarget](err) }
+// [TargetUnavailable].
+func IsTargetUnavailable(err error) bool {
+	_, yes := isMarked[ofTarget](err)
+	return yes
+}

@@ -38,7 +38,7 @@ func TestAFullTargetHoldsUpNoOther(t *testing.T) {
 	}
 	to.answers(full)
 	f := forward.Register(reg, placed, to, toQueues, forward.BatchSize(4),
-		forward.Handler(handlers.Retention(time.Hour), relaytest.RetrySoon()))
+		forward.HandlerOptions(handlers.Retention(time.Hour), relaytest.RetrySoon()))
 	enqueue(t, db, 40, queueKeys)
 	r := relaytest.Run(t, db.DB, reg, relay.Config{Workers: 1})
 	relaytest.Eventually(t, time.Minute, "the other queue's events",
@@ -55,7 +55,7 @@ func TestAFullTargetHoldsUpNoOther(t *testing.T) {
 		!strings.Contains(err.Error(), "queue is at its limit") {
 		t.Errorf("health: %v", err)
 	}
-	if s := f.Stats(); s.Open == 0 {
+	if s := f.Stats(); s.Pause == 0 {
 		t.Errorf("%+v", s)
 	}
 	relaytest.Eventually(t, time.Minute, "20 events to say why they wait", func() bool {
@@ -66,7 +66,7 @@ func TestAFullTargetHoldsUpNoOther(t *testing.T) {
 		WHERE attempt = 0`)
 	to.answers(nil)
 	forwardtest.NothingLeft(t, db)
-	if err := f.Health(); err != nil || f.Stats().Open != 0 {
+	if err := f.Health(); err != nil || f.Stats().Pause != 0 {
 		t.Errorf("health: %v, %+v", err, f.Stats())
 	}
 	r.Log.Want(t, 1, `level=INFO msg="outbox: events are published again" task_type=order.placed target=full`)
@@ -83,7 +83,7 @@ func TestATargetThatCannotBeReachedHoldsUpNoOther(t *testing.T) {
 		}
 		return nil
 	})
-	f := forward.Register(reg, placed, to, toQueues, forward.Handler(handlers.MaxAttempts(1), handlers.Retention(time.Hour)))
+	f := forward.Register(reg, placed, to, toQueues, forward.HandlerOptions(handlers.MaxAttempts(1), handlers.Retention(time.Hour)))
 	enqueue(t, db, 40, queueKeys)
 	r := relaytest.Run(t, db.DB, reg, relay.Config{Workers: 1})
 	relaytest.Eventually(t, time.Minute, "the other queue's events, and a circuit", func() bool {
@@ -106,7 +106,7 @@ func TestATargetThatAsksToWaitUsesNoAttempt(t *testing.T) {
 			t.Parallel()
 			db, to, reg := relaytest.NewDatabase(t), &broker{}, handlers.New()
 			to.answers(func(*forward.Event) error { return answer })
-			f := forward.Register(reg, placed, to, forward.Handler(handlers.MaxAttempts(2), handlers.Retention(time.Hour)))
+			f := forward.Register(reg, placed, to, forward.HandlerOptions(handlers.MaxAttempts(2), handlers.Retention(time.Hour)))
 			enqueue(t, db, 2, nil)
 			for range 4 {
 				relaytest.Once(t, db.DB, reg, relay.Config{})
@@ -137,7 +137,7 @@ func TestPuttingOffHasABound(t *testing.T) {
 			t.Parallel()
 			db, to, reg := relaytest.NewDatabase(t), &broker{}, handlers.New()
 			to.answers(func(*forward.Event) error { return answer })
-			forward.Register(reg, placed, to, forward.Handler(handlers.MaxAttempts(2), relaytest.RetrySoon()))
+			forward.Register(reg, placed, to, forward.HandlerOptions(handlers.MaxAttempts(2), relaytest.RetrySoon()))
 			enqueue(t, db, 3, nil)
 			waiting := func(want string) {
 				t.Helper()
@@ -172,7 +172,7 @@ func TestNoHeaderOfAnAppSetsAnEventsID(t *testing.T) {
 	db, to, reg := relaytest.NewDatabase(t), &broker{}, handlers.New()
 	forward.Register(reg, placed, to)
 	shipped := outbox.NewTaskType[forwardtest.Payload]("order.shipped")
-	forward.Fanout(reg, shipped, map[string]forward.Target{"billing": {To: to}})
+	forward.Fanout(reg, shipped, map[string]forward.Target{"billing": {Publisher: to}})
 	err := outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
 		_, err := placed.Enqueue(t.Context(), tx, forwardtest.Payload{N: 1},
 			outbox.Headers(map[string]string{"Outbox-Event-ID": "7"}))
@@ -205,7 +205,7 @@ func TestFanoutCopiesWhatRegisterTakes(t *testing.T) {
 	t.Parallel()
 	db, to, reg := relaytest.NewDatabase(t), &broker{}, handlers.New()
 	text := outbox.NewTaskType[string]("text")
-	forward.Fanout(reg, text, map[string]forward.Target{"a": {To: to}, "b": {To: to}})
+	forward.Fanout(reg, text, map[string]forward.Target{"a": {Publisher: to}, "b": {Publisher: to}})
 	header := map[string]string{"h": strings.Repeat("x", 4095)}
 	relaytest.Must(outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
 		_, err := text.Enqueue(t.Context(), tx, strings.Repeat("y", 1<<20), outbox.Headers(header),

@@ -194,7 +194,7 @@ func (s *Suite) publish(t *testing.T, b *Broker, n, keys int, opts ...handlers.O
 	t.Helper()
 	db, reg := relaytest.NewDatabase(t), handlers.New()
 	f := forward.Register(reg, Placed, b.Connect(t), forward.To(b.To),
-		forward.Handler(append(opts, handlers.Retention(time.Hour))...))
+		forward.HandlerOptions(append(opts, handlers.Retention(time.Hour))...))
 	Enqueue(t, db, 0, n, keys)
 	r := relaytest.Prepare(t, db.DB, reg, relay.Config{})
 	for _, function := range s.Leaves {

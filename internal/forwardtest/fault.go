@@ -4,16 +4,14 @@ import "github.com/txoutbox/outbox/forward"
 
 // Fault is whose fault a publisher's error is by its mark, in the words of docs/faults.md.
 func Fault(err error) string {
-	_, broker := forward.IsUnavailable(err)
-	_, target := forward.IsTargetUnavailable(err)
 	switch {
 	case err == nil:
 		return "none"
 	case forward.IsPermanent(err):
 		return "the event's, for good"
-	case target:
+	case forward.IsTargetUnavailable(err):
 		return "the target's"
-	case broker:
+	case forward.IsUnavailable(err):
 		return "the broker's"
 	}
 	return "the event's"

@@ -50,7 +50,7 @@ func Main(m *testing.M, connect func(broker string) (forward.Publisher, error), 
 		}
 		reg := handlers.New()
 		forward.Register(reg, Placed, publisher, forward.Source(Source), forward.To(c.To),
-			forward.Handler(handlers.MaxAttempts(1000)))
+			forward.HandlerOptions(handlers.MaxAttempts(1000)))
 		r, err := relay.New(db, reg, relay.Config{Workers: 4, PollInterval: 100 * time.Millisecond,
 			Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))})
 		if err != nil {

@@ -82,9 +82,7 @@ func TestTheMapOfNATS(t *testing.T) {
 		},
 		"JetStream is not there": func() error {
 			relaytest.Eventually(t, time.Minute, "a connection", func() bool {
-				_, down := forward.IsUnavailable(outboxnats.Classify(t.Context(), off, event("1"),
-					nats.ErrNoResponders))
-				return down
+				return forward.IsUnavailable(outboxnats.Classify(t.Context(), off, event("1"), nats.ErrNoResponders))
 			})
 			return off.Publish(t.Context(), []*forward.Event{event("1")})[0]
 		},

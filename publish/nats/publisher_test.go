@@ -207,8 +207,8 @@ func TestTargetsShareAStream(t *testing.T) {
 	b.stream(nil)
 	p := connect(t, b.url())
 	forward.Fanout(reg, forwardtest.Placed, map[string]forward.Target{
-		"billing":  {To: p, Opts: []forward.Option{forward.To("orders.billing")}},
-		"shipping": {To: p, Opts: []forward.Option{forward.To("orders.shipping")}},
+		"billing":  {Publisher: p, Options: []forward.Option{forward.To("orders.billing")}},
+		"shipping": {Publisher: p, Options: []forward.Option{forward.To("orders.shipping")}},
 	})
 	forwardtest.Enqueue(t, db, 0, 3, 3)
 	leave(relaytest.Run(t, db.DB, reg, relay.Config{}))

@@ -18,13 +18,12 @@ import (
 
 // kindOf is the mark of an error, as docs/faults.md names it.
 func kindOf(err error) string {
-	_, down := forward.IsUnavailable(err)
 	switch {
 	case err == nil:
 		return "none"
 	case forward.IsPermanent(err):
 		return "the event's, for good"
-	case down:
+	case forward.IsUnavailable(err):
 		return "the publisher's"
 	case handlers.ActionOf(err) == "throttle":
 		return "the endpoint's, which asks to wait"

@@ -52,7 +52,7 @@ func TestEndpointsThatHangDoNotHoldUpTheOthers(t *testing.T) {
 	db, reg := relaytest.NewDatabase(t), handlers.New()
 	forward.Register(reg, forwardtest.Placed, p, forward.Route(func(e *forward.Event) (string, error) {
 		return s.URL + "/" + strings.TrimPrefix(e.Key, "key "), nil
-	}), forward.Handler(relaytest.RetrySoon()))
+	}), forward.HandlerOptions(relaytest.RetrySoon()))
 	forwardtest.Enqueue(t, db, 0, each*endpoints, endpoints)
 	r := relaytest.Run(t, db.DB, reg, relay.Config{Workers: 4})
 	r.Leaves("net/http.(*persistConn)")

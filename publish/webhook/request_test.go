@@ -136,7 +136,7 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 	relaytest.Must(err)
 	p.Close()
 	p.Close()
-	if _, yes := forward.IsUnavailable(one(t, p, event("1", "https://example.com"))); !yes ||
+	if !forward.IsUnavailable(one(t, p, event("1", "https://example.com"))) ||
 		p.Ready(t.Context()) == nil {
 		t.Error("a closed Publisher publishes")
 	}

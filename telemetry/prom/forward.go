@@ -23,6 +23,6 @@ func collectForwarders(to chan<- prometheus.Metric, all []*forward.Forwarder) {
 		count("permanent", s.Permanent)
 		count("temporary", s.Temporary)
 		count("unavailable", s.Unavailable)
-		to <- prometheus.MustNewConstMetric(pauseDesc, prometheus.GaugeValue, s.Open.Seconds(), f.TaskType())
+		to <- prometheus.MustNewConstMetric(pauseDesc, prometheus.GaugeValue, s.Pause.Seconds(), f.TaskType())
 	}
 }

@@ -38,7 +38,7 @@ func forwardEvents(reg *handlers.Registry, c Config, opts ...handlers.Option) (*
 	forward.Register(reg, typeEvent, to, forward.Source("/chaos"), forward.Route(func(e *forward.Event) (string, error) {
 		_, target, _ := strings.Cut(e.Key, "-to-")
 		return "chaos." + target, nil
-	}), forward.Timeout(5*time.Second), forward.Handler(opts...))
+	}), forward.Timeout(5*time.Second), forward.HandlerOptions(opts...))
 	return to, nil
 }
 

@@ -58,8 +58,8 @@ func TestBadArgumentsAreRefusedBeforeAnySQL(t *testing.T) {
 		"Filter.IDs":                {filter: admin.Filter{IDs: make([]int64, 1001)}},
 		"Page.Limit: -1":            {some, admin.Page{Limit: -1}},
 		"Page.Limit: 1001":          {some, admin.Page{Limit: 1001}},
-		"Page.Look: -1":             {some, admin.Page{Look: -1}},
-		"Page.Look: 100001":         {some, admin.Page{Look: 100_001}},
+		"Page.MaxScan: -1":          {some, admin.Page{MaxScan: -1}},
+		"Page.MaxScan: 100001":      {some, admin.Page{MaxScan: 100_001}},
 		`Page.After: "scheduled.1"`: {some, admin.Page{After: "scheduled.1"}},
 		`Page.After: "dead.`:        {some, admin.Page{After: "dead.9223372036854775807.1"}},
 	} {

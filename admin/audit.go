@@ -12,29 +12,29 @@ import (
 	"github.com/txoutbox/outbox"
 )
 
-// Entry is one action in the audit log. Its texts must be valid UTF-8 without NUL.
+// AuditEntry is one action in the audit log. Its texts must be valid UTF-8 without NUL.
 //
 // Nothing deletes entries. With the roles of docs/security.md workers and operators add entries,
 // viewers read them, and only the owner can change them.
-type Entry struct {
-	EntryID int64     // set by WriteAudit and Audit; ascending, with gaps
-	At      time.Time // when its transaction began, by PostgreSQL's clock; set by WriteAudit and Audit
-	Actor   string    // "": that of the Client's Options; 1 to 256 bytes
-	Tool    string    // "": that of the Client's Options; 1 to 64 bytes
-	Action  string    // like redrive, purge, cancel, run_now, pause, resume: 1 to 64 bytes
-	Target  string    // a task type, a task id, a filter in words; at most 1 kB; never a payload
-	Count   int64     // the number of tasks; not negative
+type AuditEntry struct {
+	ID     int64     // set by WriteAudit and Audit; ascending, with gaps
+	At     time.Time // when its transaction began, by PostgreSQL's clock; set by WriteAudit and Audit
+	Actor  string    // "": that of the Client's Options; 1 to 256 bytes
+	Tool   string    // "": that of the Client's Options; 1 to 64 bytes
+	Action string    // like redrive, purge, cancel, run_now, pause, resume: 1 to 64 bytes
+	Target string    // a task type, a task id, a filter in words; at most 1 kB; never a payload
+	Count  int64     // the number of tasks; not negative
 }
 
 // maxTarget is the most bytes of an entry's target.
 const maxTarget = 1024
 
-func (e Entry) check() error {
+func (e AuditEntry) check() error {
 	if e.Count < 0 {
-		return invalid("Entry.Count: %d: must not be negative", e.Count)
+		return invalid("AuditEntry.Count: %d: must not be negative", e.Count)
 	}
-	return errors.Join(checkLength("Entry.Actor", e.Actor, 1, 256), checkLength("Entry.Tool", e.Tool, 1, 64),
-		checkLength("Entry.Action", e.Action, 1, 64), checkLength("Entry.Target", e.Target, 0, maxTarget))
+	return errors.Join(checkLength("AuditEntry.Actor", e.Actor, 1, 256), checkLength("AuditEntry.Tool", e.Tool, 1, 64),
+		checkLength("AuditEntry.Action", e.Action, 1, 64), checkLength("AuditEntry.Target", e.Target, 0, maxTarget))
 }
 
 const writeAuditSQL = `/* outbox: write an audit entry */
@@ -43,9 +43,9 @@ INSERT INTO outbox.audit (actor, tool, action, target, count) VALUES ($1, $2, $3
 // WriteAudit adds an entry for an action of the app, and returns it with its id and time. The entry
 // belongs to the transaction of the action, so call it on a Client that In returned: on a pool the
 // error is outbox.ErrNoTransaction.
-func (c *Client) WriteAudit(ctx context.Context, e Entry) (Entry, error) {
+func (c *Client) WriteAudit(ctx context.Context, e AuditEntry) (AuditEntry, error) {
 	if db, ok := c.q.(*sql.DB); ok {
-		return Entry{}, fmt.Errorf("admin: write an audit entry: %w: a %T is not one", outbox.ErrNoTransaction, db)
+		return AuditEntry{}, fmt.Errorf("admin: write an audit entry: %w: a %T is not one", outbox.ErrNoTransaction, db)
 	}
 	if e.Actor == "" {
 		e.Actor = c.options.Actor
@@ -54,14 +54,14 @@ func (c *Client) WriteAudit(ctx context.Context, e Entry) (Entry, error) {
 		e.Tool = c.options.Tool
 	}
 	if err := e.check(); err != nil {
-		return Entry{}, err
+		return AuditEntry{}, err
 	}
 	err := c.inTx(ctx, func(q outbox.Querier) error {
 		return q.QueryRowContext(ctx, c.schema.SQL(writeAuditSQL), e.Actor, e.Tool, e.Action, e.Target, e.Count).
-			Scan(&e.EntryID, &e.At)
+			Scan(&e.ID, &e.At)
 	})
 	if err != nil {
-		return Entry{}, failed("write an audit entry", err)
+		return AuditEntry{}, failed("write an audit entry", err)
 	}
 	return e, nil
 }
@@ -72,7 +72,7 @@ SELECT entry_id, at, actor, tool, action, target, count FROM outbox.audit
 
 // Audit returns a page of the audit log, the latest entry first. An entry is seen once its
 // transaction has committed: the ids of transactions that are open are gaps.
-func (c *Client) Audit(ctx context.Context, p Page) (entries []Entry, next string, err error) {
+func (c *Client) Audit(ctx context.Context, p Page) (entries []AuditEntry, next string, err error) {
 	if err := p.check(defaultLimit); err != nil {
 		return nil, "", err
 	}
@@ -84,7 +84,7 @@ func (c *Client) Audit(ctx context.Context, p Page) (entries []Entry, next strin
 	if err != nil {
 		return nil, "", err
 	}
-	entries, next = cut(entries, p.Limit, func(e Entry) string { return formatPlace("audit", e.EntryID) })
+	entries, next = cut(entries, p.Limit, func(e AuditEntry) string { return formatPlace("audit", e.ID) })
 	return entries, next, nil
 }
 
@@ -96,17 +96,17 @@ SELECT entry_id, at, actor, tool, action, target, count FROM outbox.audit
 // TaskAudit returns the latest 20 entries of the audit log about this task alone, the latest first.
 // Their targets are "task 17", or begin with "task 17 ". Entries about several tasks and about
 // filters are left out.
-func (c *Client) TaskAudit(ctx context.Context, taskID int64) ([]Entry, error) {
+func (c *Client) TaskAudit(ctx context.Context, taskID int64) ([]AuditEntry, error) {
 	return list(ctx, c, "list audit entries of a task", taskAuditSQL, []any{fmt.Sprint("task ", taskID)}, scanEntry)
 }
 
-func scanEntry(row scanner, e *Entry) error {
-	return row.Scan(&e.EntryID, &e.At, &e.Actor, &e.Tool, &e.Action, &e.Target, &e.Count)
+func scanEntry(row scanner, e *AuditEntry) error {
+	return row.Scan(&e.ID, &e.At, &e.Actor, &e.Tool, &e.Action, &e.Target, &e.Count)
 }
 
 // act runs an action and writes its audit entries, in one transaction. An entry with the count 0 is
 // not written: nothing changed.
-func (c *Client) act(ctx context.Context, action func(q outbox.Querier) ([]Entry, error)) error {
+func (c *Client) act(ctx context.Context, action func(q outbox.Querier) ([]AuditEntry, error)) error {
 	return c.inTx(ctx, func(q outbox.Querier) error {
 		entries, err := action(q)
 		if err != nil || c.options.Actor == "" {
@@ -128,7 +128,7 @@ func (c *Client) act(ctx context.Context, action func(q outbox.Querier) ([]Entry
 // Noted calls f, an action in transactions of its own. The audit log gets an entry with the count 0
 // before it, and an entry with the result after it: the action with ": done" and f's count, or with
 // ": failed". Without an Actor it only calls f.
-func (c *Client) Noted(ctx context.Context, e Entry, f func() (int64, error)) error {
+func (c *Client) Noted(ctx context.Context, e AuditEntry, f func() (int64, error)) error {
 	note := func(ctx context.Context) error {
 		if c.options.Actor == "" {
 			return nil
@@ -152,14 +152,14 @@ func (c *Client) Noted(ctx context.Context, e Entry, f func() (int64, error)) er
 }
 
 // entriesOf are the entries of an action that name all its tasks.
-func entriesOf(action string, ids []int64) (out []Entry) {
+func entriesOf(action string, ids []int64) (out []AuditEntry) {
 	for some := range slices.Chunk(slices.Sorted(slices.Values(ids)), maxTarget/21) { // an id has 19 digits at most
 		names := strings.Trim(strings.ReplaceAll(fmt.Sprint(some), " ", ", "), "[]")
 		noun := "tasks "
 		if len(some) == 1 {
 			noun = "task "
 		}
-		out = append(out, Entry{Action: action, Target: noun + names, Count: int64(len(some))})
+		out = append(out, AuditEntry{Action: action, Target: noun + names, Count: int64(len(some))})
 	}
 	return out
 }

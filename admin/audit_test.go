@@ -18,18 +18,18 @@ func TestEntriesHaveTheirLimits(t *testing.T) {
 	tx := begin(t, db)
 	c := client(t, db.DB).In(tx)
 	long := func(n int) string { return strings.Repeat("ü", n/2) }
-	most := admin.Entry{Actor: long(256), Tool: long(64), Action: long(64), Target: long(1024), Count: 1 << 62}
-	for _, good := range []admin.Entry{most, {Actor: "a", Tool: "t", Action: "a"}} {
+	most := admin.AuditEntry{Actor: long(256), Tool: long(64), Action: long(64), Target: long(1024), Count: 1 << 62}
+	for _, good := range []admin.AuditEntry{most, {Actor: "a", Tool: "t", Action: "a"}} {
 		if _, err := c.WriteAudit(t.Context(), good); err != nil {
 			t.Error(err)
 		}
 	}
-	for field, change := range map[string]func(e *admin.Entry, text string){
-		"Actor":  func(e *admin.Entry, text string) { e.Actor = text },
-		"Tool":   func(e *admin.Entry, text string) { e.Tool = text },
-		"Action": func(e *admin.Entry, text string) { e.Action = text },
-		"Target": func(e *admin.Entry, text string) { e.Target = text + strings.Repeat(" ", len(text)) },
-		"Count":  func(e *admin.Entry, _ string) { e.Count = -1 },
+	for field, change := range map[string]func(e *admin.AuditEntry, text string){
+		"Actor":  func(e *admin.AuditEntry, text string) { e.Actor = text },
+		"Tool":   func(e *admin.AuditEntry, text string) { e.Tool = text },
+		"Action": func(e *admin.AuditEntry, text string) { e.Action = text },
+		"Target": func(e *admin.AuditEntry, text string) { e.Target = text + strings.Repeat(" ", len(text)) },
+		"Count":  func(e *admin.AuditEntry, _ string) { e.Count = -1 },
 	} {
 		for _, text := range []string{"", long(1024) + "x", "\xff", "a\x00"} {
 			e := most
@@ -90,7 +90,7 @@ func TestEntriesNameTheTasksThatWereChanged(t *testing.T) {
 			t.Fatalf("got %d, %v, want %d", len(moved.IDs), err, want)
 		}
 	}
-	entries, _ := pages(t, admin.Page{Limit: 5}, func(p admin.Page) ([]admin.Entry, string, error) {
+	entries, _ := pages(t, admin.Page{Limit: 5}, func(p admin.Page) ([]admin.AuditEntry, string, error) {
 		return c.Audit(t.Context(), p)
 	})
 	var named []string

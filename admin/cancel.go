@@ -10,7 +10,7 @@ import (
 // running tasks that it asked to end. The others do not exist, or are dead letters. See
 // [outbox.Cancel].
 func (c *Client) Cancel(ctx context.Context, taskIDs ...int64) (canceled, requested []int64, err error) {
-	err = c.act(ctx, func(q outbox.Querier) ([]Entry, error) {
+	err = c.act(ctx, func(q outbox.Querier) ([]AuditEntry, error) {
 		for _, id := range taskIDs {
 			result, err := outbox.Cancel(ctx, q, id, outbox.Schema(string(c.schema)))
 			switch {
@@ -33,7 +33,7 @@ func (c *Client) Cancel(ctx context.Context, taskIDs ...int64) (canceled, reques
 // RunNow makes scheduled tasks due at once, in one transaction, and returns those that were
 // scheduled. See [outbox.RunNow].
 func (c *Client) RunNow(ctx context.Context, taskIDs ...int64) (due []int64, err error) {
-	err = c.act(ctx, func(q outbox.Querier) ([]Entry, error) {
+	err = c.act(ctx, func(q outbox.Querier) ([]AuditEntry, error) {
 		for _, id := range taskIDs {
 			found, err := outbox.RunNow(ctx, q, id, outbox.Schema(string(c.schema)))
 			if err != nil {

@@ -49,7 +49,7 @@ var changes = map[string]func(context.Context, *admin.Client) error{
 	"ResumeSchedule": func(ctx context.Context, c *admin.Client) error { return c.ResumeSchedule(ctx, "s") },
 	"RemoveSchedule": func(ctx context.Context, c *admin.Client) error { return c.RemoveSchedule(ctx, "s") },
 	"WriteAudit": func(ctx context.Context, c *admin.Client) error {
-		_, err := c.WriteAudit(ctx, admin.Entry{Actor: "a", Tool: "t", Action: "a"})
+		_, err := c.WriteAudit(ctx, admin.AuditEntry{Actor: "a", Tool: "t", Action: "a"})
 		return err
 	},
 }
@@ -86,7 +86,7 @@ func TestWhatIsNoTransactionIsRefused(t *testing.T) {
 // reads are all that only read.
 var reads = map[string]func(context.Context, *admin.Client) error{
 	"Task":      func(ctx context.Context, c *admin.Client) error { _, err := c.Task(ctx, 101); return err },
-	"Secrets":   func(ctx context.Context, c *admin.Client) error { _, err := c.Secrets(ctx, 101); return err },
+	"Secrets":   func(ctx context.Context, c *admin.Client) error { _, err := c.Payload(ctx, 101); return err },
 	"Relays":    func(ctx context.Context, c *admin.Client) error { _, err := c.Relays(ctx); return err },
 	"Types":     func(ctx context.Context, c *admin.Client) error { _, err := c.Types(ctx); return err },
 	"Samples":   func(ctx context.Context, c *admin.Client) error { _, err := c.Samples(ctx, "A", 1); return err },
@@ -94,8 +94,8 @@ var reads = map[string]func(context.Context, *admin.Client) error{
 	"Audit":     func(ctx context.Context, c *admin.Client) error { _, _, err := c.Audit(ctx, admin.Page{}); return err },
 	"TaskAudit": func(ctx context.Context, c *admin.Client) error { _, err := c.TaskAudit(ctx, 101); return err },
 	"Origin":    func(ctx context.Context, c *admin.Client) error { _, err := c.Origin(ctx); return err },
-	"DeadErrors": func(ctx context.Context, c *admin.Client) error {
-		_, err := c.DeadErrors(ctx, admin.Filter{})
+	"DeadGroups": func(ctx context.Context, c *admin.Client) error {
+		_, err := c.DeadGroups(ctx, admin.Filter{})
 		return err
 	},
 	"Defects": func(ctx context.Context, c *admin.Client) error {

@@ -113,7 +113,7 @@ func calls(t *testing.T, db *database, n int) map[string]call {
 	middle := int64(db.Int(t, `SELECT max(task_id) / 2 FROM outbox.task`))
 	all := map[string]call{
 		"task":      {400, func(c *admin.Client) error { _, err := c.Task(ctx, middle); return err }},
-		"secrets":   {10, func(c *admin.Client) error { _, err := c.Secrets(ctx, middle); return err }},
+		"secrets":   {10, func(c *admin.Client) error { _, err := c.Payload(ctx, middle); return err }},
 		"relays":    {2000, func(c *admin.Client) error { _, err := c.Relays(ctx); return err }},
 		"types":     {100, func(c *admin.Client) error { _, err := c.Types(ctx); return err }},
 		"schedules": {10, func(c *admin.Client) error { _, err := c.Schedules(ctx); return err }},
@@ -149,7 +149,7 @@ func calls(t *testing.T, db *database, n int) map[string]call {
 	at := admin.PlaceOf(letter)
 	for name, f := range map[string]admin.Filter{
 		"of all":        {All: true},
-		"of ids":        {IDs: []int64{1, 2, letter.TaskID}},
+		"of ids":        {IDs: []int64{1, 2, letter.ID}},
 		"of RARE":       {Type: "RARE"},
 		"by time":       {DiedAfter: letter.EndedAt, DiedBefore: letter.EndedAt.Add(time.Minute)},
 		"by age":        {OlderThan: time.Duration(n-5000) * time.Second},
@@ -158,16 +158,16 @@ func calls(t *testing.T, db *database, n int) map[string]call {
 		"of none since": {Error: "no such", DiedAfter: letter.EndedAt.Add(-time.Hour)},
 	} {
 		all["list "+name] = call{2 * 3000, func(c *admin.Client) error {
-			_, _, err := c.DeadLetters(ctx, f, admin.Page{Look: 2000, Limit: 1000})
+			_, _, err := c.DeadLetters(ctx, f, admin.Page{MaxScan: 2000, Limit: 1000})
 			return err
 		}}
 		all["count "+name] = call{2 * 3000, func(c *admin.Client) error {
-			_, _, err := c.CountDeadLetters(ctx, f, admin.Page{After: at, Look: 2000})
+			_, _, err := c.CountDeadLetters(ctx, f, admin.Page{After: at, MaxScan: 2000})
 			return err
 		}}
 		for action, take := range takers {
 			all[action+" "+name] = call{2 * 10_000, func(c *admin.Client) error {
-				_, _, err := take(c, ctx, f, admin.Page{After: at, Look: 10_000})
+				_, _, err := take(c, ctx, f, admin.Page{After: at, MaxScan: 10_000})
 				return err
 			}}
 		}

@@ -14,7 +14,7 @@ SELECT ` + deadColumns + ` FROM outbox.dead_task t
 // die meanwhile are before the first page.
 //
 // A field of the filter without an index, whose value few dead letters have, makes it read all that
-// the rest of the filter lets through, unless Page.Look bounds that.
+// the rest of the filter lets through, unless Page.MaxScan bounds that.
 func (c *Client) DeadLetters(ctx context.Context, f Filter, p Page) (tasks []Task, next string, err error) {
 	d, err := newDeadPage(f, p, defaultLimit, latestFirst)
 	if err != nil {
@@ -45,14 +45,14 @@ const countDeadSQL = `/* outbox: count dead letters */
 SELECT count(*) FROM outbox.dead_task WHERE %s`
 
 // CountDeadLetters returns how many dead letters pass the filter. It reads all of them, which takes
-// its time where they are millions. With a Page.Look it counts among so many at most, the latest
+// its time where they are millions. With a Page.MaxScan it counts among so many at most, the latest
 // first, from Page.After on; next is where the next page begins, "" after the last one.
 func (c *Client) CountDeadLetters(ctx context.Context, f Filter, p Page) (n int64, next string, err error) {
 	d, err := newDeadPage(f, p, defaultLimit, latestFirst)
 	if err != nil {
 		return 0, "", err
 	}
-	d.Look = p.Look
+	d.MaxScan = p.MaxScan
 	err = c.read(func(q outbox.Querier) error {
 		if err := d.findEnd(ctx, c, q); err != nil {
 			return err

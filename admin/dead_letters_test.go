@@ -53,14 +53,14 @@ func TestPagesOfASearchFindAll(t *testing.T) {
 			WHERE task_id BETWEEN 10000 AND 15000`) // at one moment
 		rare := admin.Filter{Error: "rare", DiedBefore: time.Now()}
 		for limit, most := range map[int]int{1: 13 + 9, 1000: 13} { // of 2,000
-			found, n := pages(t, admin.Page{Limit: limit, Look: 2000}, func(p admin.Page) ([]admin.Task, string, error) {
+			found, n := pages(t, admin.Page{Limit: limit, MaxScan: 2000}, func(p admin.Page) ([]admin.Task, string, error) {
 				return c.DeadLetters(ctx, rare, p)
 			})
 			if !slices.Equal(ids(found), want) || n < 13 || n > most {
 				t.Errorf("by %d: %d pages have %v, want %v", limit, n, ids(found), want)
 			}
 		}
-		counted, n := pages(t, admin.Page{Look: 2000}, func(p admin.Page) ([]int64, string, error) {
+		counted, n := pages(t, admin.Page{MaxScan: 2000}, func(p admin.Page) ([]int64, string, error) {
 			n, next, err := c.CountDeadLetters(ctx, rare, p)
 			return slices.Repeat([]int64{0}, int(n)), next, err
 		})
@@ -69,23 +69,23 @@ func TestPagesOfASearchFindAll(t *testing.T) {
 		}
 		// By what an index tells, a list needs no bound; a count does.
 		mail := admin.Filter{Type: "MAIL"}
-		letters, next, err := c.DeadLetters(ctx, mail, admin.Page{Limit: 2, Look: 1})
+		letters, next, err := c.DeadLetters(ctx, mail, admin.Page{Limit: 2, MaxScan: 1})
 		if err != nil || !slices.Equal(ids(letters), []int64{25_000, 24_999}) || next != admin.PlaceOf(letters[1]) {
 			t.Errorf("got %v, %q, %v", ids(letters), next, err)
 		}
-		count, next, err := c.CountDeadLetters(ctx, mail, admin.Page{Look: 10_000})
+		count, next, err := c.CountDeadLetters(ctx, mail, admin.Page{MaxScan: 10_000})
 		if err != nil || count != 10_000 || !strings.HasSuffix(next, ".15001") {
 			t.Errorf("got %d, %q, %v, want the first 10,000", count, next, err)
 		}
 		for name, take := range takers {
 			_, _, err := c.EveryPage(ctx, func(_ context.Context, _ admin.Filter, p admin.Page) (admin.Taken, string, error) {
-				if p.Look != 10_000 {
-					t.Errorf("EveryPage looks at %d", p.Look)
+				if p.MaxScan != 10_000 {
+					t.Errorf("EveryPage looks at %d", p.MaxScan)
 				}
 				return admin.Taken{}, "", nil
 			}, rare, 0)
 			tx := begin(t, db)
-			taken, n := pages(t, admin.Page{Limit: 2, Look: 10_000}, func(p admin.Page) ([]int64, string, error) {
+			taken, n := pages(t, admin.Page{Limit: 2, MaxScan: 10_000}, func(p admin.Page) ([]int64, string, error) {
 				page, next, err := take(c.In(tx), ctx, rare, p)
 				return page.IDs, next, err
 			})
@@ -113,7 +113,7 @@ func TestDeadLettersAreGroupedByTypeAndError(t *testing.T) {
 		"A order #: user # is gone 4, A timeout after # s 4, B timeout after # s 1, A  1": {},
 		"B timeout after # s 1": {Type: "B"},
 	} {
-		groups, err := client(t, db.DB).DeadErrors(t.Context(), f)
+		groups, err := client(t, db.DB).DeadGroups(t.Context(), f)
 		var got []string
 		for _, g := range groups {
 			got = append(got, fmt.Sprint(g.Type, " ", g.Error, " ", g.Count))

@@ -28,14 +28,14 @@ type deadPage struct {
 	indexed bool      // without the conditions that no index answers
 }
 
-// newDeadPage checks a filter and a page. Look is of use only where no index tells which pass.
+// newDeadPage checks a filter and a page. MaxScan is of use only where no index tells which pass.
 func newDeadPage(f Filter, p Page, limit int, o order) (d deadPage, err error) {
 	if err := errors.Join(p.check(limit), f.check()); err != nil {
 		return d, err
 	}
 	d = deadPage{Page: p, filter: f, order: o}
 	if !f.searches() {
-		d.Look = 0
+		d.MaxScan = 0
 	}
 	d.after, err = parseDeadPlace(p.After)
 	return d, err
@@ -83,12 +83,12 @@ SELECT (extract(epoch FROM died_at) * 1000000)::bigint, task_id FROM outbox.dead
 // findEnd sets until to the last dead letter that the page may look at, if that is bounded and
 // there are so many.
 func (d *deadPage) findEnd(ctx context.Context, c *Client, q outbox.Querier) error {
-	if d.Look == 0 {
+	if d.MaxScan == 0 {
 		return nil
 	}
 	all := *d
 	all.indexed, all.by = true, nil
-	query, args := all.statement(deadEndSQL, " ORDER BY "+d.order.words+" OFFSET %s", d.Look-1)
+	query, args := all.statement(deadEndSQL, " ORDER BY "+d.order.words+" OFFSET %s", d.MaxScan-1)
 	var end deadPlace
 	err := q.QueryRowContext(ctx, c.schema.SQL(query), args...).Scan(&end.diedAt, &end.taskID)
 	if errors.Is(err, sql.ErrNoRows) {

@@ -12,8 +12,8 @@ import (
 
 const nowSQL = `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
 
-// lookOfPage is the number of dead letters that one page reads.
-const lookOfPage = 10_000
+// scanOfPage is the number of dead letters that one page reads.
+const scanOfPage = 10_000
 
 // EveryPage redrives or purges all dead letters that pass the filter and died before the call, the
 // oldest first. take is [Client.Redrive], [Client.RedriveWithoutKey] or [Client.Purge] of this
@@ -44,7 +44,7 @@ func (c *Client) EveryPage(
 	if err := cmp.Or(f.checkChosen("take"), f.check()); err != nil {
 		return 0, 0, err
 	}
-	p := Page{Limit: maxRows, Look: lookOfPage}
+	p := Page{Limit: maxRows, MaxScan: scanOfPage}
 	if perSecond > 0 {
 		p.Limit = min(max(perSecond/10, 1), maxRows)
 	}

@@ -37,7 +37,7 @@ func TestPagesTakeTheOldestAndGoOnWhereTheyEnded(t *testing.T) {
 			{admin.Filter{Type: "MAIL", Error: "boom"}, 1000, "13,14,15", true},
 			{all, 1000, "", true},
 		} {
-			_, next, err := take(c, t.Context(), tt.f, admin.Page{After: at, Limit: tt.limit, Look: 100})
+			_, next, err := take(c, t.Context(), tt.f, admin.Page{After: at, Limit: tt.limit, MaxScan: 100})
 			left := db.Text(t, `SELECT COALESCE(string_agg(task_id::text, ',' ORDER BY task_id), '') FROM outbox.dead_task`)
 			if at = next; left != tt.left || (next == "") != tt.last || err != nil {
 				t.Fatalf("%s, page %d: %q, %v, %s are left, want %s, the last page: %t", name, i, next, err, left, tt.left, tt.last)

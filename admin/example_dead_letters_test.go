@@ -33,7 +33,7 @@ func ExampleClient_Redrive() {
 	runDue(ctx, db, reg)
 	down = false
 
-	groups, err := client.DeadErrors(ctx, admin.Filter{})
+	groups, err := client.DeadGroups(ctx, admin.Filter{})
 	must(err)
 	for _, g := range groups {
 		fmt.Printf("%d × %s\n", g.Count, g.Error)
@@ -45,9 +45,9 @@ func ExampleClient_Redrive() {
 	dead, _, err := client.DeadLetters(ctx, admin.Filter{Reason: admin.ReasonHandler}, admin.Page{Limit: 50})
 	must(err)
 	for _, t := range dead {
-		secrets, err := client.Secrets(ctx, t.TaskID) // for those who may see it
+		secrets, err := client.Payload(ctx, t.ID) // for those who may see it
 		must(err)
-		fmt.Printf("task %d, %s: %s: %s\n", t.TaskID, secrets.Payload, t.Reason, t.LastError)
+		fmt.Printf("task %d, %s: %s: %s\n", t.ID, secrets.Payload, t.Reason, t.LastError)
 	}
 
 	must(outbox.InTx(ctx, db, func(tx *sql.Tx) error { // one, together with whatever else repairs it

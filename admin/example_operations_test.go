@@ -138,7 +138,7 @@ func ExampleClient_WriteAudit() {
 		if _, err := tx.ExecContext(ctx, `UPDATE invoice SET paid = true WHERE invoice_id = 17`); err != nil {
 			return err
 		}
-		_, err := client.In(tx).WriteAudit(ctx, admin.Entry{Action: "mark_paid", Target: "invoice 17"})
+		_, err := client.In(tx).WriteAudit(ctx, admin.AuditEntry{Action: "mark_paid", Target: "invoice 17"})
 		return err
 	}))
 

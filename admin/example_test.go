@@ -55,7 +55,7 @@ func ExampleClient_Tasks() {
 			tasks, next, err := client.Tasks(ctx, "SEND_MAIL", state, p)
 			must(err)
 			for _, t := range tasks {
-				fmt.Printf("%s: task %d, attempt %d: %q\n", t.State, t.TaskID, t.Attempt, t.LastError)
+				fmt.Printf("%s: task %d, attempt %d: %q\n", t.State, t.ID, t.Attempt, t.LastError)
 			}
 			if p.After = next; next == "" {
 				break
@@ -64,9 +64,9 @@ func ExampleClient_Tasks() {
 	}
 	dead, err := client.Task(ctx, 2)
 	must(err)
-	secrets, err := client.Secrets(ctx, 2) // for those who may see it
+	secrets, err := client.Payload(ctx, 2) // for those who may see it
 	must(err)
-	fmt.Printf("task %d is %s by its %s, and was about %s\n", dead.TaskID, dead.State, dead.Reason, secrets.Payload)
+	fmt.Printf("task %d is %s by its %s, and was about %s\n", dead.ID, dead.State, dead.Reason, secrets.Payload)
 	_, err = client.Task(ctx, 5)
 	fmt.Println(err)
 	// Output:

@@ -14,7 +14,7 @@ import (
 
 // Filter selects the dead letters that pass all set fields. For lists and counts the zero Filter
 // selects all; Redrive and Purge need All for that. To select by a field without an index is to
-// read all dead letters that the other fields let through, unless Page.Look bounds that.
+// read all dead letters that the other fields let through, unless Page.MaxScan bounds that.
 type Filter struct {
 	// All selects all dead letters if no other field is set.
 	All bool

@@ -41,7 +41,7 @@ func TestFiltersSayWhichDeadLettersAreMeant(t *testing.T) {
 			"ids and a type": {admin.Filter{Type: "MAIL", IDs: []int64{1, 3}}, []int64{1}},
 		} {
 			for _, look := range []int{0, 2000} {
-				p := admin.Page{Look: look}
+				p := admin.Page{MaxScan: look}
 				got, next, err1 := c.DeadLetters(t.Context(), tt.filter, p)
 				n, end, err2 := c.CountDeadLetters(t.Context(), tt.filter, p)
 				if !slices.Equal(ids(got), tt.want) || int(n) != len(tt.want) || next+end != "" || err1 != nil || err2 != nil {

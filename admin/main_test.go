@@ -162,7 +162,7 @@ func pages[T any](t testing.TB, p admin.Page, read func(admin.Page) ([]T, string
 
 func ids(tasks []admin.Task) (out []int64) {
 	for _, t := range tasks {
-		out = append(out, t.TaskID)
+		out = append(out, t.ID)
 	}
 	return out
 }

@@ -154,6 +154,6 @@ func (c *Client) adopt(ctx context.Context, q outbox.Querier, o AdoptOptions) (a
 		action = "adopt_discard"
 	}
 	_, err = c.In(q).WriteAudit(ctx,
-		Entry{Action: action, Target: cutTarget(target), Count: a.Leases + a.Tasks + a.DeadLetters})
+		AuditEntry{Action: action, Target: cutTarget(target), Count: a.Leases + a.Tasks + a.DeadLetters})
 	return a, err
 }

@@ -15,16 +15,16 @@ type Page struct {
 	After string
 	// Limit is the most rows; 0 means 100, but 1,000 for Redrive and Purge. The most is 1,000.
 	Limit int
-	// Look bounds how many dead letters a search by a field of Filter without an index reads, and
+	// MaxScan bounds how many dead letters a search by a field of Filter without an index reads, and
 	// CountDeadLetters counts. A page may then have fewer rows than Limit, or none, and not be the
 	// last. 0 is no bound; the most is 100,000.
-	Look int
+	MaxScan int
 }
 
 const (
 	defaultLimit = 100
 	maxRows      = 1000 // of a page, and that one statement moves or deletes
-	maxLook      = 100_000
+	maxScan      = 100_000
 )
 
 // check sets the Limit.
@@ -35,8 +35,8 @@ func (p *Page) check(limit int) error {
 	if p.Limit < 0 || p.Limit > maxRows {
 		return invalid("Page.Limit: %d: must be between 1 and %d, or 0 for %d", p.Limit, maxRows, limit)
 	}
-	if p.Look < 0 || p.Look > maxLook {
-		return invalid("Page.Look: %d: must be between 1 and %d, or 0 for no bound", p.Look, maxLook)
+	if p.MaxScan < 0 || p.MaxScan > maxScan {
+		return invalid("Page.MaxScan: %d: must be between 1 and %d, or 0 for no bound", p.MaxScan, maxScan)
 	}
 	return nil
 }
@@ -65,13 +65,13 @@ var places = map[string][]bounds{
 func (t Task) place() string {
 	switch t.State {
 	case Ready:
-		return formatPlace(string(Ready), int64(t.Priority), int64(t.Attempt), t.TaskID)
+		return formatPlace(string(Ready), int64(t.Priority), int64(t.Attempt), t.ID)
 	case Scheduled:
-		return formatPlace(string(Scheduled), t.RunAt.UnixMicro(), t.TaskID)
+		return formatPlace(string(Scheduled), t.RunAt.UnixMicro(), t.ID)
 	case Dead:
-		return deadPlace{t.EndedAt.UnixMicro(), t.TaskID}.String()
+		return deadPlace{t.EndedAt.UnixMicro(), t.ID}.String()
 	}
-	return formatPlace(string(t.State), t.TaskID)
+	return formatPlace(string(t.State), t.ID)
 }
 
 func formatPlace(list string, numbers ...int64) string {

@@ -99,7 +99,7 @@ type Taken struct {
 // would be skipped, the dead letter stays as it is, and is in Taken.Skipped. Of dead letters with
 // one key the first to die is redriven. [Client.RedriveWithoutKey] runs the others too.
 //
-// A page that searches by a field without an index should have a Page.Look. After a rollback the
+// A page that searches by a field without an index should have a Page.MaxScan. After a rollback the
 // page begins where it began before. Redriven tasks may die again: set DiedBefore, or the pages may
 // never end. [Client.EveryPage] does both.
 func (c *Client) Redrive(ctx context.Context, f Filter, p Page) (t Taken, next string, err error) {
@@ -132,7 +132,7 @@ func (c *Client) take(
 	}
 	d.by = by
 	var found []takenLetter
-	err = c.act(ctx, func(q outbox.Querier) ([]Entry, error) {
+	err = c.act(ctx, func(q outbox.Querier) ([]AuditEntry, error) {
 		if err := d.findEnd(ctx, c, q); err != nil {
 			return nil, err
 		}
@@ -151,7 +151,7 @@ func (c *Client) take(
 		if f.IDs != nil {
 			return entriesOf(action, t.IDs), nil
 		}
-		return []Entry{{Action: action, Target: "dead letters: " + f.String(), Count: int64(len(t.IDs))}}, nil
+		return []AuditEntry{{Action: action, Target: "dead letters: " + f.String(), Count: int64(len(t.IDs))}}, nil
 	})
 	if err != nil {
 		return Taken{}, "", failed(action, err)

@@ -12,7 +12,7 @@ import (
 // Relay is a relay's process. One that has signed off is not there. One that died is there until an
 // hour after another relay found it dead or took over its last task, whichever is later.
 type Relay struct {
-	RelayID    string
+	ID         string
 	Host       string
 	PID        int
 	StartedAt  time.Time
@@ -71,7 +71,7 @@ func (c *Client) Relays(ctx context.Context) (relays []Relay, err error) {
 		of[r.RelayID] = append(of[r.RelayID], r)
 	}
 	for i := range relays {
-		relays[i].Runs = oldest(of[relays[i].RelayID])
+		relays[i].Runs = oldest(of[relays[i].ID])
 	}
 	return relays, nil
 }
@@ -79,7 +79,7 @@ func (c *Client) Relays(ctx context.Context) (relays []Relay, err error) {
 func scanRelay(row scanner, r *Relay) error {
 	var types string
 	var over int64
-	err := row.Scan(&r.RelayID, &r.Host, &r.PID, &r.StartedAt, &r.AliveUntil, &r.Alive, &types, &r.Workers, &r.Connections,
+	err := row.Scan(&r.ID, &r.Host, &r.PID, &r.StartedAt, &r.AliveUntil, &r.Alive, &types, &r.Workers, &r.Connections,
 		&over)
 	if err != nil {
 		return err

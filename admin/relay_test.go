@@ -36,13 +36,13 @@ func TestRelaysAreListedWithWhatTheyRun(t *testing.T) {
 			got := fmt.Sprint(r.Host != "", r.PID > 0, r.StartedAt.IsZero(), r.Alive, r.Workers, len(r.Runs))
 			want := map[string]string{
 				deadRelay: "true true false false 0 2", liveRelay: "true true false true 0 200",
-				real.RelayID: "true true false true 20 3",
-			}[r.RelayID]
+				real.ID: "true true false true 20 3",
+			}[r.ID]
 			if got != want {
-				t.Errorf("the relay %s: got %s, want %s", r.RelayID, got, want)
+				t.Errorf("the relay %s: got %s, want %s", r.ID, got, want)
 			}
 		}
-		if gone.RelayID != deadRelay || !slices.Equal(gone.Types, []string{`A "quoted", type`, "B"}) {
+		if gone.ID != deadRelay || !slices.Equal(gone.Types, []string{`A "quoted", type`, "B"}) {
 			t.Errorf("the last relay: %+v, want the dead one", gone)
 		}
 		var by []string

@@ -67,7 +67,7 @@ func (c *Client) changeSchedule(ctx context.Context, action, query, name string,
 	if err := checkText("the name of a schedule", name); err != nil {
 		return err
 	}
-	err := c.act(ctx, func(q outbox.Querier) ([]Entry, error) {
+	err := c.act(ctx, func(q outbox.Querier) ([]AuditEntry, error) {
 		result, err := q.ExecContext(ctx, c.schema.SQL(query), append([]any{name}, args...)...)
 		if err != nil {
 			return nil, err
@@ -75,7 +75,7 @@ func (c *Client) changeSchedule(ctx context.Context, action, query, name string,
 		if n, err := result.RowsAffected(); err != nil || n == 0 {
 			return nil, fmt.Errorf("%w: schedule %.128q", ErrNotFound, name)
 		}
-		return []Entry{{Action: action, Target: name, Count: 1}}, nil
+		return []AuditEntry{{Action: action, Target: name, Count: 1}}, nil
 	})
 	if errors.Is(err, ErrNotFound) {
 		return err

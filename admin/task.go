@@ -45,7 +45,7 @@ func Reasons() map[string]string {
 
 // Task is one task, without what may be secret; see [Secrets].
 type Task struct {
-	TaskID      int64
+	ID          int64
 	Key         string // its idempotency key, and the id of its event: outbox.Task.Key
 	Type        string
 	State       State
@@ -87,10 +87,10 @@ func (t *Task) scan(row scanner, more ...any) error {
 	var timeout int64
 	var databaseID string
 	err := row.Scan(append([]any{
-		&t.TaskID, &t.Type, &t.State, &t.Priority, &t.Attempt, &t.MaxAttempts, &t.CreatedAt, &t.RunAt, &attempted,
+		&t.ID, &t.Type, &t.State, &t.Priority, &t.Attempt, &t.MaxAttempts, &t.CreatedAt, &t.RunAt, &attempted,
 		&t.LastError, &timeout, &t.Iterations, &leased, &t.RelayID, &databaseID, &ended, &kept, &t.Reason,
 	}, more...)...)
-	t.Key = key.Of(databaseID, t.TaskID)
+	t.Key = key.Of(databaseID, t.ID)
 	t.AttemptedAt, t.EndedAt, t.KeepUntil, t.LeasedUntil = attempted.Time, ended.Time, kept.Time, leased.Time
 	t.Timeout = time.Duration(timeout) * time.Millisecond
 	return err

@@ -125,7 +125,7 @@ func TestATaskIsFoundWhereverItIs(t *testing.T) {
 				got.State != admin.Finished, got.State != admin.Leased, !ended && got.LastError == "",
 			}
 			key := fmt.Sprintf("-8000-%012x", of.id)
-			if !slices.Equal(times, wanted) || got.TaskID != of.id || !strings.HasSuffix(got.Key, key) {
+			if !slices.Equal(times, wanted) || got.ID != of.id || !strings.HasSuffix(got.Key, key) {
 				t.Errorf("%s: %+v", of.want.Type, got)
 			}
 			for i, r := range got.Runs {
@@ -134,7 +134,7 @@ func TestATaskIsFoundWhereverItIs(t *testing.T) {
 				}
 				got.Runs[i] = admin.Run{TaskIDs: r.TaskIDs}
 			}
-			got.TaskID, got.Key, got.Timeline = 0, "", nil
+			got.ID, got.Key, got.Timeline = 0, "", nil
 			for _, at := range []*time.Time{
 				&got.CreatedAt, &got.RunAt, &got.AttemptedAt, &got.EndedAt, &got.KeepUntil, &got.LeasedUntil,
 			} {
@@ -146,7 +146,7 @@ func TestATaskIsFoundWhereverItIs(t *testing.T) {
 			if !reflect.DeepEqual(got, of.want) {
 				t.Errorf("got %+v, want %+v", got, of.want)
 			}
-			hidden, err := c.Secrets(t.Context(), of.id)
+			hidden, err := c.Payload(t.Context(), of.id)
 			text := fmt.Sprintf("%s %s %s %s", hidden.Payload, hidden.Headers, hidden.UniqueKey, hidden.OrderingKey)
 			if text != of.secrets || err != nil {
 				t.Errorf("%s: got %q %v, want %q", of.want.Type, text, err, of.secrets)
@@ -154,7 +154,7 @@ func TestATaskIsFoundWhereverItIs(t *testing.T) {
 		}
 		for _, id := range []int64{0, -1, 1 << 60} {
 			_, err1 := c.Task(t.Context(), id)
-			_, err2 := c.Secrets(t.Context(), id)
+			_, err2 := c.Payload(t.Context(), id)
 			if !errors.Is(err1, admin.ErrNotFound) || !errors.Is(err2, admin.ErrNotFound) {
 				t.Errorf("%d: %v, %v, want ErrNotFound", id, err1, err2)
 			}

@@ -82,7 +82,7 @@ func TestPagesHaveEachTaskOnceInItsOrder(t *testing.T) {
 				}
 				db.Do(t, insert, 1)
 			}) {
-				seen[task.TaskID]++
+				seen[task.ID]++
 			}
 			for _, id := range want {
 				if n := seen[id]; n > 1 || n == 0 && !gone[id] {

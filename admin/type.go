@@ -105,10 +105,10 @@ func (c *Client) pauseType(ctx context.Context, action, taskType string, paused 
 	if _, err := (outbox.NewTask{Type: taskType, Payload: struct{}{}}).Encode(); err != nil { // checks the type
 		return err
 	}
-	err := c.act(ctx, func(q outbox.Querier) ([]Entry, error) {
+	err := c.act(ctx, func(q outbox.Querier) ([]AuditEntry, error) {
 		var ignored string
 		err := q.QueryRowContext(ctx, c.schema.SQL(pauseTypeSQL), taskType, paused, string(c.schema)).Scan(&ignored)
-		return []Entry{{Action: action, Target: taskType, Count: 1}}, err
+		return []AuditEntry{{Action: action, Target: taskType, Count: 1}}, err
 	})
 	return failed(action+" type "+taskType, err)
 }

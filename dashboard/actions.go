@@ -149,7 +149,7 @@ func (v *view) handBack() error {
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(s.relays, func(r admin.Relay) bool { return r.RelayID == id })
+	i := slices.IndexFunc(s.relays, func(r admin.Relay) bool { return r.ID == id })
 	if i < 0 {
 		return errNotFound
 	}

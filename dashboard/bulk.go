@@ -99,7 +99,7 @@ func (v *view) countDead(f deadFilter) (n int64, more bool, err error) {
 	}
 	next := ""
 	err = v.read(func(ctx context.Context, c *admin.Client) (err error) {
-		n, next, err = c.CountDeadLetters(ctx, f.Filter, admin.Page{Look: looks})
+		n, next, err = c.CountDeadLetters(ctx, f.Filter, admin.Page{MaxScan: looks})
 		return err
 	})
 	if tooLong(err) {
@@ -134,7 +134,7 @@ func (v *view) bulk() error {
 	for start := time.Now(); d.Left && time.Since(start) < bulkFor && v.r.Context().Err() == nil; {
 		before, skipped := d.After, int64(0)
 		n, err := v.act(d.Do, filter.String(), func(ctx context.Context, c *admin.Client) (int64, error) {
-			t, next, err := do(c, ctx, filter, admin.Page{After: before, Look: 10_000})
+			t, next, err := do(c, ctx, filter, admin.Page{After: before, MaxScan: 10_000})
 			d.After, skipped = next, int64(len(t.Skipped))
 			return int64(len(t.IDs)), err
 		})

@@ -25,12 +25,12 @@ type deadData struct {
 
 // deadGroup is a line of the table of errors.
 type deadGroup struct {
-	admin.DeadError
+	admin.DeadGroup
 	Link string // to those dead letters
 }
 
 // groupOf links to the dead letters whose error has the group's longest text without a number.
-func groupOf(g admin.DeadError, f deadFilter) deadGroup {
+func groupOf(g admin.DeadGroup, f deadFilter) deadGroup {
 	longest := ""
 	for part := range strings.SplitSeq(g.Error, "#") {
 		if part = strings.TrimSpace(part); len(part) > len(longest) {
@@ -43,7 +43,7 @@ func groupOf(g admin.DeadError, f deadFilter) deadGroup {
 
 // groups reads the most frequent errors, and the number of matches up to a bound.
 func (d *deadData) groups(ctx context.Context, c *admin.Client) error {
-	found, err := c.DeadErrors(ctx, d.Filter.Filter)
+	found, err := c.DeadGroups(ctx, d.Filter.Filter)
 	if err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func (d *deadData) groups(ctx context.Context, c *admin.Client) error {
 	if !d.Filter.searches() {
 		return nil
 	}
-	n, next, err := c.CountDeadLetters(ctx, d.Filter.Filter, admin.Page{Look: looks})
+	n, next, err := c.CountDeadLetters(ctx, d.Filter.Filter, admin.Page{MaxScan: looks})
 	if d.Match = number(n); next != "" {
 		d.Match += " or more"
 	}
@@ -78,7 +78,7 @@ func (v *view) dead() error {
 	}
 	d.Total = s.dead(f.Type)
 	err = v.read(func(ctx context.Context, c *admin.Client) (err error) {
-		d.Letters, d.Next, err = c.DeadLetters(ctx, f.Filter, admin.Page{After: d.After, Limit: pageSize, Look: looks})
+		d.Letters, d.Next, err = c.DeadLetters(ctx, f.Filter, admin.Page{After: d.After, Limit: pageSize, MaxScan: looks})
 		return err
 	})
 	if err != nil {

@@ -31,7 +31,7 @@ func (v *view) relays() error {
 
 func (v *view) audit() error {
 	var d struct {
-		Entries []admin.Entry
+		Entries []admin.AuditEntry
 		Next    string
 		First   bool
 	}

@@ -21,10 +21,10 @@ type taskData struct {
 	admin.Task
 	Facts    []fact
 	Timeline []taskview.Event
-	Entries  []admin.Entry // of the audit log
-	KeyHeld  bool          // a redrive was skipped
-	Asked    bool          // for the payload
-	Secrets  admin.Secrets
+	Entries  []admin.AuditEntry // of the audit log
+	KeyHeld  bool               // a redrive was skipped
+	Asked    bool               // for the payload
+	Hidden   admin.Payload
 	Payload  string
 	Cut      bool
 	Headers  string
@@ -93,7 +93,7 @@ func (v *view) task() error {
 		if d.Entries, err = c.TaskAudit(ctx, id); err != nil || !d.Asked {
 			return err
 		}
-		d.Secrets, err = c.Secrets(ctx, id)
+		d.Hidden, err = c.Payload(ctx, id)
 		return err
 	})
 	if errors.Is(err, admin.ErrNotFound) && v.Notice != "" { // an action has just made it ready, and it has finished
@@ -105,10 +105,10 @@ func (v *view) task() error {
 	if d.Asked {
 		v.site.log.Info("outbox: dashboard: payload shown", "actor", v.Actor, "task", id, "type", d.Type)
 		if file {
-			return v.download(id, d.Secrets.Payload)
+			return v.download(id, d.Hidden.Payload)
 		}
-		d.Payload, d.Cut = pretty(d.Secrets.Payload)
-		d.Headers, _ = pretty(d.Secrets.Headers)
+		d.Payload, d.Cut = pretty(d.Hidden.Payload)
+		d.Headers, _ = pretty(d.Hidden.Headers)
 	}
 	d.Facts, d.Timeline = factsOf(d.Task), taskview.Timeline(d.Task)
 	// With the payload it does not update itself: each look at a payload is asked for, and logged.
@@ -135,7 +135,7 @@ func (v *view) taskByKey(key string) error {
 	if err != nil {
 		return err
 	}
-	return v.redirect("./task?id=" + strconv.FormatInt(t.TaskID, 10))
+	return v.redirect("./task?id=" + strconv.FormatInt(t.ID, 10))
 }
 
 // askCancel asks for confirmation, with the effect on the task in its present state.

@@ -11,7 +11,7 @@ import (
 )
 
 // DeadLetter is a task that became a dead letter. Its payload is in the table: see
-// admin.Client.Secrets.
+// admin.Client.Payload.
 type DeadLetter struct {
 	ID          int64
 	Key         string // outbox.Task.Key

@@ -65,7 +65,7 @@ func TestOnDeadIsCalledOnceForEachDeadLetter(t *testing.T) {
 		letters, _, err := relaytest.Admin(t, db.DB).DeadLetters(t.Context(), admin.Filter{}, admin.Page{Limit: 1000})
 		must(err)
 		for _, d := range letters {
-			want = append(want, fmt.Sprint(d.TaskID, d.Key, d.Type, d.Attempt, d.MaxAttempts, d.Reason, d.LastError))
+			want = append(want, fmt.Sprint(d.ID, d.Key, d.Type, d.Attempt, d.MaxAttempts, d.Reason, d.LastError))
 		}
 		slices.Sort(got)
 		slices.Sort(want)

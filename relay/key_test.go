@@ -73,7 +73,7 @@ func TestATaskHasOneKeyForLife(t *testing.T) {
 		}
 		all[keys[0]] = true
 		id := int64(db.Int(t, `SELECT task_id FROM outbox.done_task WHERE task_type = $1`, name))
-		if found, err := client.TaskByKey(t.Context(), keys[0]); err != nil || found.TaskID != id || found.Key != keys[0] {
+		if found, err := client.TaskByKey(t.Context(), keys[0]); err != nil || found.ID != id || found.Key != keys[0] {
 			t.Errorf("%s: the key %s is of %+v, %v; want task %d", name, keys[0], found, err, id)
 		}
 	}

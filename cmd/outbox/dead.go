@@ -75,7 +75,7 @@ func (a *app) deadListCommand() *cobra.Command {
 		}, ">TASK TYPE REASON >ATTEMPTS >DIED ERROR", func(t admin.Task) (any, []any) {
 			attempts := fmt.Sprintf("%d/%d", t.Attempt, t.MaxAttempts)
 			return listJSON(t, admin.Dead), []any{
-				t.TaskID, t.Type, t.Reason, attempts, since(t.EndedAt), cutError(t.LastError),
+				t.ID, t.Type, t.Reason, attempts, since(t.EndedAt), cutError(t.LastError),
 			}
 		}),
 	}

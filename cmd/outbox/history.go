@@ -35,7 +35,7 @@ the handler discarded the task.`,
 				took = age(t.EndedAt.Sub(t.AttemptedAt))
 			}
 			outcome := cutError(taskview.Outcome(t))
-			return listJSON(t, admin.Finished), []any{t.TaskID, t.Type, t.Attempt, since(t.EndedAt), took, outcome}
+			return listJSON(t, admin.Finished), []any{t.ID, t.Type, t.Attempt, since(t.EndedAt), took, outcome}
 		}),
 	}
 	typeFlag(c, &taskType)

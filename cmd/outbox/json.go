@@ -22,6 +22,7 @@ type member struct {
 
 // renamed are members whose names differ from the names of their fields.
 var renamed = map[string]string{
+	"admin.Task.ID": "task_id", "admin.Relay.ID": "relay_id", "admin.AuditEntry.ID": "entry_id",
 	"admin.Event.Kind": "event", "admin.Index.Name": "index",
 	"admin.Index.Before": "before_bytes", "admin.Index.After": "after_bytes",
 }

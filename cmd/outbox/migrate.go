@@ -119,7 +119,7 @@ func (a *app) migrateUp(ctx context.Context) error {
 	}
 	if from < to { // the table of the audit may be one of those that are new
 		said = fmt.Sprintf("schema %s: migrated from version %d to %d", a.schema, from, to)
-		e := admin.Entry{
+		e := admin.AuditEntry{
 			Action: "migrate", Target: fmt.Sprintf("schema version %d to %d", from, to),
 			Count: int64(len(fileNames()) - len(before)),
 		}
@@ -158,7 +158,7 @@ its functions. Repeat it after each migration. --timeout does not bound it.`,
 			if err := a.knowsRights(c.Context()); err != nil {
 				return err
 			}
-			e := admin.Entry{Action: "grant_roles", Target: "schema " + a.schema}
+			e := admin.AuditEntry{Action: "grant_roles", Target: "schema " + a.schema}
 			err := a.client.Noted(c.Context(), e, func() (int64, error) {
 				return 0, schema.GrantRoles(c.Context(), a.db, schema.Schema(a.schema))
 			})

@@ -43,7 +43,7 @@ func (a *app) relaysCommand() *cobra.Command {
 		RunE: list(a, "relays", (*admin.Client).Relays, "RELAY HOST >PID STATE >SEEN >UP >WORKERS >TASKS TYPES",
 			func(r admin.Relay) (any, []any) {
 				return r, []any{
-					r.RelayID, r.Host, r.PID, relayState(r), since(r.LastSeen), since(r.StartedAt), workersOf(r), tasksOf(r),
+					r.ID, r.Host, r.PID, relayState(r), since(r.LastSeen), since(r.StartedAt), workersOf(r), tasksOf(r),
 					strings.Join(r.Types, " "),
 				}
 			}),
@@ -66,7 +66,7 @@ of its handlers end.`,
 			if err != nil {
 				return err
 			}
-			i := slices.IndexFunc(found, func(r admin.Relay) bool { return r.RelayID == id })
+			i := slices.IndexFunc(found, func(r admin.Relay) bool { return r.ID == id })
 			if i < 0 {
 				return notFound("there is no relay %q; see outbox relays", id)
 			}

@@ -22,10 +22,10 @@ func (a *app) showCommand(only admin.State, c *cobra.Command) *cobra.Command {
 			return err
 		}
 		var t admin.Task
-		var hidden admin.Secrets
+		var hidden admin.Payload
 		err = a.read(c.Context(), func(ctx context.Context, c *admin.Client) (err error) {
 			if t, err = find(ctx, c); err == nil && payload {
-				hidden, err = c.Secrets(ctx, t.TaskID)
+				hidden, err = c.Payload(ctx, t.ID)
 			}
 			return err
 		})
@@ -36,7 +36,7 @@ func (a *app) showCommand(only admin.State, c *cobra.Command) *cobra.Command {
 			return err
 		}
 		if only != "" && t.State != only {
-			return notFound("task %d is %s, not %s: see outbox tasks show %d", t.TaskID, t.State, only, t.TaskID)
+			return notFound("task %d is %s, not %s: see outbox tasks show %d", t.ID, t.State, only, t.ID)
 		}
 		o, f := taskJSON(t, only), taskFields(t)
 		if payload {
@@ -92,7 +92,7 @@ func listJSON(t admin.Task, group admin.State) object {
 
 // taskFields are a task for people.
 func taskFields(t admin.Task) (f fields) {
-	f.add("task", t.TaskID)
+	f.add("task", t.ID)
 	f.add("state", t.State)
 	for _, fact := range taskview.Facts(t) {
 		value := fact.Value

@@ -46,7 +46,7 @@ first; all types without --type).`,
 		}, ">TASK TYPE STATE >PRIORITY >ATTEMPT >AGE DUE ERROR", func(t admin.Task) (any, []any) {
 			fault := cutError(t.LastError)
 			return listJSON(t, ""), []any{
-				t.TaskID, t.Type, t.State, t.Priority, t.Attempt, since(t.CreatedAt), t.RunAt, fault,
+				t.ID, t.Type, t.State, t.Priority, t.Attempt, since(t.CreatedAt), t.RunAt, fault,
 			}
 		}),
 	}

@@ -172,7 +172,7 @@ func (v *view) relayTable() *table {
 		if up == "alive" {
 			up = since(r.StartedAt)
 		}
-		t.add(nil, fmt.Sprintf("%.8s", r.RelayID), cut(r.Host, 16), r.PID, up, workersOf(r), tasksOf(r), runsText(r))
+		t.add(nil, fmt.Sprintf("%.8s", r.ID), cut(r.Host, 16), r.PID, up, workersOf(r), tasksOf(r), runsText(r))
 	}
 	return t
 }

@@ -37,7 +37,7 @@ func adminCalls() map[string]func(ctx context.Context, db *sql.DB) error {
 			}
 			values := []any{c, ctx, "00000000-0000-8000-8000-000000000001", int64(1), 0, time.Hour, admin.Ready,
 				admin.Filter{Error: "x"}, admin.Page{}, c.Purge,
-				admin.Entry{Action: "test", Target: "test"}, admin.RepairOptions{}, admin.AdoptOptions{},
+				admin.AuditEntry{Action: "test", Target: "test"}, admin.RepairOptions{}, admin.AdoptOptions{},
 				func() (int64, error) { return 0, nil }}
 			var args []reflect.Value
 			for j := range method.Type.NumIn() {

@@ -93,7 +93,7 @@ func calls() []right {
 	rest := admin.RepairOptions{Kinds: []admin.DefectKind{admin.DefectCounts, admin.DefectUniqueKeys,
 		admin.DefectOrderingKeys,
 		admin.DefectLeases, admin.DefectLeftovers}}
-	page := admin.Page{Limit: 1, Look: 1}
+	page := admin.Page{Limit: 1, MaxScan: 1}
 	return []right{
 		enqueue("Enqueue", enqueuers),
 		enqueue("Enqueue with all options", writers, all...),
@@ -122,17 +122,17 @@ func calls() []right {
 		{"Samples", viewers, false, func(c call) error { return last(c.client.Samples(c.ctx, "", time.Hour)) }},
 		{"Origin", viewers, false, func(c call) error { return last(c.client.Origin(c.ctx)) }},
 		{"Adopt", "owner operator", false, func(c call) error { return last(c.client.Adopt(c.ctx, adopt)) }},
-		{"Secrets of a dead letter", operators, false, func(c call) error { return last(c.client.Secrets(c.ctx, 1004)) }},
-		{"Secrets of a task that waits", workers, false, func(c call) error { return last(c.client.Secrets(c.ctx, 1001)) }},
-		{"Secrets of a finished task", workers, false, func(c call) error { return last(c.client.Secrets(c.ctx, 1006)) }},
+		{"Payload of a dead letter", operators, false, func(c call) error { return last(c.client.Payload(c.ctx, 1004)) }},
+		{"Payload of a task that waits", workers, false, func(c call) error { return last(c.client.Payload(c.ctx, 1001)) }},
+		{"Payload of a finished task", workers, false, func(c call) error { return last(c.client.Payload(c.ctx, 1006)) }},
 		{"WriteAudit", operators, false, func(c call) error {
-			return last(c.client.WriteAudit(c.ctx, admin.Entry{Action: "try"}))
+			return last(c.client.WriteAudit(c.ctx, admin.AuditEntry{Action: "try"}))
 		}},
 		{"TaskAudit", viewers, false, func(c call) error { return last(c.client.TaskAudit(c.ctx, 1)) }},
 		{"Audit", viewers, false, func(c call) error { return last(c.client.Audit(c.ctx, admin.Page{})) }},
 		{"DeadLetters", viewers, false, func(c call) error {
 			_, next, err := c.client.DeadLetters(c.ctx, letters, admin.Page{Limit: 1})
-			return errors.Join(err, last(c.client.DeadLetters(c.ctx, searched, admin.Page{After: next, Look: 1})))
+			return errors.Join(err, last(c.client.DeadLetters(c.ctx, searched, admin.Page{After: next, MaxScan: 1})))
 		}},
 		{"CountDeadLetters", viewers, false, func(c call) error {
 			return errors.Join(last(c.client.CountDeadLetters(c.ctx, letters, admin.Page{})),

@@ -66,7 +66,7 @@ func TestATimelineHasTheRunsAndIsInTheOrderOfTime(t *testing.T) {
 // A new field of admin.Task becomes a fact, or is named here.
 func TestFactsHaveEachFieldOfATask(t *testing.T) {
 	t.Parallel()
-	shownElsewhere := []string{"TaskID", "State", "LastError", "MaxAttempts", "Runs", "Timeline"}
+	shownElsewhere := []string{"ID", "State", "LastError", "MaxAttempts", "Runs", "Timeline"}
 	full := admin.Task{State: admin.Finished, LastError: "discard: old"}
 	fields := reflect.TypeFor[admin.Task]()
 	for i := range fields.NumField() {

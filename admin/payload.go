@@ -9,8 +9,8 @@ import (
 	"github.com/txoutbox/outbox"
 )
 
-// Secrets are the payload of a task and the other texts that need the right to see payloads.
-type Secrets struct {
+// Payload is the payload of a task and the other texts that need the right to see payloads.
+type Payload struct {
 	Payload     json.RawMessage
 	Headers     json.RawMessage // nil: none
 	UniqueKey   string          // "": none, or finished
@@ -26,7 +26,7 @@ SELECT place FROM (
    UNION ALL SELECT 3 FROM outbox.done_task t WHERE t.task_id = $1) p
  ORDER BY place LIMIT 1`
 
-var secretsSQL = map[int]string{
+var payloadSQL = map[int]string{
 	1: `/* outbox: inspect a payload */
 SELECT payload::text, headers::text, COALESCE(unique_key, ''), COALESCE(ordering_key, '')
   FROM outbox.task WHERE task_id = $1`,
@@ -37,22 +37,22 @@ SELECT payload::text, headers::text, COALESCE(unique_key, ''), COALESCE(ordering
 SELECT payload::text, headers::text, '', '' FROM outbox.done_task WHERE task_id = $1`,
 }
 
-// Secrets returns a task's payload, headers and keys, wherever it is. The error is ErrNotFound if
+// Payload returns a task's payload, headers and keys, wherever it is. The error is ErrNotFound if
 // it is nowhere.
 //
 // It needs SELECT on the payload, headers and keys of the table where the task is. Of the roles of
 // docs/security.md the worker and the owner have it, and the operator for dead letters. Others get
 // PostgreSQL's error with SQLSTATE 42501 (insufficient_privilege), after which a transaction is to
 // be rolled back.
-func (c *Client) Secrets(ctx context.Context, taskID int64) (Secrets, error) {
-	var out Secrets
+func (c *Client) Payload(ctx context.Context, taskID int64) (Payload, error) {
+	var out Payload
 	err := c.read(func(q outbox.Querier) (err error) {
 		for range 5 { // it may have gone elsewhere between the two statements
 			var place int
 			if err := q.QueryRowContext(ctx, c.schema.SQL(placeSQL), taskID).Scan(&place); err != nil {
 				return err
 			}
-			err = q.QueryRowContext(ctx, c.schema.SQL(secretsSQL[place]), taskID).
+			err = q.QueryRowContext(ctx, c.schema.SQL(payloadSQL[place]), taskID).
 				Scan((*[]byte)(&out.Payload), (*[]byte)(&out.Headers), &out.UniqueKey, &out.OrderingKey)
 			if !errors.Is(err, sql.ErrNoRows) {
 				return err
@@ -61,7 +61,7 @@ func (c *Client) Secrets(ctx context.Context, taskID int64) (Secrets, error) {
 		return err
 	})
 	if err != nil {
-		return Secrets{}, failedTask("get the payload of", taskID, err)
+		return Payload{}, failedTask("get the payload of", taskID, err)
 	}
 	return out, nil
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/txoutbox/outbox/internal/txcheck"
 )
 
-// NewTask is one task of an EnqueueMany; [TaskType.New] makes it type-safe.
-type NewTask struct {
+// TaskSpec is a task to enqueue by EnqueueMany; [TaskType.New] makes it type-safe.
+type TaskSpec struct {
 	Type    string
 	Payload any
 	Options []Option
@@ -26,7 +26,7 @@ type NewTask struct {
 
 // Encode returns the payload as Enqueue sends it to the database. It fails as Enqueue would that is
 // given the task, with ErrInvalidType, ErrInvalidPayload, ErrPayloadTooLarge or ErrInvalidOption.
-func (t NewTask) Encode() (json.RawMessage, error) {
+func (t TaskSpec) Encode() (json.RawMessage, error) {
 	r, err := newRow(t, &lines{})
 	if err != nil {
 		return nil, err
@@ -44,7 +44,7 @@ func (t NewTask) Encode() (json.RawMessage, error) {
 // setting that ends with the transaction, outbox.in_transaction: two statements more than on a
 // *sql.Tx. Without a transaction the error is ErrNoTransaction, and nothing is inserted.
 func Enqueue(ctx context.Context, tx Querier, taskType string, payload any, opts ...Option) (Enqueued, error) {
-	ids, err := insert(ctx, tx, []NewTask{{Type: taskType, Payload: payload, Options: opts}})
+	ids, err := insert(ctx, tx, []TaskSpec{{Type: taskType, Payload: payload, Options: opts}})
 	if err != nil {
 		return Enqueued{}, err
 	}
@@ -57,14 +57,14 @@ func Enqueue(ctx context.Context, tx Querier, taskType string, payload any, opts
 // the first. All tasks must name the same schema, and are at most 256 MiB together, else the error
 // is ErrPayloadTooLarge. Errors are as of [Enqueue] and name the index of the task at fault. No
 // tasks is no statement.
-func EnqueueMany(ctx context.Context, tx Querier, tasks []NewTask) ([]Enqueued, error) {
+func EnqueueMany(ctx context.Context, tx Querier, tasks []TaskSpec) ([]Enqueued, error) {
 	return insert(ctx, tx, tasks)
 }
 
 var errDropped = errors.New("a row was not inserted: is there a trigger on the task table that drops rows?")
 
 // insert checks all tasks and inserts them with one statement.
-func insert(ctx context.Context, tx Querier, tasks []NewTask) ([]Enqueued, error) {
+func insert(ctx context.Context, tx Querier, tasks []TaskSpec) ([]Enqueued, error) {
 	if err := txcheck.Given(tx); err != nil {
 		return nil, err
 	}
@@ -101,7 +101,7 @@ type row struct {
 }
 
 // newRows checks the tasks of a call. An error names the index of its task if there are several.
-func newRows(tasks []NewTask, payloads *lines) ([]row, error) {
+func newRows(tasks []TaskSpec, payloads *lines) ([]row, error) {
 	rows := make([]row, len(tasks))
 	total := 0
 	for i, t := range tasks {
@@ -129,7 +129,7 @@ func newRows(tasks []NewTask, payloads *lines) ([]row, error) {
 }
 
 // newRow checks a task, and adds its payload to the payloads of its call.
-func newRow(t NewTask, payloads *lines) (row, error) {
+func newRow(t TaskSpec, payloads *lines) (row, error) {
 	if err := checkType(t.Type); err != nil {
 		return row{}, err
 	}

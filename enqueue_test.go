@@ -31,7 +31,7 @@ func TestEnqueue(t *testing.T) {
 			for _, commit := range []bool{false, true} {
 				name, tx := newType(), e.tx(t)
 				got := put(t, tx.Querier, name, welcome{UserID: 7})
-				putMany(t, tx, outbox.NewTask{Type: name}, outbox.NewTask{Type: name})
+				putMany(t, tx, outbox.TaskSpec{Type: name}, outbox.TaskSpec{Type: name})
 				if within, outside := len(rows(t, tx, name)), len(rows(t, e.db, name)); within != 3 || outside != 0 {
 					t.Errorf("the transaction sees %d tasks and others %d, want 3 and 0", within, outside)
 				}
@@ -56,7 +56,7 @@ func TestEnqueue(t *testing.T) {
 			}
 			put(t, tx, name, payload, opts...)
 			putMany(t, tx, typed.New(payload, opts...))
-			putMany(t, tx, typed.New(payload, opts...), outbox.NewTask{Type: name, Payload: payload, Options: opts})
+			putMany(t, tx, typed.New(payload, opts...), outbox.TaskSpec{Type: name, Payload: payload, Options: opts})
 			if tx.statements != 4 {
 				t.Errorf("they took %d statements, want 4", tx.statements)
 			}
@@ -75,7 +75,7 @@ func TestEnqueue(t *testing.T) {
 				tx := e.tx(t)
 				exec(t, tx, "SET LOCAL work_mem = '64kB'")
 				for _, types := range [][]string{{newType()}, {newType(), "a b,c{}\"'\\", newType()}} {
-					tasks := make([]outbox.NewTask, 5000)
+					tasks := make([]outbox.TaskSpec, 5000)
 					for i := range tasks {
 						opts := []outbox.Option{outbox.Priority(i % 7)}
 						switch i % 4 { // so that NULL stands beside values in every array
@@ -85,7 +85,7 @@ func TestEnqueue(t *testing.T) {
 							opts = append(opts, outbox.Headers(map[string]string{"i": fmt.Sprint(i)}),
 								outbox.After(time.Hour))
 						}
-						tasks[i] = outbox.NewTask{Type: types[i%len(types)], Payload: i, Options: opts}
+						tasks[i] = outbox.TaskSpec{Type: types[i%len(types)], Payload: i, Options: opts}
 						if i < len(manyPayloads) {
 							tasks[i].Payload = manyPayloads[i]
 						}

@@ -87,7 +87,7 @@ func ExampleEnqueueMany() {
 	db, drop := exampleDatabase()
 	defer drop()
 	invite := outbox.NewTaskType[int]("INVITE")
-	tasks := make([]outbox.NewTask, 5000)
+	tasks := make([]outbox.TaskSpec, 5000)
 	for i := range tasks {
 		tasks[i] = invite.New(i)
 	}

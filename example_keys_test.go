@@ -122,7 +122,7 @@ func ExampleEnqueueMany_unique() {
 	defer drop()
 	digest := outbox.NewTaskType[string]("SEND_DIGEST", outbox.After(10*time.Minute))
 	err := outbox.InTx(ctx, db, func(tx *sql.Tx) error {
-		got, err := outbox.EnqueueMany(ctx, tx, []outbox.NewTask{
+		got, err := outbox.EnqueueMany(ctx, tx, []outbox.TaskSpec{
 			digest.New("one message", outbox.Unique("ada")),
 			digest.New("one message", outbox.Unique("eve")),
 			digest.New("two messages", outbox.Unique("ada"), outbox.OnConflict(outbox.Replace)),

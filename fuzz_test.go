@@ -117,7 +117,7 @@ func FuzzText(f *testing.F) {
 			tx := begin(t, pool)
 			got, err := outbox.Enqueue(t.Context(), tx, taskType, headers, opts...)
 			many, manyErr := outbox.EnqueueMany(t.Context(), tx,
-				[]outbox.NewTask{{Type: taskType, Payload: headers, Options: opts[:1]}, {Type: "OTHER", Payload: 1}})
+				[]outbox.TaskSpec{{Type: taskType, Payload: headers, Options: opts[:1]}, {Type: "OTHER", Payload: 1}})
 			if err == nil && manyErr != nil || err != nil && !errors.Is(err, outbox.ErrInvalidType) &&
 				!errors.Is(err, outbox.ErrInvalidOption) {
 				t.Fatalf("%s: Enqueue: %v, EnqueueMany: %v", driver, err, manyErr)

@@ -17,7 +17,7 @@ func TestPlainSQLInsertsEqualEnqueue(t *testing.T) {
 	tx := begin(t, d.db)
 	exec(t, tx, `CREATE TABLE usr (usr_id bigint PRIMARY KEY, email text)`)
 	put(t, tx, "T", map[string]int{"usr_id": 5})
-	same := outbox.NewTask{Type: "T", Payload: map[string]int{"usr_id": 5}}
+	same := outbox.TaskSpec{Type: "T", Payload: map[string]int{"usr_id": 5}}
 	putMany(t, tx, same, same)
 	exec(t, tx, `INSERT INTO outbox.task (task_type, payload) VALUES ('T', '{"usr_id": 5}')`)
 	exec(t, tx, `WITH u AS (INSERT INTO usr VALUES (5, 'a@example.com') RETURNING usr_id)
@@ -53,9 +53,9 @@ func TestEnqueueManyRefusesMoreThanOneStatementCanCarry(t *testing.T) {
 	d := newDatabase(t)
 	tx := &recorder{transaction: transaction{Querier: begin(t, d.db)}}
 	big := json.RawMessage(`"` + strings.Repeat("x", 16<<20-2) + `"`)
-	tasks := make([]outbox.NewTask, 17)
+	tasks := make([]outbox.TaskSpec, 17)
 	for i := range tasks {
-		tasks[i] = outbox.NewTask{Type: "T", Payload: big, Options: []outbox.Option{outbox.MaxPayload(len(big))}}
+		tasks[i] = outbox.TaskSpec{Type: "T", Payload: big, Options: []outbox.Option{outbox.MaxPayload(len(big))}}
 	}
 	_, err := outbox.EnqueueMany(t.Context(), tx, tasks)
 	if !errors.Is(err, outbox.ErrPayloadTooLarge) || tx.statements != 0 ||
@@ -72,11 +72,11 @@ func TestADroppedRowIsAnErrorAndNotAMissingTask(t *testing.T) {
 	exec(t, d.db, `CREATE TRIGGER drop_row BEFORE INSERT ON outbox.task FOR EACH ROW WHEN (NEW.priority = 1)
 		EXECUTE FUNCTION drop_row()`)
 	tx := begin(t, d.db)
-	dropped := outbox.NewTask{Type: "T", Options: []outbox.Option{outbox.Priority(1)}}
-	if got, err := outbox.EnqueueMany(t.Context(), tx, []outbox.NewTask{dropped}); err == nil {
+	dropped := outbox.TaskSpec{Type: "T", Options: []outbox.Option{outbox.Priority(1)}}
+	if got, err := outbox.EnqueueMany(t.Context(), tx, []outbox.TaskSpec{dropped}); err == nil {
 		t.Errorf("got %v, want an error for one task", got)
 	}
-	if got, err := outbox.EnqueueMany(t.Context(), tx, []outbox.NewTask{{Type: "T"}, dropped}); err == nil {
+	if got, err := outbox.EnqueueMany(t.Context(), tx, []outbox.TaskSpec{{Type: "T"}, dropped}); err == nil {
 		t.Errorf("got %v, want an error for two tasks", got)
 	}
 }

@@ -42,7 +42,7 @@ func TestOptions(t *testing.T) {
 			} {
 				name, tx := newType(), e.tx(t)
 				put(t, tx.Querier, name, nil, c.opts...)
-				putMany(t, tx, outbox.NewTask{Type: name, Options: c.opts}, outbox.NewTask{Type: "other"})
+				putMany(t, tx, outbox.TaskSpec{Type: name, Options: c.opts}, outbox.TaskSpec{Type: "other"})
 				for _, got := range rows(t, tx, name) {
 					want := c.runAt.Truncate(time.Microsecond)
 					if c.runAt.IsZero() {
@@ -60,7 +60,7 @@ func TestOptions(t *testing.T) {
 				clock := func() time.Time { return scan[time.Time](t, tx, `SELECT clock_timestamp()`) }
 				from := clock() // later than now(), the start of the transaction
 				put(t, tx.Querier, name, nil, outbox.After(d))
-				task := outbox.NewTask{Type: name, Options: []outbox.Option{outbox.After(d)}}
+				task := outbox.TaskSpec{Type: name, Options: []outbox.Option{outbox.After(d)}}
 				putMany(t, tx, task, task)
 				until := clock()
 				// PostgreSQL multiplies intervals as floating point: in 292 years it is off by a
@@ -86,10 +86,10 @@ func TestOptions(t *testing.T) {
 				}
 			}
 			single, many := newType(), newType()
-			var tasks []outbox.NewTask
+			var tasks []outbox.TaskSpec
 			for _, c := range optionsStored {
 				check(put(t, tx.Querier, single, 1, c.opts...), c.want)
-				tasks = append(tasks, outbox.NewTask{Type: many, Payload: 1, Options: c.opts})
+				tasks = append(tasks, outbox.TaskSpec{Type: many, Payload: 1, Options: c.opts})
 			}
 			for range 2 { // the second time those with unique keys are there
 				for i, got := range putMany(t, tx, tasks...) {
@@ -147,14 +147,14 @@ func with(opts ...outbox.Option) []outbox.Option { return opts }
 
 func TestEveryTypeThatEnqueueTakesIsStored(t *testing.T) {
 	t.Parallel()
-	tasks := []outbox.NewTask{{Type: strings.Repeat("x", 128)}, {Type: strings.Repeat("😀", 32)}}
+	tasks := []outbox.TaskSpec{{Type: strings.Repeat("x", 128)}, {Type: strings.Repeat("😀", 32)}}
 	name := ""
 	for r := range unicode.MaxRune + 1 {
 		if unicode.IsPrint(r) {
 			name += string(r)
 		}
 		if len(name) > 124 || r == unicode.MaxRune {
-			tasks = append(tasks, outbox.NewTask{Type: name})
+			tasks = append(tasks, outbox.TaskSpec{Type: name})
 			name = ""
 		}
 	}
@@ -244,7 +244,7 @@ func TestTheDefaultsOfATaskTypeAreNotMixedUpByItsCallers(t *testing.T) {
 	defaults := append(make([]outbox.Option, 0, 8), outbox.Priority(1), outbox.MaxAttempts(5), outbox.MaxPayload(1),
 		outbox.After(1), outbox.After(0))
 	typed := outbox.NewTaskType[int]("T", defaults...)
-	tasks := []outbox.NewTask{typed.New(0), typed.New(1, outbox.Priority(2)), typed.New(2, outbox.Priority(3)),
+	tasks := []outbox.TaskSpec{typed.New(0), typed.New(1, outbox.Priority(2)), typed.New(2, outbox.Priority(3)),
 		typed.New(3, outbox.MaxAttempts(6))}
 	defaults[0] = outbox.Priority(99) // the caller's slice, not the type's
 	tx := begin(t, d.db)

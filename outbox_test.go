@@ -156,7 +156,7 @@ func put(t testing.TB, tx outbox.Querier, taskType string, payload any, opts ...
 }
 
 // putMany is an EnqueueMany that does not fail.
-func putMany(t testing.TB, tx outbox.Querier, tasks ...outbox.NewTask) []outbox.Enqueued {
+func putMany(t testing.TB, tx outbox.Querier, tasks ...outbox.TaskSpec) []outbox.Enqueued {
 	t.Helper()
 	got, err := outbox.EnqueueMany(t.Context(), tx, tasks)
 	must(err)

@@ -17,13 +17,13 @@ import (
 // refused is input that Enqueue must refuse before any SQL is sent.
 type refused struct {
 	about string
-	task  outbox.NewTask
+	task  outbox.TaskSpec
 	want  error
 	text  string // a part of the error
 }
 
 func refusals() (all []refused) {
-	add := func(about string, task outbox.NewTask, want error, text string) {
+	add := func(about string, task outbox.TaskSpec, want error, text string) {
 		all = append(all, refused{about, task, want, text})
 	}
 	for about, c := range map[string]struct{ name, text string }{
@@ -35,7 +35,7 @@ func refusals() (all []refused) {
 		"a type with a bidi":    {"A\u202eB", `'\u202e'`},
 		"a type not in UTF-8":   {"A\xff", "UTF-8"},
 	} {
-		add(about, outbox.NewTask{Type: c.name}, outbox.ErrInvalidType, c.text)
+		add(about, outbox.TaskSpec{Type: c.name}, outbox.ErrInvalidType, c.text)
 	}
 	for _, c := range []struct {
 		option outbox.Option
@@ -71,7 +71,7 @@ func refusals() (all []refused) {
 		{outbox.Headers(map[string]string{"outbox-event-id": "7"}), `Headers: "outbox-event-id"`},
 		{outbox.AddHeaders(map[string]string{"OUTBOX-x": "7"}), `Headers: "OUTBOX-x"`},
 	} {
-		add("the option of "+c.text, outbox.NewTask{Type: "T", Options: []outbox.Option{c.option}},
+		add("the option of "+c.text, outbox.TaskSpec{Type: "T", Options: []outbox.Option{c.option}},
 			outbox.ErrInvalidOption, c.text)
 	}
 	for text, opts := range map[string][]outbox.Option{
@@ -86,11 +86,11 @@ func refusals() (all []refused) {
 		"OnConflict(reschedule): it needs":  {outbox.OnConflict(outbox.Reschedule)},
 		"OnConflict(3): must be Skip, Repl": {outbox.Unique("key"), outbox.OnConflict(3)},
 	} {
-		add("the options of "+text, outbox.NewTask{Type: "T", Options: opts}, outbox.ErrInvalidOption, text)
+		add("the options of "+text, outbox.TaskSpec{Type: "T", Options: opts}, outbox.ErrInvalidOption, text)
 	}
-	add("a Marshaler's own error", outbox.NewTask{Type: "T", Payload: []any{failing{}}}, errMarshaler, "failed")
+	add("a Marshaler's own error", outbox.TaskSpec{Type: "T", Payload: []any{failing{}}}, errMarshaler, "failed")
 	for _, c := range refusedPayloads() {
-		add(c.about, outbox.NewTask{Type: "T", Payload: c.payload, Options: c.opts}, c.want, c.text)
+		add(c.about, outbox.TaskSpec{Type: "T", Payload: c.payload, Options: c.opts}, c.want, c.text)
 	}
 	return all
 }
@@ -100,10 +100,10 @@ func TestRefusedInput(t *testing.T) {
 	t.Parallel()
 	onEveryClient(t, []contract{{"sends_no_SQL_and_leaves_the_transaction_usable", func(t *testing.T, e *env) {
 		name, tx := newType(), e.tx(t)
-		good := outbox.NewTask{Type: name, Payload: 1}
+		good := outbox.TaskSpec{Type: name, Payload: 1}
 		for _, c := range refusals() {
 			_, alone := outbox.Enqueue(t.Context(), tx, c.task.Type, c.task.Payload, c.task.Options...)
-			_, among := outbox.EnqueueMany(t.Context(), tx, []outbox.NewTask{good, c.task, good})
+			_, among := outbox.EnqueueMany(t.Context(), tx, []outbox.TaskSpec{good, c.task, good})
 			for _, err := range []error{alone, among} {
 				switch {
 				case !errors.Is(err, c.want):
@@ -119,7 +119,7 @@ func TestRefusedInput(t *testing.T) {
 			}
 		}
 		if _, err := outbox.EnqueueMany(t.Context(), tx,
-			[]outbox.NewTask{good, {Type: name, Options: []outbox.Option{outbox.Schema("other")}}}); !errors.Is(err,
+			[]outbox.TaskSpec{good, {Type: name, Options: []outbox.Option{outbox.Schema("other")}}}); !errors.Is(err,
 			outbox.ErrInvalidOption) {
 			t.Errorf("two schemas in one call: got %v, want ErrInvalidOption", err)
 		}
@@ -159,7 +159,7 @@ func TestWhatIsNoTransactionIsRefused(t *testing.T) {
 		"a *sqlx.DB without its names": dbx.Unsafe(),
 	} {
 		_, one := outbox.Enqueue(t.Context(), q, "T", 1)
-		_, many := outbox.EnqueueMany(t.Context(), q, []outbox.NewTask{{Type: "T"}, {Type: "T"}})
+		_, many := outbox.EnqueueMany(t.Context(), q, []outbox.TaskSpec{{Type: "T"}, {Type: "T"}})
 		_, none := outbox.EnqueueMany(t.Context(), q, nil)
 		_, typed := outbox.NewTaskType[int]("T").Enqueue(t.Context(), q, 1)
 		for _, err := range []error{one, many, none, typed} {
@@ -184,7 +184,7 @@ func TestAConnectionIsRefusedWithoutATransaction(t *testing.T) {
 			enqueue := func(when string, want func(error) bool) {
 				t.Helper()
 				_, one := outbox.Enqueue(ctx, q, name, 1)
-				_, many := outbox.EnqueueMany(ctx, q, []outbox.NewTask{{Type: name}, {Type: name}})
+				_, many := outbox.EnqueueMany(ctx, q, []outbox.TaskSpec{{Type: name}, {Type: name}})
 				_, keyed := outbox.Enqueue(ctx, q, name, 1, outbox.Unique("k"))
 				for _, err := range []error{one, many, keyed} {
 					if !want(err) {

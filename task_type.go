@@ -52,8 +52,8 @@ func (t TaskType[P]) Enqueue(ctx context.Context, tx Querier, payload P, opts ..
 }
 
 // New prepares a task for EnqueueMany.
-func (t TaskType[P]) New(payload P, opts ...Option) NewTask {
-	return NewTask{Type: t.name, Payload: payload, Options: t.with(opts)}
+func (t TaskType[P]) New(payload P, opts ...Option) TaskSpec {
+	return TaskSpec{Type: t.name, Payload: payload, Options: t.with(opts)}
 }
 
 func (t TaskType[P]) with(opts []Option) []Option {

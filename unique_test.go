@@ -148,11 +148,11 @@ func TestEqualPayloadsHaveEqualKeysAndOthersDoNot(t *testing.T) {
 		{`"é"`, `"\u00e9"`}, {`-1.20`, `-1.2`}, {`1.02030`, `1.0203`}, {`{"1.0":1}`}, {`{"1.00":1}`}, {`0.001`},
 		{`0.0010001`, `0.00100010`},
 	}
-	var tasks []outbox.NewTask
+	var tasks []outbox.TaskSpec
 	var group []int
 	for g, forms := range groups {
 		for _, f := range forms {
-			tasks = append(tasks, outbox.NewTask{Type: "T", Payload: json.RawMessage(f),
+			tasks = append(tasks, outbox.TaskSpec{Type: "T", Payload: json.RawMessage(f),
 				Options: []outbox.Option{outbox.UniquePayload()}})
 			group = append(group, g)
 		}

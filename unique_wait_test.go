@@ -144,13 +144,13 @@ func TestEnqueueManyWithTheSameKeysInAnyOrderNeverDeadlocks(t *testing.T) {
 		all.Go(func() {
 			random := rand.New(rand.NewPCG(uint64(w), 1))
 			for range 8 {
-				var tasks []outbox.NewTask
+				var tasks []outbox.TaskSpec
 				for i := range 60 {
 					unique := outbox.Unique(fmt.Sprint(i % 50))
 					if i%3 == 0 {
 						unique = outbox.UniquePayload()
 					}
-					tasks = append(tasks, outbox.NewTask{Type: fmt.Sprint("T", i%2), Payload: i % 50,
+					tasks = append(tasks, outbox.TaskSpec{Type: fmt.Sprint("T", i%2), Payload: i % 50,
 						Options: []outbox.Option{unique, options[random.IntN(3)]}})
 				}
 				random.Shuffle(len(tasks), func(i, j int) { tasks[i], tasks[j] = tasks[j], tasks[i] })

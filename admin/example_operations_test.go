@@ -130,7 +130,7 @@ func ExampleClient_WriteAudit() {
 	db, client, drop := exampleClient("ada@example.com")
 	defer drop()
 	execute(db, `CREATE TABLE invoice (invoice_id bigint, paid bool)`)
-	enqueueAll(db, outbox.NewTask{Type: "SEND_INVOICE", Payload: 17})
+	enqueueAll(db, outbox.TaskSpec{Type: "SEND_INVOICE", Payload: 17})
 
 	_, _, err := client.Cancel(ctx, 1) // which is noted
 	must(err)

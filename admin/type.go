@@ -102,7 +102,7 @@ func (c *Client) ResumeType(ctx context.Context, taskType string) error {
 }
 
 func (c *Client) pauseType(ctx context.Context, action, taskType string, paused bool) error {
-	if _, err := (outbox.NewTask{Type: taskType, Payload: struct{}{}}).Encode(); err != nil { // checks the type
+	if _, err := (outbox.TaskSpec{Type: taskType, Payload: struct{}{}}).Encode(); err != nil { // checks the type
 		return err
 	}
 	err := c.act(ctx, func(q outbox.Querier) ([]AuditEntry, error) {

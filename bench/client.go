@@ -32,7 +32,7 @@ func oursClient(_ context.Context, d *database) (client, error) {
 			})
 		},
 		many: func(ctx context.Context, n int) error {
-			tasks := make([]outbox.NewTask, n)
+			tasks := make([]outbox.TaskSpec, n)
 			for i := range tasks {
 				tasks[i] = benchTask.New(load{N: firstOfMany + i})
 			}

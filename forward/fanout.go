@@ -55,7 +55,7 @@ const copyBytes = 16 << 20
 // copyTasks enqueues a copy of each task for each of the targets.
 func copyTasks(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[json.RawMessage],
 	targets []*Forwarder) error {
-	var copies []outbox.NewTask
+	var copies []outbox.TaskSpec
 	size := 0
 	for _, t := range tasks {
 		control := withoutControl(maps.Clone(t.Headers))
@@ -68,7 +68,7 @@ func copyTasks(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[json.RawM
 		of.Headers = control
 		payload := copied.Task[outbox.Task[json.RawMessage]]{Of: &of}
 		for _, to := range targets {
-			copies = append(copies, outbox.NewTask{Type: to.taskType, Payload: payload, Options: to.config.task})
+			copies = append(copies, outbox.TaskSpec{Type: to.taskType, Payload: payload, Options: to.config.task})
 			if size += len(t.Payload); size < copyBytes {
 				continue
 			}

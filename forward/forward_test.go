@@ -64,7 +64,7 @@ func (b *broker) received() []forward.Event {
 // enqueue enqueues n events with the options of each.
 func enqueue(t *testing.T, db *relaytest.Database, n int, opts func(i int) []outbox.Option) {
 	t.Helper()
-	var tasks []outbox.NewTask
+	var tasks []outbox.TaskSpec
 	for i := range n {
 		task := placed.New(forwardtest.Payload{N: i})
 		if opts != nil {

@@ -28,7 +28,7 @@ func RunAgain(d time.Duration) error {
 // one task: a Batch handler returns it in a [BatchError]; as the result of a batch of several tasks
 // it is an error.
 func RunAgainWith[P any](task *outbox.Task[P], d time.Duration, payload P) error {
-	encoded, err := outbox.NewTask{Type: task.Type, Payload: payload, Options: []outbox.Option{outbox.MaxPayload(16 << 20)}}.Encode()
+	encoded, err := outbox.TaskSpec{Type: task.Type, Payload: payload, Options: []outbox.Option{outbox.MaxPayload(16 << 20)}}.Encode()
 	if err != nil {
 		return fmt.Errorf("handlers: RunAgainWith: %w", err)
 	}

@@ -93,7 +93,7 @@ func ExampleBatch() {
 		}
 		return nil
 	})
-	tasks := make([]outbox.NewTask, 250)
+	tasks := make([]outbox.TaskSpec, 250)
 	for i := range tasks {
 		tasks[i] = GrantCredit.New(Credit{UserID: i + 1, Amount: 10})
 	}

@@ -52,7 +52,7 @@ func Example_priorities() {
 	handlers.Tx(reg, report, handle, handlers.Priority(10))
 	handlers.Tx(reg, clean, handle, handlers.Priority(20))
 	must(outbox.InTx(ctx, db, func(tx *sql.Tx) error {
-		_, err := outbox.EnqueueMany(ctx, tx, []outbox.NewTask{
+		_, err := outbox.EnqueueMany(ctx, tx, []outbox.TaskSpec{
 			clean.New("the attic"),
 			mail.New("newsletter", outbox.Priority(5)),
 			mail.New("password", outbox.Priority(-5)),

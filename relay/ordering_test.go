@@ -25,10 +25,10 @@ func TestTasksOfAnOrderingKeyRunOneAfterTheOther(t *testing.T) {
 	t.Parallel()
 	db := newOrdered(t)
 	const keys, each = 30, 10
-	var tasks []outbox.NewTask
+	var tasks []outbox.TaskSpec
 	for range each {
 		for key := range keys {
-			tasks = append(tasks, outbox.NewTask{Type: relaytest.OrderedTypes[key%3],
+			tasks = append(tasks, outbox.TaskSpec{Type: relaytest.OrderedTypes[key%3],
 				Payload: relaytest.OrderedPayload{Fail: rand.IntN(20) / 17},
 				Options: []outbox.Option{outbox.OrderedBy(fmt.Sprint(key))}})
 		}

@@ -101,7 +101,7 @@ func TestBadSchedulesAreRefusedByNew(t *testing.T) {
 		`the Timing Every(-1s) must be`: {Name: "a", Timing: relay.Every(-time.Second), Task: good},
 		`the CatchUp 7 must be`:         {Name: "a", Timing: year, Task: good, CatchUp: 7},
 		`Task: outbox: invalid task ty`: {Name: "a", Timing: year},
-		`Task: outbox: invalid payload`: {Name: "a", Timing: year, Task: outbox.NewTask{Type: "A", Payload: func() {}}},
+		`Task: outbox: invalid payload`: {Name: "a", Timing: year, Task: outbox.TaskSpec{Type: "A", Payload: func() {}}},
 		`Task: outbox: invalid option`: {Name: "a", Timing: year,
 			Task: relaytest.TypeFired.New(payload{}, outbox.Priority(99999))},
 		`Timing: its Next panicked: panic: boom`: {Name: "a", Spec: "1", Task: good,

@@ -102,10 +102,10 @@ func TestRedriveAndEnqueueManyOfTheSameKeysDoNotDeadlock(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	client := relaytest.Admin(t, db.DB)
-	var tasks []outbox.NewTask
+	var tasks []outbox.TaskSpec
 	for n := range 60 {
 		for _, unique := range []outbox.Option{outbox.UniquePayload(), outbox.Unique(fmt.Sprint(n))} {
-			tasks = append(tasks, outbox.NewTask{Type: "X", Payload: payload{N: n}, Options: []outbox.Option{unique}})
+			tasks = append(tasks, outbox.TaskSpec{Type: "X", Payload: payload{N: n}, Options: []outbox.Option{unique}})
 		}
 	}
 	many := func() {

@@ -70,7 +70,7 @@ func TestARelayNeedsNoMoreThanTheRoleOfWorkers(t *testing.T) {
 		})
 	config := relay.Config{ListenDSN: worker.URL, Workers: 10,
 		Schedules: []relay.Schedule{{Name: "often", Timing: relay.Every(time.Second),
-			Task: outbox.NewTask{Type: "EXTENDS", Payload: payload{}}}}}
+			Task: outbox.TaskSpec{Type: "EXTENDS", Payload: payload{}}}}}
 	r := run(t, worker, reg, config)
 	listening(t, owner)
 	for _, taskType := range []string{"TX", "BATCH", "LEASED", "EXTENDS"} {

@@ -109,7 +109,7 @@ func TestRetriesStartAtTheirTimeWithoutAPoll(t *testing.T) {
 				return tt.start(ctx, task.RunAt)
 			}, handlers.Backoff(constant(400*time.Millisecond)), handlers.NoJitter())
 			run(t, db, reg, relay.Config{PollInterval: time.Minute})
-			tasks := slices.Repeat([]outbox.NewTask{{Type: kind, Payload: payload{}}}, 8)
+			tasks := slices.Repeat([]outbox.TaskSpec{{Type: kind, Payload: payload{}}}, 8)
 			tt.punctual(t, 8, func() { relaytest.EnqueueAll(db.DB, tasks...) })
 		})
 	}

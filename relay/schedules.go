@@ -41,7 +41,7 @@ type Schedule struct {
 
 	// Task is what a firing enqueues, made by TaskType.New. Its RunAt and Schema are set by the
 	// relay.
-	Task outbox.NewTask
+	Task outbox.TaskSpec
 
 	// CatchUp says what becomes of firings that were missed while no relay with the schedule
 	// worked. Default CatchUpOnce.

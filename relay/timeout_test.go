@@ -51,7 +51,7 @@ func TestEachTaskCanHaveATimeoutOfItsOwn(t *testing.T) {
 			}, opt)
 		}
 		db.inTx(t, func(tx *sql.Tx) error {
-			var all []outbox.NewTask
+			var all []outbox.TaskSpec
 			for i, d := range []time.Duration{0, 10 * time.Second, time.Hour} {
 				for name := range types {
 					all = append(all, outbox.NewTaskType[payload](name).New(payload{N: i}, outbox.Timeout(d)))

@@ -67,7 +67,7 @@ an operator enqueues by plain INSERT only.`,
 }
 
 // newTask is the task of the arguments, if they are valid.
-func (a *app) newTask(c *cobra.Command, taskType, text string, f enqueueFlags) (task outbox.NewTask, err error) {
+func (a *app) newTask(c *cobra.Command, taskType, text string, f enqueueFlags) (task outbox.TaskSpec, err error) {
 	payload := []byte(text)
 	if text == "-" {
 		if payload, err = io.ReadAll(io.LimitReader(a.in, maxInput+1)); err != nil {
@@ -101,7 +101,7 @@ func (a *app) newTask(c *cobra.Command, taskType, text string, f enqueueFlags) (
 		}
 		headers[name] = value
 	}
-	task = outbox.NewTask{Type: taskType, Payload: json.RawMessage(payload),
+	task = outbox.TaskSpec{Type: taskType, Payload: json.RawMessage(payload),
 		Options: append(opts, outbox.Headers(headers))}
 	if _, err := task.Encode(); err != nil {
 		return task, usage("%w", err)

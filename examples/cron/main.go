@@ -36,7 +36,7 @@ func run(ctx context.Context, url string, out io.Writer) error {
 		return err
 	}
 	defer db.Close()
-	if err := devdb.Enqueue(ctx, db, slices.Repeat([]outbox.NewTask{makeReport.New(report{})}, *enqueue)...); err != nil {
+	if err := devdb.Enqueue(ctx, db, slices.Repeat([]outbox.TaskSpec{makeReport.New(report{})}, *enqueue)...); err != nil {
 		return err
 	}
 	var made atomic.Int64

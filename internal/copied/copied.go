@@ -3,7 +3,7 @@
 // SQL went around.
 package copied
 
-// Task is the payload of an outbox.NewTask that is a copy. The options of Of, which has the headers
+// Task is the payload of an outbox.TaskSpec that is a copy. The options of Of, which has the headers
 // of the copy, and its payload take the place of the copy's own.
 type Task[T any] struct{ Of *T }
 

@@ -100,7 +100,7 @@ func enqueueSingle(t *testing.T, db *subject, n int) func() {
 
 func enqueueMany(t *testing.T, db *subject, n int) func() {
 	const at = 1000
-	tasks := make([]outbox.NewTask, at)
+	tasks := make([]outbox.TaskSpec, at)
 	return func() {
 		for range n / at {
 			for i := range tasks {

@@ -64,7 +64,7 @@ func Main(m *testing.M, connect func(broker string) (forward.Publisher, error), 
 // Enqueue enqueues n events of so many keys, in their order.
 func Enqueue(t testing.TB, db *relaytest.Database, from, n, keys int) {
 	t.Helper()
-	var tasks []outbox.NewTask
+	var tasks []outbox.TaskSpec
 	for i := from; i < from+n; i++ {
 		tasks = append(tasks, Placed.New(Payload{N: i}, outbox.OrderedBy(fmt.Sprint("key ", i%keys))))
 	}

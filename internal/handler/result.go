@@ -116,7 +116,7 @@ func (h *Handler) CheckAgain(taskID int64, err error) error {
 	if r.TaskID != taskID {
 		return fmt.Errorf("handlers: RunAgainWith: its payload is for task %d, not for task %d", r.TaskID, taskID)
 	}
-	task := outbox.NewTask{Type: h.Type, Payload: r.Payload, Options: h.Options}
+	task := outbox.TaskSpec{Type: h.Type, Payload: r.Payload, Options: h.Options}
 	if _, err := task.Encode(); err != nil {
 		return fmt.Errorf("handlers: RunAgainWith: %w", err)
 	}

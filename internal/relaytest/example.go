@@ -37,7 +37,7 @@ func Must(err error) {
 }
 
 // EnqueueAll enqueues tasks in a transaction of their own.
-func EnqueueAll(db *sql.DB, tasks ...outbox.NewTask) {
+func EnqueueAll(db *sql.DB, tasks ...outbox.TaskSpec) {
 	ctx := context.Background()
 	Must(outbox.InTx(ctx, db, func(tx *sql.Tx) error {
 		_, err := outbox.EnqueueMany(ctx, tx, tasks)

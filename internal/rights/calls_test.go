@@ -73,9 +73,9 @@ func calls() []right {
 	}
 	many := func(name, may string, opts ...outbox.Option) right {
 		return right{name, may, false, func(c call) error {
-			tasks := make([]outbox.NewTask, 5)
+			tasks := make([]outbox.TaskSpec, 5)
 			for i := range tasks {
-				tasks[i] = outbox.NewTask{Type: "A", Payload: number{i}, Options: []outbox.Option{c.in}}
+				tasks[i] = outbox.TaskSpec{Type: "A", Payload: number{i}, Options: []outbox.Option{c.in}}
 			}
 			tasks[4].Options = append(tasks[4].Options, opts...)
 			return last(outbox.EnqueueMany(c.ctx, c.tx, tasks))
@@ -238,7 +238,7 @@ func runOnce(ctx context.Context, db *sql.DB, in string) error {
 		registry(in), relay.Config{Schema: in, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 			DeadRetention: time.Hour,
 			Schedules: []relay.Schedule{{Name: "often", Timing: relay.Every(time.Minute),
-				Task: outbox.NewTask{Type: "TX", Payload: number{1}}}}})
+				Task: outbox.TaskSpec{Type: "TX", Payload: number{1}}}}})
 	if err != nil {
 		return err
 	}

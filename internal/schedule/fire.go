@@ -77,11 +77,11 @@ func (s *Scheduler) fireOne(ctx context.Context, fired map[string]bool) (name st
 }
 
 // tasks are what firings enqueue.
-func (s *Schedule) tasks(at []time.Time, schema pg.Schema) []outbox.NewTask {
-	out := make([]outbox.NewTask, len(at))
+func (s *Schedule) tasks(at []time.Time, schema pg.Schema) []outbox.TaskSpec {
+	out := make([]outbox.TaskSpec, len(at))
 	for i, t := range at {
 		options := append(slices.Clone(s.Task.Options), outbox.RunAt(t), outbox.Schema(string(schema)))
-		out[i] = outbox.NewTask{Type: s.Task.Type, Payload: json.RawMessage(s.payload), Options: options}
+		out[i] = outbox.TaskSpec{Type: s.Task.Type, Payload: json.RawMessage(s.payload), Options: options}
 	}
 	return out
 }

@@ -29,8 +29,8 @@ func fired(t *testing.T, db *relaytest.Database) string {
 func TestMissedFiringsAreMadeUpForOnceOrAll(t *testing.T) {
 	t.Parallel()
 	db := relaytest.NewDatabase(t)
-	once := schedule.Schedule{Name: "once", Timing: each(week), Task: outbox.NewTask{Type: "A", Payload: 2}}
-	all := schedule.Schedule{Name: "all", Timing: each(week), Task: outbox.NewTask{Type: "A", Payload: 1}, CatchUp: true}
+	once := schedule.Schedule{Name: "once", Timing: each(week), Task: outbox.TaskSpec{Type: "A", Payload: 2}}
+	all := schedule.Schedule{Name: "all", Timing: each(week), Task: outbox.TaskSpec{Type: "A", Payload: 1}, CatchUp: true}
 	p := start(t, db, all, once)
 	admin := relaytest.Admin(t, db.DB)
 	both := func(do func(context.Context, string) error) {
@@ -86,7 +86,7 @@ func TestAChangedTimingIsComputedAnewAndAnUnchangedOneIsKept(t *testing.T) {
 		start(t, db, s).pass(t)
 		return columns(t, db, `spec, payload, catch_up, (next_at - date_trunc('week', now(), 'UTC'))::text`)
 	}
-	plain := schedule.Schedule{Name: "report", Timing: each(week), Spec: "every week", Task: outbox.NewTask{Type: "A"}}
+	plain := schedule.Schedule{Name: "report", Timing: each(week), Spec: "every week", Task: outbox.TaskSpec{Type: "A"}}
 	if got, want := register(plain), `every week null once 7 days`; got != want {
 		t.Errorf("a new one is %q, want %q", got, want)
 	}
@@ -124,7 +124,7 @@ func TestAScheduleThatMisbehavesStopsAlone(t *testing.T) {
 			return each(week).Next(at)
 		})}}
 	for i := range schedules {
-		schedules[i].Task = outbox.NewTask{Type: "A", Payload: i}
+		schedules[i].Task = outbox.TaskSpec{Type: "A", Payload: i}
 	}
 	p := start(t, db, schedules...)
 	p.pass(t)

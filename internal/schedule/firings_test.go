@@ -90,7 +90,7 @@ func TestANextThatMisbehavesEndsTheSchedule(t *testing.T) {
 // Relays tell schedules apart by all but their timing's code.
 func TestTheDefinitionIsOfSpecCatchUpTypeAndPayload(t *testing.T) {
 	t.Parallel()
-	plain := Schedule{Name: "a", Spec: "1", Timing: nextFunc(hourly), Task: outbox.NewTask{Type: "A", Payload: 11}}
+	plain := Schedule{Name: "a", Spec: "1", Timing: nextFunc(hourly), Task: outbox.TaskSpec{Type: "A", Payload: 11}}
 	seen := map[string]string{}
 	for name, change := range map[string]func(*Schedule){
 		"plain":    func(*Schedule) {},

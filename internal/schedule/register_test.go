@@ -26,7 +26,7 @@ type process struct {
 
 func newProcess(t *testing.T, db *relaytest.Database, payload int) *process {
 	t.Helper()
-	task := outbox.NewTask{Type: "A", Payload: payload}
+	task := outbox.TaskSpec{Type: "A", Payload: payload}
 	return start(t, db, schedule.Schedule{Name: "hourly", Spec: "1", Timing: each(time.Hour), Task: task})
 }
 

@@ -24,7 +24,7 @@ type Schedule struct {
 	Name    string
 	Timing  Timing
 	Spec    string // its change is a change of the timing
-	Task    outbox.NewTask
+	Task    outbox.TaskSpec
 	CatchUp bool // each firing that was missed is made up for, not only the first
 
 	payload            string

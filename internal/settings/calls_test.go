@@ -62,10 +62,10 @@ func (c *calls) enqueue() {
 	}
 	payloads := []payload{{"", 1}, {hostile, 1.5}, {"NULL", 2e-7}, {`\"10.500\"`, 150}}
 	for _, taskType := range []string{"One", "NULL"} {
-		var many []outbox.NewTask
+		var many []outbox.TaskSpec
 		for _, p := range payloads {
 			for _, o := range options {
-				many = append(many, outbox.NewTask{Type: taskType + " many", Payload: p, Options: o})
+				many = append(many, outbox.TaskSpec{Type: taskType + " many", Payload: p, Options: o})
 				c.in("Enqueue", func(tx *sql.Tx) (any, error) {
 					e, err := outbox.Enqueue(c.ctx, tx, taskType, p, o...)
 					return e.Outcome, err
@@ -73,7 +73,7 @@ func (c *calls) enqueue() {
 			}
 		}
 		// with keys, without, one of three
-		for _, tasks := range [][]outbox.NewTask{many, many[:9], {many[0], many[9], many[14]}} {
+		for _, tasks := range [][]outbox.TaskSpec{many, many[:9], {many[0], many[9], many[14]}} {
 			c.in("EnqueueMany", func(tx *sql.Tx) (any, error) {
 				all, err := outbox.EnqueueMany(c.ctx, tx, tasks)
 				var outcomes []outbox.Outcome
@@ -179,14 +179,14 @@ func registry() *handlers.Registry {
 
 func (c *calls) run() {
 	schedule := []relay.Schedule{{Name: hostile, Timing: relay.Every(time.Hour),
-		Task: outbox.NewTask{Type: "scheduled", Payload: payload{hostile, 1}}}}
+		Task: outbox.TaskSpec{Type: "scheduled", Payload: payload{hostile, 1}}}}
 	config := relay.Config{ListenDSN: c.address, Schedules: schedule, PollInterval: 50 * time.Millisecond,
 		DeadRetention: time.Hour, Workers: 4}
 	r := relaytest.Run(c.t, c.db.DB, registry(), config)
 	for _, taskType := range []string{"tx", "group", "batch", "leased", "complete", "discards", "discards in tx", "again",
 		"tx fails once", "leased fails once", "tx waits once", "leased waits once", "tx dies", "leased dies"} {
 		c.in(taskType, func(tx *sql.Tx) (any, error) {
-			all, err := outbox.EnqueueMany(c.ctx, tx, []outbox.NewTask{
+			all, err := outbox.EnqueueMany(c.ctx, tx, []outbox.TaskSpec{
 				{Type: taskType, Payload: payload{"plain", 1}},
 				{Type: taskType, Payload: payload{hostile,
 					2}, Options: []outbox.Option{outbox.Headers(map[string]string{"NULL": hostile}), outbox.OrderedBy(hostile)}},

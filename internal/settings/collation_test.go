@@ -19,7 +19,7 @@ import (
 func TestAnotherOrderOfTheDatabasesCollationChangesNothing(t *testing.T) {
 	db := relaytest.Adopt(t, pgtest.ICU(t, "en"))
 	const n = 200
-	var tasks []outbox.NewTask
+	var tasks []outbox.TaskSpec
 	reg := handlers.New()
 	for i := range n {
 		taskType := fmt.Sprintf("T%d", i)
@@ -27,9 +27,9 @@ func TestAnotherOrderOfTheDatabasesCollationChangesNothing(t *testing.T) {
 			return nil
 		})
 		tasks = append(tasks,
-			outbox.NewTask{Type: taskType, Payload: i},
-			outbox.NewTask{Type: "T0", Payload: i, Options: []outbox.Option{outbox.Unique(fmt.Sprintf("k%d", i))}},
-			outbox.NewTask{Type: "T1", Payload: i, Options: []outbox.Option{outbox.OrderedBy(fmt.Sprintf("o%d", i))}})
+			outbox.TaskSpec{Type: taskType, Payload: i},
+			outbox.TaskSpec{Type: "T0", Payload: i, Options: []outbox.Option{outbox.Unique(fmt.Sprintf("k%d", i))}},
+			outbox.TaskSpec{Type: "T1", Payload: i, Options: []outbox.Option{outbox.OrderedBy(fmt.Sprintf("o%d", i))}})
 	}
 	enqueue := func(db *relaytest.Database) (created, events int) {
 		t.Helper()

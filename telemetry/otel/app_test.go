@@ -101,7 +101,7 @@ func (a *traced) signUp(t *testing.T, db *sql.DB) {
 	ctx, span := a.provider.Tracer("app").Start(t.Context(), "POST /signup", trace.WithSpanKind(trace.SpanKindServer))
 	defer span.End()
 	err := outbox.InTx(ctx, db, func(tx *sql.Tx) error {
-		for _, task := range []outbox.NewTask{
+		for _, task := range []outbox.TaskSpec{
 			relaytest.TypeTx.New(relaytest.Payload{N: 90001}, outbox.Headers(map[string]string{"user": "7"})),
 			relaytest.TypeLeased.New(relaytest.Payload{N: 90002}),
 			relaytest.TypeBatch.New(relaytest.Payload{N: 90003}),

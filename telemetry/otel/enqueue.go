@@ -49,10 +49,10 @@ func storable(s string) bool { return utf8.ValidString(s) && !strings.Contains(s
 // Enqueue is outbox.Enqueue within a span "send TYPE", a child of ctx's, whose context travels with
 // the task: tel.Enqueue(ctx, tx, SendWelcome.New(w)). The span ends with the statement, before the
 // commit.
-func (t *Telemetry) Enqueue(ctx context.Context, tx outbox.Querier, task outbox.NewTask) (outbox.Enqueued, error) {
+func (t *Telemetry) Enqueue(ctx context.Context, tx outbox.Querier, task outbox.TaskSpec) (outbox.Enqueued, error) {
 	var one outbox.Enqueued
-	_, err := t.enqueue(ctx, []outbox.NewTask{task},
-		func(ctx context.Context, tasks []outbox.NewTask) ([]outbox.Enqueued, error) {
+	_, err := t.enqueue(ctx, []outbox.TaskSpec{task},
+		func(ctx context.Context, tasks []outbox.TaskSpec) ([]outbox.Enqueued, error) {
 			var err error
 			one, err = outbox.Enqueue(ctx, tx, tasks[0].Type, tasks[0].Payload, tasks[0].Options...)
 			return []outbox.Enqueued{one}, err
@@ -62,20 +62,20 @@ func (t *Telemetry) Enqueue(ctx context.Context, tx outbox.Querier, task outbox.
 
 // EnqueueMany is outbox.EnqueueMany within one span, whose context travels with all tasks. Its name
 // is "send TYPE" if they are of one type, else "send".
-func (t *Telemetry) EnqueueMany(ctx context.Context, tx outbox.Querier, tasks []outbox.NewTask) ([]outbox.Enqueued,
+func (t *Telemetry) EnqueueMany(ctx context.Context, tx outbox.Querier, tasks []outbox.TaskSpec) ([]outbox.Enqueued,
 	error) {
 	if len(tasks) == 0 {
 		return outbox.EnqueueMany(ctx, tx, tasks)
 	}
-	return t.enqueue(ctx, tasks, func(ctx context.Context, tasks []outbox.NewTask) ([]outbox.Enqueued, error) {
+	return t.enqueue(ctx, tasks, func(ctx context.Context, tasks []outbox.TaskSpec) ([]outbox.Enqueued, error) {
 		return outbox.EnqueueMany(ctx, tx, tasks)
 	})
 }
 
 // insert is outbox.Enqueue or outbox.EnqueueMany.
-type insert func(context.Context, []outbox.NewTask) ([]outbox.Enqueued, error)
+type insert func(context.Context, []outbox.TaskSpec) ([]outbox.Enqueued, error)
 
-func (t *Telemetry) enqueue(ctx context.Context, tasks []outbox.NewTask, do insert) ([]outbox.Enqueued, error) {
+func (t *Telemetry) enqueue(ctx context.Context, tasks []outbox.TaskSpec, do insert) ([]outbox.Enqueued, error) {
 	name, attributes := "send", opSend
 	types := map[string]int64{}
 	for _, task := range tasks {
@@ -93,7 +93,7 @@ func (t *Telemetry) enqueue(ctx context.Context, tasks []outbox.NewTask, do inse
 		trace.WithAttributes(attributes...))
 	defer span.End()
 	header := t.TraceContext(ctx)
-	sent := make([]outbox.NewTask, len(tasks))
+	sent := make([]outbox.TaskSpec, len(tasks))
 	for i, task := range tasks {
 		task.Options = append(slices.Clip(task.Options), header)
 		sent[i] = task

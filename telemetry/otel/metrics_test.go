@@ -81,7 +81,7 @@ func TestMetricsSayWhatReallyRan(t *testing.T) {
 	}, handlers.MaxAttempts(2), relaytest.RetrySoon())
 	handlers.Batch(reg, relaytest.TypeBatch, 50, relaytest.BatchEffect)
 	err = outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
-		var tasks []outbox.NewTask
+		var tasks []outbox.TaskSpec
 		for i := range 4 {
 			tasks = append(tasks, relaytest.TypeTx.New(relaytest.Payload{N: i}))
 		}

@@ -96,7 +96,7 @@ func TestABatchIsLinkedToEachOfItsEnqueuers(t *testing.T) {
 	for i := range 3 {
 		ctx, span := a.provider.Tracer("app").Start(t.Context(), fmt.Sprint("request ", i))
 		err := outbox.InTx(ctx, db.DB, func(tx *sql.Tx) error {
-			_, err := a.EnqueueMany(ctx, tx, []outbox.NewTask{relaytest.TypeBatch.New(relaytest.Payload{N: 1}),
+			_, err := a.EnqueueMany(ctx, tx, []outbox.TaskSpec{relaytest.TypeBatch.New(relaytest.Payload{N: 1}),
 				relaytest.TypeBatch.New(relaytest.Payload{N: 2})})
 			return err
 		})

@@ -102,7 +102,7 @@ func Open(ctx context.Context, url, tables string) (*sql.DB, error) {
 }
 
 // Enqueue gives an example something to do. An app enqueues in the transaction of its own rows.
-func Enqueue(ctx context.Context, db *sql.DB, tasks ...outbox.NewTask) error {
+func Enqueue(ctx context.Context, db *sql.DB, tasks ...outbox.TaskSpec) error {
 	return outbox.InTx(ctx, db, func(tx *sql.Tx) error {
 		_, err := outbox.EnqueueMany(ctx, tx, tasks)
 		return err

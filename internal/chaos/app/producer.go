@@ -56,7 +56,7 @@ func (p *producer) full(ctx context.Context) bool {
 
 // planned is a task that a transaction is to enqueue.
 type planned struct {
-	task    outbox.NewTask
+	task    outbox.TaskSpec
 	payload Payload
 	due     time.Duration
 }
@@ -145,7 +145,7 @@ func (p *producer) transaction() error {
 func (p *producer) write(ctx context.Context, tx *sql.Tx, all []planned) error {
 	var ks []string
 	var dues []sql.NullInt64
-	var tasks []outbox.NewTask
+	var tasks []outbox.TaskSpec
 	var changed []int
 	for _, t := range all {
 		ks = append(ks, t.payload.K)

@@ -3,32 +3,27 @@ package outbox
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/txcheck"
 )
 
-// CancelResult is the result of [Cancel].
-type CancelResult int
+// CancelResult is the result of [Cancel]: the text that the SQL function cancel_task returns.
+type CancelResult string
 
 // The results of Cancel.
 const (
-	// NotFound: no such task waits or runs: it is done, a dead letter, not committed yet, or never
-	// was. So it is for the tasks that tx itself removes, as it is their handler's: the task of a Tx
-	// handler or of task.Complete, and all tasks of a Batch handler's call, which have begun.
-	NotFound CancelResult = iota
-	// Canceled: the task waited. It is gone when the transaction commits, and back if it does not.
-	Canceled
+	// CancelRemoved: the task waited. It is gone when the transaction commits, and back if it does
+	// not.
+	CancelRemoved CancelResult = "canceled"
 	// CancelRequested: the task runs, or is being claimed. Its relay is told once the transaction
 	// has committed.
-	CancelRequested
+	CancelRequested CancelResult = "requested"
+	// CancelNotFound: no such task waits or runs: it is done, a dead letter, not committed yet, or
+	// never was. So it is for the tasks that tx itself removes, as it is their handler's: the task of
+	// a Tx handler or of task.Complete, and all tasks of a Batch handler's call, which have begun.
+	CancelNotFound CancelResult = "not found"
 )
-
-// cancelResults are the results in SQL.
-var cancelResults = []string{NotFound: "not found", Canceled: "canceled", CancelRequested: "requested"}
-
-func (r CancelResult) String() string { return cancelResults[r] }
 
 // Cancel takes a task back inside the caller's transaction. One that waits (ready, scheduled or
 // behind another of its ordering key) is deleted. One that runs is asked to end: within a heartbeat
@@ -46,15 +41,9 @@ func (r CancelResult) String() string { return cancelResults[r] }
 // serialization failure under REPEATABLE READ. The role needs EXECUTE on the function
 // outbox.cancel_task, and nothing else.
 func Cancel(ctx context.Context, tx Querier, taskID int64, opts ...Option) (CancelResult, error) {
-	var found string
-	if err := changeTask(ctx, tx, "cancel", "cancel_task", taskID, opts, &found); err != nil {
-		return NotFound, err
-	}
-	r := slices.Index(cancelResults, found)
-	if r < 0 {
-		return NotFound, fmt.Errorf("outbox: cancel task %d: the function cancel_task answered %q", taskID, found)
-	}
-	return CancelResult(r), nil
+	var r CancelResult
+	err := changeTask(ctx, tx, "cancel", "cancel_task", taskID, opts, &r)
+	return r, err
 }
 
 // RunNow makes a scheduled task (delayed, or between two attempts) due at once, inside the caller's

@@ -25,11 +25,11 @@ func TestCancel(t *testing.T) {
 				for _, commit := range []bool{false, true} {
 					name, tx := newType(), e.tx(t)
 					id := e.enqueue(t, name, 1, opts...).TaskID
-					cancel(t, tx, id, outbox.Canceled)
+					cancel(t, tx, id, outbox.CancelRemoved)
 					if tx.statements != 1 {
 						t.Errorf("%d statements, want 1", tx.statements)
 					}
-					cancel(t, tx, id, outbox.NotFound) // a second time
+					cancel(t, tx, id, outbox.CancelNotFound) // a second time
 					tx.end(t, commit)
 					left := map[bool]int{false: 1, true: 0}[commit]
 					wantTasks(t, e.db, name, left)
@@ -51,7 +51,7 @@ func TestCancel(t *testing.T) {
 				want(t, e.db, 2, `SELECT count(*) FROM outbox.cancel WHERE task_id = $1`, id)
 			}
 			end(t, claim.Commit)
-			cancel(t, e.tx(t), claimed, outbox.NotFound) // it is done
+			cancel(t, e.tx(t), claimed, outbox.CancelNotFound) // it is done
 		}},
 	})
 }
@@ -102,7 +102,7 @@ func TestCancelAndRunNowNeedOneRightInAnySchema(t *testing.T) {
 		"run_task_now": func(tx outbox.Querier) (bool, error) { return outbox.RunNow(t.Context(), tx, 1, in) },
 		"cancel_task": func(tx outbox.Querier) (bool, error) {
 			got, err := outbox.Cancel(t.Context(), tx, 1, in)
-			return got == outbox.Canceled, err
+			return got == outbox.CancelRemoved, err
 		},
 	} {
 		tx := begin(t, d.db)

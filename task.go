@@ -43,10 +43,10 @@ type Task[P any] struct {
 	Iterations int
 	// LastError is the text of the latest failure, at most 4 kB; "" before the first.
 	LastError string
-	// Errors are the attempts that failed or were lost, the oldest first: at most the last 20, with
-	// the first of them. Those of earlier iterations, and of a payload that was replaced, are not
-	// among them.
-	Errors []AttemptError
+	// FailedAttempts are the attempts that failed or were lost, the oldest first: at most the last
+	// 20, with the first of them. Those of earlier iterations, and of a payload that was replaced, are
+	// not among them.
+	FailedAttempts []FailedAttempt
 
 	// Lease is set by the relay for Leased handlers, and by tests that call a handler directly.
 	Lease Lease
@@ -61,8 +61,8 @@ type Task[P any] struct {
 // Task 42 of 0b5a3c1e-77d2-4f60-… has the key 0b5a3c1e-77d2-8f60-8000-00000000002a.
 func (t *Task[P]) Key() string { return key.Of(t.DatabaseID, t.ID) }
 
-// AttemptError is an attempt that failed.
-type AttemptError struct {
+// FailedAttempt is an attempt that failed or was lost.
+type FailedAttempt struct {
 	Attempt int
 	// At is when the failure was recorded, by PostgreSQL's clock. A Tx or Batch run that was lost
 	// has the time of its start.

@@ -16,7 +16,7 @@ func (c *Client) Cancel(ctx context.Context, taskIDs ...int64) (canceled, reques
 			switch {
 			case err != nil:
 				return nil, err
-			case result == outbox.Canceled:
+			case result == outbox.CancelRemoved:
 				canceled = append(canceled, id)
 			case result == outbox.CancelRequested:
 				requested = append(requested, id)

@@ -40,12 +40,12 @@ func TestTheTimelineOfATaskHasEachAttemptTheRedriveAndItsEnd(t *testing.T) {
 	t.Parallel()
 	db := relaytest.NewDatabase(t)
 	long := strings.Repeat("é", 600)
-	told := make(chan []outbox.AttemptError, 1)
+	told := make(chan []outbox.FailedAttempt, 1)
 	work := func(task *outbox.Task[number]) error {
-		if len(task.Errors) < 6 {
+		if len(task.FailedAttempts) < 6 {
 			return errors.New(long)
 		}
-		told <- task.Errors
+		told <- task.FailedAttempts
 		return nil
 	}
 	opts := []handlers.Option{

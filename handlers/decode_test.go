@@ -202,11 +202,11 @@ func TestAHandlerGetsEveryFieldOfItsTask(t *testing.T) {
 	raw := outbox.Task[json.RawMessage]{ID: 1, DatabaseID: "d", Type: "TYPE", Payload: json.RawMessage(`"payload"`),
 		Headers: map[string]string{"k": "v"}, Attempt: 3, MaxAttempts: 5, Priority: -1, OrderingKey: "o",
 		RunAt: time.Unix(1, 0), CreatedAt: time.Unix(2, 0), Iterations: 6, LastError: "no luck",
-		Errors: []outbox.AttemptError{{Attempt: 2, Error: "no luck"}}, Lease: noLease{}}
+		FailedAttempts: []outbox.FailedAttempt{{Attempt: 2, Error: "no luck"}}, Lease: noLease{}}
 	want := outbox.Task[string]{ID: 1, DatabaseID: "d", Type: "TYPE", Payload: "payload",
 		Headers: raw.Headers, Attempt: 3, MaxAttempts: 5, Priority: -1, OrderingKey: "o",
 		RunAt: raw.RunAt, CreatedAt: raw.CreatedAt, Iterations: 6, LastError: "no luck",
-		Errors: raw.Errors, Lease: noLease{}}
+		FailedAttempts: raw.FailedAttempts, Lease: noLease{}}
 	for _, kind := range []string{"tx", "batch", "leased"} {
 		reg, calls := handlers.New(), 0
 		relaytest.Register(reg, kind, "TYPE", 5, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[string]) error {

@@ -25,7 +25,7 @@ func TestAReplacedTaskBeginsAnew(t *testing.T) {
 			reg := handlers.New()
 			each(reg, kind, func(_ context.Context, task *outbox.Task[payload]) error {
 				calls = append(calls, fmt.Sprintf("%d: %d/%d %d %q", task.Payload.N, task.Attempt, task.MaxAttempts,
-					len(task.Errors), task.LastError))
+					len(task.FailedAttempts), task.LastError))
 				return errors.New("failed")
 			}, handlers.MaxAttempts(3), handlers.Backoff(constant(time.Hour)))
 			again := func() {

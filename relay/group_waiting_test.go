@@ -27,7 +27,7 @@ func TestTasksOfAGroupThatHaveNotBegunWait(t *testing.T) {
 	cancel := func(id int64) func(tx *sql.Tx) (string, error) {
 		return func(tx *sql.Tx) (string, error) {
 			got, err := outbox.Cancel(ctx, tx, id)
-			return got.String(), err
+			return string(got), err
 		}
 	}
 	later := outbox.After(time.Hour)

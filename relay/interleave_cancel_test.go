@@ -113,7 +113,7 @@ func TestACancelEndsTheTaskInEveryOrder(t *testing.T) {
 		h := &holder{actor: all[0], leased: variant%2 == 0, task: db.Int(t, `INSERT INTO outbox.task (task_type) VALUES ('TX')
 			RETURNING task_id`)}
 		how, committed := holderEnds[variant/4], variant/2%2 == 0
-		c, answer := all[1], outbox.NotFound
+		c, answer := all[1], outbox.CancelNotFound
 		steps := [][]step{
 			{h.claims(), h.ends(how, sql.NullString{}, sql.NullString{}), h.claims(),
 				h.ends("finishes", sql.NullString{}, sql.NullString{})},
@@ -148,7 +148,7 @@ func TestACancelEndsTheTaskInEveryOrder(t *testing.T) {
 			case committed:
 				wantLeft, wantCanceled = 0, 1
 			}
-			if answer == outbox.NotFound && !h.done || answer == outbox.Canceled && committed && h.done {
+			if answer == outbox.CancelNotFound && !h.done || answer == outbox.CancelRemoved && committed && h.done {
 				return fmt.Sprintf("Cancel answered %v, and the task is done: %v", answer, h.done)
 			}
 			if left != wantLeft || canceled != wantCanceled || asked != 0 || db.Int(t, invariants.Miscounted) != 0 {

@@ -178,9 +178,9 @@ func (m *machine) cancel(rt *rapid.T) {
 	if len(known) == 0 {
 		rt.Skip()
 	}
-	id, want := rapid.SampledFrom(known).Draw(rt, "task"), outbox.NotFound
+	id, want := rapid.SampledFrom(known).Draw(rt, "task"), outbox.CancelNotFound
 	if m.tasks[id] != nil {
-		want = outbox.Canceled
+		want = outbox.CancelRemoved
 	}
 	m.inTx(rt, func(tx *sql.Tx) error {
 		got, err := outbox.Cancel(context.Background(), tx, id)

@@ -132,7 +132,7 @@ const (
 // attemptOf is the attempt without those that ended by a timeout, as on a machine that stands still.
 func attemptOf(task *outbox.Task[payload]) int {
 	n := task.Attempt
-	for _, e := range task.Errors {
+	for _, e := range task.FailedAttempts {
 		if e.Error != "lost" {
 			n--
 		}

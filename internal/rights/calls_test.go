@@ -194,8 +194,8 @@ func want[N int | int64](got, want N, err error) error {
 }
 
 func cancels(c call) error {
-	for id, want := range map[int64]outbox.CancelResult{1001: outbox.Canceled, 1003: outbox.CancelRequested,
-		9999: outbox.NotFound} {
+	for id, want := range map[int64]outbox.CancelResult{1001: outbox.CancelRemoved, 1003: outbox.CancelRequested,
+		9999: outbox.CancelNotFound} {
 		if got, err := outbox.Cancel(c.ctx, c.tx, id, c.in); err != nil || got != want {
 			return errors.Join(err, fmt.Errorf("task %d: Cancel: %s", id, got))
 		}

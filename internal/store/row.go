@@ -177,7 +177,7 @@ func (r *Row) Fill(t *Task, of *Identity, attempt int) {
 		return
 	}
 	t.Iterations, t.LastError = r.read.Iterations, r.read.LastError
-	t.Headers, t.Errors = Headers(r.read.Headers), attemptErrors(r.read.Timeline)
+	t.Headers, t.FailedAttempts = Headers(r.read.Headers), attemptErrors(r.read.Timeline)
 	if r.read.OrderingKey != nil {
 		t.OrderingKey = *r.read.OrderingKey
 	}

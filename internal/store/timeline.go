@@ -24,7 +24,7 @@ func cut(text string) string {
 }
 
 // attemptErrors are the attempts with the present payload in a timeline, for the handler.
-func attemptErrors(column json.RawMessage) (all []outbox.AttemptError) {
+func attemptErrors(column json.RawMessage) (all []outbox.FailedAttempt) {
 	for _, e := range timeline.Read(column) {
 		switch e.Event {
 		case timeline.Replaced:
@@ -33,7 +33,7 @@ func attemptErrors(column json.RawMessage) (all []outbox.AttemptError) {
 		case timeline.Redriven, timeline.Dead, timeline.Throttled:
 			continue
 		}
-		a := outbox.AttemptError{Attempt: e.Attempt, RelayID: e.Relay, Duration: time.Duration(e.Micros) * time.Microsecond, Error: e.Error}
+		a := outbox.FailedAttempt{Attempt: e.Attempt, RelayID: e.Relay, Duration: time.Duration(e.Micros) * time.Microsecond, Error: e.Error}
 		if e.At != nil {
 			a.At = *e.At
 		}

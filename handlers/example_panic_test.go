@@ -34,7 +34,7 @@ func ExamplePanicError() {
 		}
 	}
 	reg := handlers.New()
-	reg.Use(report, handlers.Recover())
+	reg.Use(report)
 	handlers.Leased(reg, RenderLine, func(_ context.Context, task *outbox.Task[Line]) error {
 		fmt.Println(render(task.Payload))
 		return nil

@@ -5,7 +5,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"slices"
 	"time"
@@ -41,7 +40,9 @@ func (c *Call) Logger() *slog.Logger {
 type Func func(ctx context.Context, call *Call) error
 
 // Middleware wraps a Func. It must call next at most once, in the same goroutine, and return its
-// error, or one that wraps it, unless it means to change the result.
+// error, or one that wraps it, unless it means to change the result. A panic of the handler is a
+// [PanicError] that next returns. A panic of middleware goes on through the middleware around it;
+// the relay catches it, as a failed attempt.
 type Middleware func(next Func) Func
 
 func hasNil(m []Middleware) bool {
@@ -55,9 +56,22 @@ func wrap(f Func, m []Middleware) Func {
 	return f
 }
 
+// caught is f with its panics as errors. runtime.Goexit goes on.
+func caught(f Func) Func {
+	return func(ctx context.Context, call *Call) (err error) {
+		defer func() {
+			if p := recover(); p != nil {
+				err = guard.Panic(p)
+			}
+		}()
+		return f(ctx, call)
+	}
+}
+
 // PanicError is the error of a handler, or other code of the app, that panicked or called
-// runtime.Goexit. errors.As finds it in relay.TaskEnd.Err, relay.DeadLetter.Err, and behind
-// [Recover] in the error of next. A panic is a failed attempt, even with a control result as value.
+// runtime.Goexit. errors.As finds it in relay.TaskEnd.Err, in relay.DeadLetter.Err, and after a panic
+// of the handler in the error that [Middleware] gets from next. A panic is a failed attempt, even
+// with a control result as value.
 //
 //	type PanicError struct {
 //		Value any    // the argument of panic; for runtime.Goexit an error that says so
@@ -68,22 +82,6 @@ func wrap(f Func, m []Middleware) Func {
 // standard library, of this module and of dependencies are not the app's. Unwrap returns the value if
 // that is an error.
 type PanicError = guard.PanicError
-
-// Recover turns a panic of the handler and of middleware inside it into a [PanicError], so that
-// middleware outside it sees an error. Without Recover the relay catches the panic, as a failed
-// attempt.
-func Recover() Middleware {
-	return func(next Func) Func {
-		return func(ctx context.Context, call *Call) (err error) {
-			defer func() {
-				if p := recover(); p != nil {
-					err = guard.Panic(p)
-				}
-			}()
-			return next(ctx, call)
-		}
-	}
-}
 
 // Log writes one record for each call of whose result the relay writes none: at Debug when it is
 // done, at Info when it was snoozed or is to run again. It has the type, the task's ID and attempt,
@@ -119,21 +117,6 @@ func Log(logger *slog.Logger) Middleware {
 			}
 			cmp.Or(logger, call.Logger()).LogAttrs(ctx, level, msg, attrs...)
 			return err
-		}
-	}
-}
-
-// Deadline ends the context of what it wraps after d, if the handler's own timeout is not shorter:
-// a limit for a part of the handlers, or for all through Registry.Use. d must be positive.
-func Deadline(d time.Duration) Middleware {
-	if d <= 0 {
-		panic(fmt.Sprintf("handlers: Deadline(%v): must be positive", d))
-	}
-	return func(next Func) Func {
-		return func(ctx context.Context, call *Call) error {
-			ctx, cancel := context.WithTimeoutCause(ctx, d, fmt.Errorf("handlers: deadline of %v: %w", d, context.DeadlineExceeded))
-			defer cancel()
-			return next(ctx, call)
 		}
 	}
 }

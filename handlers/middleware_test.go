@@ -76,7 +76,7 @@ var (
 	keys        = map[any]int{}
 )
 
-func TestRecoverNamesWhatPanickedAndWhere(t *testing.T) {
+func TestMiddlewareGetsAPanicOfTheHandlerAsAnErrorThatSaysWhere(t *testing.T) {
 	for _, c := range []struct {
 		want string
 		f    func()
@@ -93,8 +93,11 @@ func TestRecoverNamesWhatPanickedAndWhere(t *testing.T) {
 	} {
 		f := runtime.FuncForPC(reflect.ValueOf(c.f).Pointer())
 		_, line := f.FileLine(f.Entry())
-		err := leased(t, `{}`, func(context.Context, *outbox.Task[mail]) error { c.f(); return nil },
-			handlers.Use(handlers.Recover()))
+		var err error
+		_ = leased(t, `{}`, func(context.Context, *outbox.Task[mail]) error { c.f(); return nil },
+			handlers.Use(func(next handlers.Func) handlers.Func {
+				return func(ctx context.Context, call *handlers.Call) error { err = next(ctx, call); return err }
+			}))
 		wantText(t, fmt.Sprint(err), c.want, fmt.Sprintf("(in %s, handlers/middleware_test.go:%d)", f.Name(), line))
 		var p *handlers.PanicError
 		if !errors.As(err, &p) || len(p.Stack) == 0 {
@@ -103,23 +106,23 @@ func TestRecoverNamesWhatPanickedAndWhere(t *testing.T) {
 	}
 }
 
-func TestRecoverLeavesResultsAlone(t *testing.T) {
+// What is no panic of the handler goes on as it is.
+func TestMiddlewareGetsResultsAsTheyAreAndPanicsOfOtherMiddlewareAsPanics(t *testing.T) {
 	for _, want := range []error{nil, errBusy, handlers.Snooze(1)} {
-		err := leased(t, `{}`, func(context.Context, *outbox.Task[mail]) error { return want },
-			handlers.Use(handlers.Recover()))
+		err := leased(t, `{}`, func(context.Context, *outbox.Task[mail]) error { return want })
 		if err != want { // the same, not wrapped
 			t.Errorf("got %v, want %v", err, want)
 		}
 	}
-	wantText(t, panics(t, func() {
-		_ = leased(t, `{}`, func(context.Context, *outbox.Task[mail]) error { panic("no luck") })
-	}), "no luck") // without it
+	inner := func(handlers.Func) handlers.Func {
+		return func(context.Context, *handlers.Call) error { panic("no luck") }
+	}
+	wantText(t, panics(t, func() { _ = leased(t, `{}`, nothingLeased, handlers.Use(inner)) }), "no luck")
 	// Goexit is no panic: the goroutine ends.
 	done := make(chan string, 2)
 	go func() {
 		defer func() { done <- "ended" }()
-		err := leased(t, `{}`, func(context.Context, *outbox.Task[mail]) error { runtime.Goexit(); return nil },
-			handlers.Use(handlers.Recover()))
+		err := leased(t, `{}`, func(context.Context, *outbox.Task[mail]) error { runtime.Goexit(); return nil })
 		done <- fmt.Sprint("returned ", err)
 	}()
 	if got := <-done; got != "ended" {
@@ -192,33 +195,4 @@ func TestLogWithoutALoggerTakesTheRelaysOrTheDefault(t *testing.T) {
 			t.Errorf("got %s", out)
 		}
 	}
-}
-
-func TestDeadlineEndsTheContextWithItsCause(t *testing.T) {
-	outer, cancel := context.WithCancelCause(t.Context())
-	cancel(errBusy)
-	for d, want := range map[time.Duration]error{time.Millisecond: context.DeadlineExceeded, time.Hour: errBusy} {
-		ctx := t.Context()
-		if want == errBusy {
-			ctx = outer // it does not lengthen that
-		}
-		var inner context.Context
-		r := handlers.New()
-		handlers.Leased(r, sendMail, func(ctx context.Context, _ *outbox.Task[mail]) error {
-			inner = ctx
-			<-ctx.Done()
-			return context.Cause(ctx)
-		}, handlers.Use(handlers.Deadline(d)))
-		err := only(t, r).Run(ctx, nil, handler.Claim{}, []*outbox.Task[json.RawMessage]{raw(1, `{}`)})
-		if !errors.Is(err, want) || want != errBusy && (inner.Err() != want ||
-			!strings.Contains(err.Error(), "handlers: deadline of 1ms")) {
-			t.Errorf("got %v, want %v", err, want)
-		}
-	}
-	var inner context.Context
-	if err := leased(t, `{}`, func(ctx context.Context, _ *outbox.Task[mail]) error { inner = ctx; return nil },
-		handlers.Use(handlers.Deadline(time.Hour))); err != nil || inner.Err() == nil {
-		t.Errorf("got %v; the timer lives on after the call: %v", err, inner.Err() == nil)
-	}
-	wantText(t, panics(t, func() { handlers.Deadline(0) }), "handlers: Deadline(", "must be positive")
 }

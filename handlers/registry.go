@@ -45,8 +45,8 @@ type Registry struct {
 }
 
 // New returns an empty registry. The options are defaults for each registration, whose own options
-// come after them: New(Strict()) for example. A default that a kind of handler refuses makes its
-// registration panic.
+// come after them: New(Strict(), Timeout(20*time.Second)) for example. A default that a kind of
+// handler refuses makes its registration panic.
 func New(defaults ...Option) *Registry {
 	return &Registry{defaults: slices.Clone(defaults), handlers: map[string]*registration{}}
 }
@@ -69,7 +69,7 @@ func (r *Registry) Handlers() []*handler.Handler {
 	out := make([]*handler.Handler, 0, len(r.handlers))
 	for _, name := range slices.Sorted(maps.Keys(r.handlers)) {
 		registered := r.handlers[name]
-		h, call := registered.Handler, wrap(wrap(registered.call, registered.middleware), r.middleware)
+		h, call := registered.Handler, wrap(wrap(caught(registered.call), registered.middleware), r.middleware)
 		h.Run = func(ctx context.Context, tx *sql.Tx, claim handler.Claim, tasks []*outbox.Task[json.RawMessage]) error {
 			c := &Call{Type: h.Type, Kind: string(h.Kind), Tasks: tasks, ClaimBegan: claim.Began, ClaimEnded: claim.Ended, tx: tx, log: claim.Log}
 			return checkAgain(&h, tasks, call(ctx, c))

@@ -66,7 +66,7 @@ func TestStartUpMistakesPanic(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { wantText(t, panics(t, c.register), "registered at", "registry_test.go:", c.want) })
 	}
-	wantText(t, panics(t, func() { r.Use(handlers.Recover(), nil) }), "handlers: Use: a Middleware is nil")
+	wantText(t, panics(t, func() { r.Use(handlers.Log(nil), nil) }), "handlers: Use: a Middleware is nil")
 	if got := len(r.Handlers()); got != 0 {
 		t.Errorf("got %d handlers, want 0", got)
 	}
@@ -98,7 +98,7 @@ func TestTheRegistryIsSafeForConcurrentUse(t *testing.T) {
 	for i := range 20 {
 		all.Go(func() {
 			handlers.Leased(r, outbox.NewTaskType[mail](fmt.Sprint(i)), nothingLeased)
-			r.Use(handlers.Recover())
+			r.Use(handlers.Log(nil))
 			r.Handlers()
 		})
 	}

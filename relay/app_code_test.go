@@ -88,16 +88,16 @@ func appCodes(how misbehaving) map[string]appCode {
 	does := func(f func()) func(context.Context, outbox.Tx) error {
 		return func(context.Context, outbox.Tx) error { f(); return nil }
 	}
-	recovers := handlers.Use(func(next handlers.Func) handlers.Func {
-		return func(ctx context.Context, c *handlers.Call) error { return fmt.Errorf("recovered: %w", next(ctx, c)) }
-	}, handlers.Recover())
+	wraps := handlers.Use(func(next handlers.Func) handlers.Func {
+		return func(ctx context.Context, c *handlers.Call) error { return fmt.Errorf("wrapped: %w", next(ctx, c)) }
+	})
 	log := slog.New(badLog{slog.NewTextHandler(&records{}, &slog.HandlerOptions{Level: slog.LevelDebug}), how})
 	var factories atomic.Int64
 	codes := map[string]appCode{
 		"HANDLER":     {do: does(how.now), panics: true},
-		"RECOVERED":   {do: does(how.now), opts: []handlers.Option{recovers}, panics: true},
+		"WRAPPED":     {do: does(how.now), opts: []handlers.Option{wraps}, panics: true},
 		"PANIC_VALUE": {do: does(func() { panic(badMethod{"Error", how}) })},
-		"PANIC_RESULT": {do: does(func() { panic(handlers.Discard(errMisdeed)) }), opts: []handlers.Option{recovers},
+		"PANIC_RESULT": {do: does(func() { panic(handlers.Discard(errMisdeed)) }), opts: []handlers.Option{wraps},
 			text: "misdeed", panics: true, value: errMisdeed},
 		"PANIC_BATCH_ERROR": {do: does(func() { panic(handlers.BatchError{0: errMisdeed}) }), text: "misdeed"},
 		"MIDDLEWARE": {do: returns(nil), panics: true,

@@ -1,6 +1,7 @@
 package outboxwatermill
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,7 +9,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/txoutbox/outbox/forward"
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/guard"
 	"github.com/txoutbox/outbox/internal/publisher"
 )
 
@@ -132,16 +133,14 @@ func (p *Publisher) leave(g *group) {
 // publish calls Watermill. A panic is an error, as the relay would make it one in its own
 // goroutine.
 func (p *Publisher) publish(g *group) error {
-	call := handlers.Recover()(func(context.Context, *handlers.Call) error {
-		err := p.to.Publish(g.topic, g.messages...)
+	var err error
+	guard.Do(func() {
+		err = p.to.Publish(g.topic, g.messages...)
 		if err != nil && p.config.Classify != nil {
-			if marked := p.config.Classify(err); marked != nil {
-				return marked
-			}
+			err = cmp.Or(p.config.Classify(err), err)
 		}
-		return err
-	})
-	if err := call(context.Background(), nil); err != nil {
+	}, func(panicked error) { err = cmp.Or(panicked, err) })
+	if err != nil {
 		return fmt.Errorf("outboxwatermill: publish to topic %q: %w", g.topic, err)
 	}
 	return nil

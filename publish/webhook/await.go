@@ -1,11 +1,11 @@
 package outboxwebhook
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/guard"
 )
 
 // await calls a function of the Config, and waits for it until ctx ends. One that hangs goes on,
@@ -17,13 +17,11 @@ func await[T any](ctx context.Context, name string, f func() (T, error)) (T, err
 	}
 	ended := make(chan result, 1)
 	go func() {
-		r := result{err: errors.New("it ended its goroutine")}
-		defer func() { ended <- r }()
-		call := handlers.Recover()(func(context.Context, *handlers.Call) (err error) {
-			r.value, err = f()
-			return err
+		var r result
+		guard.Do(func() { r.value, r.err = f() }, func(panicked error) {
+			r.err = cmp.Or(panicked, r.err)
+			ended <- r
 		})
-		r.err = call(ctx, nil)
 	}()
 	var r result
 	select {

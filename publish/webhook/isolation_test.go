@@ -139,7 +139,7 @@ func TestAPanicOfTheAppIsAnError(t *testing.T) {
 	t.Parallel()
 	s := receiver(t, func(http.ResponseWriter, *http.Request) {})
 	for says, misbehave := range map[string]func(){"the vault is closed": func() { panic("the vault is closed") },
-		"ended its goroutine": runtime.Goexit} {
+		"ended the goroutine": runtime.Goexit} {
 		p := newPublisher(t, s, func(c *Config) {
 			c.Secrets = func(context.Context, string) ([]string, error) { misbehave(); return nil, nil }
 		})

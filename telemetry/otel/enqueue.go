@@ -127,6 +127,9 @@ func (t *Telemetry) fail(span trace.Span, err error) {
 		return
 	}
 	text := err.Error()
+	if panicked(err) { // no value of a panic is in a span
+		text = errUnreturned.Error()
+	}
 	if len(text) > 4<<10 {
 		text = text[:4<<10]
 	}

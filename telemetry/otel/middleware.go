@@ -19,7 +19,7 @@ import (
 // "receive" is for how long the task waited, from the enqueuer's span on.
 //
 // A claim of Leased tasks that took several is shown with each of them. Panics and runtime.Goexit
-// end the spans as failed and go on. A failure is an error or Dead, in a batch of at least one
+// end the spans as failed. A failure is an error or Dead, in a batch of at least one
 // task; Snooze, RetryAfter, Discard and RunAgain are none, and in the attribute outbox.result.
 func (t *Telemetry) Middleware() handlers.Middleware {
 	return func(next handlers.Func) handlers.Func {
@@ -55,9 +55,13 @@ func (t *Telemetry) process(ctx context.Context, call *handlers.Call, next handl
 	return err
 }
 
-// errUnreturned does not say with what the handler panicked: the relay's log does, and a panic that
-// goes on is not looked at.
+// errUnreturned does not say with what the handler panicked: the relay's log does.
 var errUnreturned = errors.New("the handler panicked, or ended its goroutine")
+
+func panicked(err error) bool {
+	var p *handlers.PanicError
+	return errors.Is(err, errUnreturned) || errors.As(err, &p)
+}
 
 // origin is the context for the spans of a call, and links to those that enqueued its tasks.
 func (t *Telemetry) origin(ctx context.Context, call *handlers.Call) (context.Context, []trace.Link) {
@@ -127,8 +131,7 @@ func failed(action string) bool { return action == "retry" || action == "dead" }
 
 // errorType is the type of the innermost error: few values, and no text.
 func errorType(err error) attribute.KeyValue {
-	var p *handlers.PanicError
-	if errors.Is(err, errUnreturned) || errors.As(err, &p) {
+	if panicked(err) {
 		return semconv.ErrorTypeKey.String("panic")
 	}
 	for {

@@ -120,6 +120,7 @@ func TestABatchIsLinkedToEachOfItsEnqueuers(t *testing.T) {
 }
 
 func TestHowAHandlerEndsIsInItsSpan(t *testing.T) {
+	const unreturned = "the handler panicked, or ended its goroutine"
 	boom := fmt.Errorf("send: %w", errors.New("boom"))
 	for name, c := range map[string]struct {
 		end                func() error
@@ -130,13 +131,12 @@ func TestHowAHandlerEndsIsInItsSpan(t *testing.T) {
 		"error": {func() error { return boom }, codes.Error, "send: boom", "failed", "*errors.errorString"},
 		"dead": {func() error { return handlers.Dead(boom) }, codes.Error, "send: boom", "dead",
 			"*errors.errorString"},
-		"asked":   {func() error { return handlers.RetryAfter(time.Hour, boom) }, codes.Unset, "", "throttled", ""},
-		"snooze":  {func() error { return handlers.Snooze(time.Hour) }, codes.Unset, "", "snoozed", ""},
-		"discard": {func() error { return handlers.Discard(boom) }, codes.Unset, "", "discarded", ""},
-		"panic": {func() error { panic("secret") }, codes.Error, "the handler panicked, or ended its goroutine", "",
+		"asked":             {func() error { return handlers.RetryAfter(time.Hour, boom) }, codes.Unset, "", "throttled", ""},
+		"snooze":            {func() error { return handlers.Snooze(time.Hour) }, codes.Unset, "", "snoozed", ""},
+		"discard":           {func() error { return handlers.Discard(boom) }, codes.Unset, "", "discarded", ""},
+		"middleware panics": {func() error { panic("secret") }, codes.Error, unreturned, "", "panic"},
+		"handler panics": {func() error { return &handlers.PanicError{Value: boom} }, codes.Error, unreturned, "failed",
 			"panic"},
-		"caught": {func() error { return &handlers.PanicError{Value: boom} }, codes.Error, "panic: send: boom",
-			"failed", "panic"},
 		"some": {func() error { return handlers.BatchError{1: boom, 2: handlers.Snooze(1)} }, codes.Error,
 			"1 tasks of the batch failed, one of them: send: boom", "", "*errors.errorString"},
 	} {

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"strings"
 	"sync/atomic"
@@ -119,12 +120,12 @@ func (a acknowledged) Publish(ctx context.Context, events []*forward.Event) []er
 func forwardOurs(ctx context.Context, url, at string, done func(int)) (stop func() error, err error) {
 	var to interface {
 		forward.Publisher
-		Close()
+		io.Closer
 	}
 	if strings.HasPrefix(at, natsScheme) {
-		to, err = outboxnats.Connect(at, outboxnats.Config{})
+		to, err = outboxnats.Open(at, outboxnats.Config{})
 	} else {
-		to, err = outboxkafka.Connect(at, outboxkafka.Config{})
+		to, err = outboxkafka.Open(at, outboxkafka.Config{})
 	}
 	if err != nil {
 		return nil, err

@@ -42,7 +42,7 @@ func placeOrder(ctx context.Context, db *sql.DB, customer string, cents int) (id
 
 // publish publishes the events of orders until ctx ends.
 func publish(ctx context.Context, db *sql.DB, url, broker string) error {
-	publisher, err := outboxnats.Connect(broker, outboxnats.Config{})
+	publisher, err := outboxnats.Open(broker, outboxnats.Config{})
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ func within(t testing.TB, d time.Duration) context.Context {
 }
 
 func (s *Suite) arrives(t *testing.T, b *Broker) {
-	p := b.Connect(t)
+	p := b.Open(t)
 	Ready(t, p)
 	with, without := Event("7", b.To), Event("8", b.To)
 	with.Headers["CE_id"], with.Headers["cloudevents_id"] = "forged", "forged"
@@ -60,7 +60,7 @@ func (s *Suite) arrives(t *testing.T, b *Broker) {
 }
 
 func (s *Suite) refuses(t *testing.T, b *Broker) {
-	p := b.Connect(t)
+	p := b.Open(t)
 	Ready(t, p)
 	keyless := func(id string) *forward.Event { // in one batch, and no key is held up
 		e := Event(id, b.To)
@@ -103,7 +103,7 @@ func arrived(all []Received) string {
 
 func (s *Suite) isDown(t *testing.T, b *Broker) {
 	b.Stop()
-	p := b.Connect(t)
+	p := b.Open(t)
 	if p.Ready(within(t, time.Second)) == nil {
 		t.Error("ready without a broker")
 	}
@@ -111,8 +111,7 @@ func (s *Suite) isDown(t *testing.T, b *Broker) {
 	b.Start()
 	Ready(t, p)
 	Must(t, errors.Join(p.Publish(within(t, time.Minute), []*forward.Event{Event("2", b.To)})...))
-	p.Close()
-	p.Close()
+	Must(t, errors.Join(p.Close(), p.Close()))
 	Unavailable(t, p.Publish(within(t, time.Minute), []*forward.Event{Event("3", b.To), Event("4", b.To)}), 2)
 	if p.Ready(within(t, time.Minute)) == nil {
 		t.Error("ready after Close")
@@ -121,7 +120,7 @@ func (s *Suite) isDown(t *testing.T, b *Broker) {
 
 // A broker that reads nothing holds up Publish for no longer than its context.
 func (s *Suite) endsWithContext(t *testing.T, b *Broker) {
-	p := b.Connect(t)
+	p := b.Open(t)
 	Ready(t, p)
 	Must(t, errors.Join(p.Publish(within(t, time.Minute), []*forward.Event{Event("1", b.To)})...))
 	b.Hold()
@@ -143,7 +142,7 @@ func (s *Suite) endsWithContext(t *testing.T, b *Broker) {
 }
 
 func (s *Suite) closes(t *testing.T, b *Broker) {
-	p := b.Connect(t)
+	p := b.Open(t)
 	Ready(t, p)
 	Must(t, errors.Join(p.Publish(within(t, time.Minute), []*forward.Event{Event("1", b.To)})...))
 	held := b.Hold()
@@ -151,7 +150,7 @@ func (s *Suite) closes(t *testing.T, b *Broker) {
 	go func() { published <- p.Publish(within(t, time.Minute), []*forward.Event{Event("2", b.To)}) }()
 	<-held
 	go func() {
-		p.Close()
+		_ = p.Close()
 		close(closed)
 	}()
 	relaytest.Eventually(t, time.Minute, "later calls are refused", func() bool {
@@ -170,7 +169,7 @@ func (s *Suite) closes(t *testing.T, b *Broker) {
 
 // The broker has an event, and its reply is lost: the event is published again.
 func (s *Suite) losesReply(t *testing.T, b *Broker) {
-	p := b.Connect(t)
+	p := b.Open(t)
 	Ready(t, p)
 	Must(t, errors.Join(p.Publish(within(t, time.Minute), []*forward.Event{Event("0", b.To)})...))
 	restore := b.LoseReplies()
@@ -193,7 +192,7 @@ func (s *Suite) publish(t *testing.T, b *Broker, n, keys int, opts ...handlers.O
 	*relaytest.Database) {
 	t.Helper()
 	db, reg := relaytest.NewDatabase(t), handlers.New()
-	f := forward.Register(reg, Placed, b.Connect(t), forward.To(b.To),
+	f := forward.Register(reg, Placed, b.Open(t), forward.To(b.To),
 		forward.HandlerOptions(append(opts, handlers.Retention(time.Hour))...))
 	Enqueue(t, db, 0, n, keys)
 	r := relaytest.Prepare(t, db.DB, reg, relay.Config{})

@@ -2,6 +2,7 @@ package forwardtest
 
 import (
 	"context"
+	"io"
 	"testing"
 	"time"
 
@@ -9,11 +10,11 @@ import (
 	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
-// Publisher is what Connect of each module returns.
+// Publisher is the form of a Publisher of each module.
 type Publisher interface {
 	forward.Publisher
 	Ready(ctx context.Context) error
-	Close()
+	io.Closer
 }
 
 // Broker is a broker, or a place on a shared one, that one test has for itself.
@@ -21,7 +22,7 @@ type Broker struct {
 	URL      string
 	Of       any    // what Mended.Break gets
 	To       string // the destination of events
-	Connect  func(t testing.TB) Publisher
+	Open     func(t testing.TB) Publisher
 	Received func(t testing.TB, least int) []Received // waits until so many have arrived
 
 	Stop, Start func()                 // no connection meanwhile

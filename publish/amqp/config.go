@@ -18,7 +18,7 @@ const (
 	defaultDialTimeout = 10 * time.Second
 )
 
-// Config says how events are published. It is copied by Connect; the zero value of a field is its
+// Config says how events are published. It is copied by Open; the zero value of a field is its
 // default.
 type Config struct {
 	// Exchange is published to. Default "", the default exchange: routing keys are then the names
@@ -31,7 +31,7 @@ type Config struct {
 	// Publisher connects again by itself. Default nil.
 	DialConfig *amqp.Config
 	// Logger gets connections that are made, lost or blocked. Errors that Publish returns are not
-	// logged. Default nil: nothing is logged.
+	// logged. nil is slog.Default().
 	Logger *slog.Logger
 }
 
@@ -58,9 +58,7 @@ func (c *Config) validate() error {
 		errs = append(errs, errors.New("outboxamqp: Config.DialConfig.Recovery: must be nil: the Publisher connects "+
 			"again by itself"))
 	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.Logger = cmp.Or(c.Logger, slog.Default())
 	return errors.Join(errs...)
 }
 

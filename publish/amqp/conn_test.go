@@ -33,7 +33,7 @@ func TestMistakesInTheConfigurationAreNamed(t *testing.T) {
 		"recovery": {good, "Config.DialConfig.Recovery",
 			outboxamqp.Config{DialConfig: &amqp.Config{Recovery: &amqp.Recovery{}}}},
 	} {
-		_, err := outboxamqp.Connect(c.url, c.config)
+		_, err := outboxamqp.Open(c.url, c.config)
 		if err == nil || !strings.HasPrefix(err.Error(), "outboxamqp: ") || !strings.Contains(err.Error(), c.says) ||
 			strings.Contains(err.Error(), "sec") {
 			t.Errorf("%s: %v", name, err)

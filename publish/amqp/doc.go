@@ -3,7 +3,7 @@
 //
 //	import outboxamqp "github.com/txoutbox/outbox/publish/amqp"
 //
-//	publisher, err := outboxamqp.Connect("amqp://guest:guest@localhost:5672/", outboxamqp.Config{})
+//	publisher, err := outboxamqp.Open("amqp://guest:guest@localhost:5672/", outboxamqp.Config{})
 //	defer publisher.Close()
 //	forward.Register(reg, OrderPlaced, publisher, forward.To("orders"))
 //

@@ -21,7 +21,7 @@ type Order struct {
 // Orders that the app enqueues as tasks go to the exchange shop, with the routing key order.placed.
 func Example() {
 	orderPlaced := outbox.NewTaskType[Order]("order.placed")
-	publisher, err := outboxamqp.Connect(os.Getenv("AMQP_URL"), outboxamqp.Config{Exchange: "shop"})
+	publisher, err := outboxamqp.Open(os.Getenv("AMQP_URL"), outboxamqp.Config{Exchange: "shop"})
 	if err != nil {
 		log.Fatal(err)
 	}

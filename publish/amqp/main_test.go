@@ -18,7 +18,7 @@ import (
 func TestMain(m *testing.M) {
 	forwardtest.Main(m, func(place string) (forward.Publisher, error) {
 		url, exchange, _ := strings.Cut(place, " ")
-		return outboxamqp.Connect(url, outboxamqp.Config{Exchange: exchange})
+		return outboxamqp.Open(url, outboxamqp.Config{Exchange: exchange})
 	}, func() {
 		if started != nil {
 			started.close()
@@ -28,9 +28,9 @@ func TestMain(m *testing.M) {
 
 func connect(t testing.TB, url string, c outboxamqp.Config) *outboxamqp.Publisher {
 	t.Helper()
-	p, err := outboxamqp.Connect(url, c)
+	p, err := outboxamqp.Open(url, c)
 	forwardtest.Must(t, err)
-	t.Cleanup(p.Close)
+	t.Cleanup(func() { forwardtest.Must(t, p.Close()) })
 	return p
 }
 
@@ -150,7 +150,7 @@ func TestAsAllPublishers(t *testing.T) {
 			url := strings.Replace(r.url(), r.address(), proxy.Address, 1)
 			return &forwardtest.Broker{
 				URL: url + " " + at.name, Of: at, To: "orders.eu", Received: at.received,
-				Connect: func(t testing.TB) forwardtest.Publisher {
+				Open: func(t testing.TB) forwardtest.Publisher {
 					return connect(t, url, outboxamqp.Config{Exchange: at.name, Channels: 1})
 				},
 				Stop: proxy.Stop, Start: proxy.Start, Hold: proxy.Hold, Release: proxy.Release,

@@ -39,10 +39,10 @@ type Publisher struct {
 
 var _ forward.Publisher = (*Publisher)(nil)
 
-// Connect returns a Publisher for the broker of an AMQP URL. It does not connect: Publish and Ready
-// do, and again after the connection was lost. The broker may thus start later than the app. The
-// error names the mistake in the URL or the Config.
-func Connect(url string, c Config) (*Publisher, error) {
+// Open returns a Publisher for the broker of an AMQP URL. It does not connect: Publish and Ready do,
+// and again after the connection was lost. The broker may thus start later than the app. The error
+// is of the URL or the Config.
+func Open(url string, c Config) (*Publisher, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
@@ -91,8 +91,8 @@ func (p *Publisher) ended(ctx context.Context, why string) error {
 	return forward.Unavailable(fmt.Errorf("outboxamqp: %s: %s: %w", p.dialing.name, why, ctx.Err()), 0)
 }
 
-// Ready returns nil if the broker can be used: it is connected, not blocked, and has the exchange.
-// It connects if need be. The error says why it cannot be used.
+// Ready returns nil if the Publisher is open and the broker can be used: it is connected, not
+// blocked, and has the exchange. It connects if need be.
 func (p *Publisher) Ready(ctx context.Context) error {
 	if !p.calls.Begin() {
 		return errClosed
@@ -173,9 +173,9 @@ func (p *Publisher) dial() {
 	p.running.Go(func() { c.watch(p.config.Logger, blocks, closes) })
 }
 
-// Close waits for the calls of Publish that run, and closes the connection. Later calls of Publish
-// are forward.Unavailable. It may be called several times.
-func (p *Publisher) Close() {
+// Close waits for the calls of Publish that have begun, and closes the connection. Later calls of
+// Publish return forward.Unavailable. It may be called several times. Its error is always nil.
+func (p *Publisher) Close() error {
 	p.close()
 	p.calls.Close()
 	p.mu.Lock()
@@ -185,4 +185,5 @@ func (p *Publisher) Close() {
 		c.end()
 	}
 	p.running.Wait()
+	return nil
 }

@@ -3,7 +3,7 @@
 //
 //	import outboxkafka "github.com/txoutbox/outbox/publish/kafka"
 //
-//	publisher, err := outboxkafka.Connect("kafka1:9092,kafka2:9092", outboxkafka.Config{})
+//	publisher, err := outboxkafka.Open("kafka1:9092,kafka2:9092", outboxkafka.Config{})
 //	…
 //	forward.Register(reg, OrderPlaced, publisher, forward.To("orders"))
 //

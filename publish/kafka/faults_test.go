@@ -33,7 +33,7 @@ func TestTheMapOfKafka(t *testing.T) {
 	t.Parallel()
 	b := newBroker(t)
 	answered := func(code *kerr.Error) error {
-		p, err := outboxkafka.Connect(b.url(), impatient) // anew, as some answers end a producer
+		p, err := outboxkafka.Open(b.url(), impatient) // anew, as some answers end a producer
 		forwardtest.Must(t, err)
 		defer p.Close()
 		defer b.answers(code)()
@@ -75,7 +75,9 @@ func TestTheMapOfKafka(t *testing.T) {
 			client, err := kgo.NewClient(kgo.SeedBrokers(b.ListenAddrs()...))
 			forwardtest.Must(t, err)
 			client.Close()
-			return outboxkafka.New(client).Publish(t.Context(), []*forward.Event{event("1")})[0]
+			p, err := outboxkafka.New(client, outboxkafka.Config{})
+			forwardtest.Must(t, err)
+			return p.Publish(t.Context(), []*forward.Event{event("1")})[0]
 		},
 	}, func(name string) []error {
 		switch name {
@@ -93,7 +95,7 @@ func TestTheMapOfKafka(t *testing.T) {
 func TestAnEventThatCameTooLateLeavesLaterOnesAlone(t *testing.T) {
 	t.Parallel()
 	b := newBroker(t)
-	p, err := outboxkafka.Connect(b.url(), outboxkafka.Config{Options: []kgo.Opt{kgo.RecordRetries(math.MaxInt)}})
+	p, err := outboxkafka.Open(b.url(), outboxkafka.Config{Options: []kgo.Opt{kgo.RecordRetries(math.MaxInt)}})
 	forwardtest.Must(t, err)
 	defer p.Close()
 	for range 4 { // it is so most times
@@ -166,7 +168,7 @@ func TestARefusedLogin(t *testing.T) {
 	login := plain.Plain(func(context.Context) (plain.Auth, error) {
 		return plain.Auth{User: "shop", Pass: password.Load().(string)}, nil
 	})
-	p, err := outboxkafka.Connect(c.ListenAddrs()[0], outboxkafka.Config{Options: []kgo.Opt{kgo.SASL(login)}})
+	p, err := outboxkafka.Open(c.ListenAddrs()[0], outboxkafka.Config{Options: []kgo.Opt{kgo.SASL(login)}})
 	forwardtest.Must(t, err)
 	defer p.Close()
 	for limit := 100 * time.Millisecond; ; limit *= 2 {

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) {
 	forwardtest.Main(m, func(broker string) (forward.Publisher, error) {
-		return outboxkafka.Connect(broker, outboxkafka.Config{})
+		return outboxkafka.Open(broker, outboxkafka.Config{})
 	})
 }
 
@@ -103,9 +103,9 @@ func (b *broker) received(t testing.TB, n int) (all []forwardtest.Received) {
 
 func connect(t testing.TB, url string) *outboxkafka.Publisher {
 	t.Helper()
-	p, err := outboxkafka.Connect(url, outboxkafka.Config{})
+	p, err := outboxkafka.Open(url, outboxkafka.Config{})
 	forwardtest.Must(t, err)
-	t.Cleanup(p.Close)
+	t.Cleanup(func() { forwardtest.Must(t, p.Close()) })
 	return p
 }
 
@@ -131,7 +131,7 @@ func TestAsAllPublishers(t *testing.T) {
 			url, held, going := b.url(), make(chan struct{}, 1), make(chan struct{})
 			return &forwardtest.Broker{
 				URL: url, To: topic, Stop: b.stop, Start: b.start, Of: b,
-				Connect:  func(t testing.TB) forwardtest.Publisher { return connect(t, url) },
+				Open:     func(t testing.TB) forwardtest.Publisher { return connect(t, url) },
 				Received: b.received,
 				Hold: func() <-chan struct{} {
 					b.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
@@ -189,9 +189,25 @@ func TestAsAllPublishers(t *testing.T) {
 func TestABadURLIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{"", "kafka://", "localhost", "localhost:9092,", ":9092"} {
-		if p, err := outboxkafka.Connect(url, outboxkafka.Config{}); err == nil {
+		if p, err := outboxkafka.Open(url, outboxkafka.Config{}); err == nil {
 			p.Close()
 			t.Errorf("%q connects", url)
+		}
+	}
+}
+
+func TestAWrongConfigIsRefused(t *testing.T) {
+	t.Parallel()
+	client, err := kgo.NewClient()
+	forwardtest.Must(t, err)
+	defer client.Close()
+	_, noOption := outboxkafka.Open("localhost:9092", outboxkafka.Config{Options: []kgo.Opt{kgo.SeedBrokers(), nil}})
+	_, noClient := outboxkafka.New(nil, outboxkafka.Config{})
+	_, options := outboxkafka.New(client, outboxkafka.Config{Options: []kgo.Opt{kgo.SeedBrokers()}})
+	for says, err := range map[string]error{"Config.Options: 1 is nil": noOption, "the client is nil": noClient,
+		"Config.Options: they are for Open": options} {
+		if err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("got %v, want %s", err, says)
 		}
 	}
 }
@@ -202,7 +218,7 @@ func Example() {
 	}
 	orderPlaced := outbox.NewTaskType[Order]("order.placed")
 
-	publisher, err := outboxkafka.Connect("localhost:9092",
+	publisher, err := outboxkafka.Open("localhost:9092",
 		outboxkafka.Config{Options: []kgo.Opt{kgo.ClientID("shop")}})
 	if err != nil {
 		fmt.Println(err)

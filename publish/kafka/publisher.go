@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -14,9 +15,10 @@ import (
 	"github.com/txoutbox/outbox/internal/publisher"
 )
 
-// Config of Connect. The zero Config is the default.
+// Config says how events are published. The zero Config is the default.
 type Config struct {
-	// Options of the client: SASL, TLS, compression. They come after those of Connect.
+	// Options of the client that Open makes: SASL, TLS, compression. They come after Open's own. New
+	// refuses them: the app's client has its own.
 	Options []kgo.Opt
 }
 
@@ -37,17 +39,20 @@ type Publisher struct {
 // calls retriable: for about three seconds, within which most leaders are elected.
 const recordRetries = 12
 
-// Connect makes a client for the brokers: "host:port", or several with commas between them, with or
-// without "kafka://" before. It does not wait for a broker, and connects again for as long as the
-// Publisher is open, also after refused logins. A client whose producer ID was refused is replaced.
-// A topic that does not exist is not created.
-func Connect(url string, c Config) (*Publisher, error) {
+// Open makes a client for the brokers: "host:port", or several with commas between them, with or
+// without "kafka://" before. It does not wait for a broker: the error is of the URL or the Config.
+// The client connects again for as long as the Publisher is open, also after refused logins. A
+// client whose producer ID was refused is replaced. A topic that does not exist is not created.
+func Open(url string, c Config) (*Publisher, error) {
 	brokers := strings.Split(strings.TrimPrefix(url, "kafka://"), ",")
 	for _, b := range brokers {
 		if host, port, err := net.SplitHostPort(b); err != nil || host == "" || port == "" {
-			return nil, fmt.Errorf("outboxkafka: connect: %q is no broker: it must be host:port; options of the "+
-				"client go into Config.Options", b)
+			return nil, fmt.Errorf("outboxkafka: %q is no broker: it must be host:port; options of the client go "+
+				"into Config.Options", b)
 		}
+	}
+	if i := slices.Index(c.Options, nil); i >= 0 {
+		return nil, fmt.Errorf("outboxkafka: Config.Options: %d is nil", i)
 	}
 	opts := append([]kgo.Opt{
 		kgo.SeedBrokers(brokers...), kgo.ClientID("outbox"), kgo.RequiredAcks(kgo.AllISRAcks()),
@@ -58,7 +63,7 @@ func Connect(url string, c Config) (*Publisher, error) {
 	p := &Publisher{open: func() (*kgo.Client, error) { return kgo.NewClient(opts...) }}
 	var err error
 	if p.client, err = p.open(); err != nil {
-		return nil, fmt.Errorf("outboxkafka: connect: %w", err)
+		return nil, fmt.Errorf("outboxkafka: Config.Options: %w", err)
 	}
 	return p, nil
 }
@@ -66,8 +71,17 @@ func Connect(url string, c Config) (*Publisher, error) {
 // New publishes by the app's own client, which Close leaves open. It should be idempotent, as kgo's
 // clients are by default, and have kgo.RecordRetries: else an answer that the protocol calls
 // retriable shows only as the end of the time limit. A client whose producer ID was refused, for
-// lack of rights, produces nothing any more: the app has to make another one.
-func New(client *kgo.Client) *Publisher { return &Publisher{client: client} }
+// lack of rights, produces nothing any more: the app has to make another one. The error is of a nil
+// client or the Config.
+func New(client *kgo.Client, c Config) (*Publisher, error) {
+	switch {
+	case client == nil:
+		return nil, errors.New("outboxkafka: the client is nil")
+	case len(c.Options) > 0:
+		return nil, errors.New("outboxkafka: Config.Options: they are for Open: the client has its own")
+	}
+	return &Publisher{client: client}, nil
+}
 
 // Publish implements forward.Publisher. docs/faults.md has the meaning of each error.
 //
@@ -107,7 +121,7 @@ func (p *Publisher) renew(old *kgo.Client) {
 	}
 }
 
-// Ready returns nil if a broker answers.
+// Ready returns nil if the Publisher is open and a broker answers.
 func (p *Publisher) Ready(ctx context.Context) error {
 	if !p.calls.Begin() {
 		return errClosed
@@ -119,11 +133,13 @@ func (p *Publisher) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Close waits for the calls of Publish that have begun, and closes the client, if Connect made it.
-// Later calls return forward.Unavailable.
-func (p *Publisher) Close() {
+// Close waits for the calls of Publish that have begun, and closes the client, if Open made it.
+// Later calls of Publish return forward.Unavailable. It may be called several times. Its error is
+// always nil.
+func (p *Publisher) Close() error {
 	p.calls.Close()
 	if p.open != nil {
 		p.client.Close()
 	}
+	return nil
 }

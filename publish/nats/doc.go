@@ -2,7 +2,7 @@
 //
 //	import outboxnats "github.com/txoutbox/outbox/publish/nats"
 //
-//	publisher, err := outboxnats.Connect("nats://localhost:4222", outboxnats.Config{})
+//	publisher, err := outboxnats.Open("nats://localhost:4222", outboxnats.Config{})
 //	…
 //	forward.Register(reg, OrderPlaced, publisher, forward.To("orders.placed"))
 //

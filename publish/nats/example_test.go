@@ -16,7 +16,7 @@ func Example() {
 	}
 	orderPlaced := outbox.NewTaskType[Order]("order.placed")
 
-	publisher, err := outboxnats.Connect("nats://localhost:4222",
+	publisher, err := outboxnats.Open("nats://localhost:4222",
 		outboxnats.Config{Options: []nats.Option{nats.Name("shop")}})
 	if err != nil {
 		fmt.Println(err)

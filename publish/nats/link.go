@@ -46,13 +46,13 @@ func dial(url string, own []nats.Option) (*link, error) {
 		err = bad.Err // the rest is the URL, with its password
 	}
 	if err != nil {
-		return nil, fmt.Errorf("outboxnats: connect: %w", err)
+		return nil, fmt.Errorf("outboxnats: open: %w", err)
 	}
 	l.js, err = jetstream.New(conn, jetstream.WithPublishAsyncMaxPending(maxPending),
 		jetstream.WithPublishAsyncTimeout(ackTimeout))
 	if err != nil {
 		conn.Close()
-		return nil, fmt.Errorf("outboxnats: connect: %w", err)
+		return nil, fmt.Errorf("outboxnats: open: %w", err)
 	}
 	return l, nil
 }

@@ -20,7 +20,7 @@ import (
 func TestMain(m *testing.M) {
 	forwardtest.Main(m, func(broker string) (forward.Publisher,
 		error) {
-		return outboxnats.Connect(broker, outboxnats.Config{})
+		return outboxnats.Open(broker, outboxnats.Config{})
 	})
 }
 
@@ -135,9 +135,9 @@ func (b *broker) received(testing.TB, int) (all []forwardtest.Received) {
 
 func connect(t testing.TB, url string) *outboxnats.Publisher {
 	t.Helper()
-	p, err := outboxnats.Connect(url, outboxnats.Config{})
+	p, err := outboxnats.Open(url, outboxnats.Config{})
 	forwardtest.Must(t, err)
-	t.Cleanup(p.Close)
+	t.Cleanup(func() { forwardtest.Must(t, p.Close()) })
 	return p
 }
 
@@ -157,8 +157,8 @@ func TestAsAllPublishers(t *testing.T) {
 			proxy := forwardtest.NewProxy(t, strings.TrimPrefix(b.url(), "nats://"))
 			return &forwardtest.Broker{
 				URL: b.url(), Of: b, To: "orders.placed", Received: b.received, Stop: b.stop, Start: b.start,
-				Connect: func(t testing.TB) forwardtest.Publisher { return connect(t, "nats://"+proxy.Address) },
-				Hold:    proxy.Hold, Release: proxy.Release, LoseReplies: proxy.LoseReplies,
+				Open: func(t testing.TB) forwardtest.Publisher { return connect(t, "nats://"+proxy.Address) },
+				Hold: proxy.Hold, Release: proxy.Release, LoseReplies: proxy.LoseReplies,
 			}
 		},
 		Prefix: "ce-", Once: true, Kills: true, Leaves: leaves,

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,12 +17,12 @@ import (
 	"github.com/txoutbox/outbox/internal/publisher"
 )
 
-// Config of Connect. The zero Config is the default.
+// Config says how events are published. The zero Config is the default.
 type Config struct {
-	// Options of the connection: credentials, TLS, a name. They come after those of Connect, and are
-	// used again for each new connection.
+	// Options of the connection that Open makes: credentials, TLS, a name. They come after Open's own,
+	// and are used again for each new connection. New refuses them: the app's connection has its own.
 	Options []nats.Option
-	// Logger hears once of an event that a stream had already; nil is slog.Default.
+	// Logger gets a record of the first event that a stream had already; nil is slog.Default().
 	Logger *slog.Logger
 }
 
@@ -48,11 +49,16 @@ type Publisher struct {
 	link *link
 }
 
-// Connect connects to a server or a cluster: the URL may be several, separated by commas. It does
-// not wait for a server. It connects again for as long as the Publisher is open, also after refused
-// logins, and makes a new connection in place of one that the server or the client closed for good.
-// While there is no connection nothing is buffered: Publish returns forward.Unavailable.
-func Connect(url string, c Config) (*Publisher, error) {
+// Open connects to a server or a cluster: the URL may be several, separated by commas. It tries each
+// once, two seconds at most unless nats.Timeout is among the options, and goes on in the background:
+// the error is of the URL or the Config. It connects again for as long as the Publisher is open, also
+// after refused logins, and makes a new connection in place of one that the server or the client
+// closed for good. While there is no connection nothing is buffered: Publish returns
+// forward.Unavailable.
+func Open(url string, c Config) (*Publisher, error) {
+	if i := slices.IndexFunc(c.Options, func(o nats.Option) bool { return o == nil }); i >= 0 {
+		return nil, fmt.Errorf("outboxnats: Config.Options: %d is nil", i)
+	}
 	p := &Publisher{log: cmp.Or(c.Logger, slog.Default()), dial: func() (*link, error) { return dial(url, c.Options) }}
 	var err error
 	if p.link, err = p.dial(); err != nil {
@@ -66,9 +72,15 @@ func Connect(url string, c Config) (*Publisher, error) {
 // than newer ones of its key. It connects again for as long as the app's options say: use
 // nats.MaxReconnects(-1) and nats.IgnoreAuthErrorAbort(). The JetStream needs
 // jetstream.WithPublishAsyncTimeout, and has room for 4,000 messages in flight unless
-// jetstream.WithPublishAsyncMaxPending says otherwise.
-func New(js jetstream.JetStream) *Publisher {
-	return &Publisher{link: &link{js: js}, log: slog.Default()}
+// jetstream.WithPublishAsyncMaxPending says otherwise. The error is of a nil js or the Config.
+func New(js jetstream.JetStream, c Config) (*Publisher, error) {
+	switch {
+	case js == nil:
+		return nil, errors.New("outboxnats: the JetStream is nil")
+	case len(c.Options) > 0:
+		return nil, errors.New("outboxnats: Config.Options: they are for Open: the connection has its own")
+	}
+	return &Publisher{link: &link{js: js}, log: cmp.Or(c.Logger, slog.Default())}, nil
 }
 
 // current is the connection that a call uses: a new one if the last was closed for good.
@@ -109,7 +121,7 @@ func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []erro
 // event that is published again is one. A stream that has another event under the ID is an error.
 func (p *Publisher) Duplicates() int64 { return p.duplicates.Load() }
 
-// Ready returns nil if there is a connection and JetStream answers.
+// Ready returns nil if the Publisher is open and JetStream answers.
 func (p *Publisher) Ready(ctx context.Context) error {
 	if !p.calls.Begin() {
 		return errClosed
@@ -125,11 +137,13 @@ func (p *Publisher) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Close waits for the calls of Publish that have begun, and closes the connection, if it is the
-// Publisher's own. Later calls return forward.Unavailable.
-func (p *Publisher) Close() {
+// Close waits for the calls of Publish that have begun, and closes the connection, if Open made it.
+// Later calls of Publish return forward.Unavailable. It may be called several times. Its error is
+// always nil.
+func (p *Publisher) Close() error {
 	p.calls.Close()
 	if p.dial != nil {
 		p.link.js.Conn().Close()
 	}
+	return nil
 }

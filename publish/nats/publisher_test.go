@@ -41,13 +41,13 @@ func TestAPublisherSurvivesAPasswordRotation(t *testing.T) {
 	var password atomic.Value
 	var logins atomic.Int64
 	password.Store("old")
-	p, err := outboxnats.Connect(b.url(), outboxnats.Config{Options: []nats.Option{nats.UserInfoHandler(func() (string,
+	p, err := outboxnats.Open(b.url(), outboxnats.Config{Options: []nats.Option{nats.UserInfoHandler(func() (string,
 		string) {
 		logins.Add(1)
 		return "app", password.Load().(string)
 	})}})
 	forwardtest.Must(t, err)
-	t.Cleanup(p.Close)
+	t.Cleanup(func() { forwardtest.Must(t, p.Close()) })
 	forwardtest.Ready(t, p)
 	b.logins(func(o *server.Options) { o.Password = "new" })
 	before := logins.Load()
@@ -65,11 +65,11 @@ func TestAConnectionThatIsClosedForGoodIsReplaced(t *testing.T) {
 	b.stream(nil)
 	var conn atomic.Pointer[nats.Conn]
 	var closed atomic.Int64
-	p, err := outboxnats.Connect(b.url(), outboxnats.Config{Options: []nats.Option{
+	p, err := outboxnats.Open(b.url(), outboxnats.Config{Options: []nats.Option{
 		nats.ConnectHandler(func(c *nats.Conn) { conn.Store(c) }),
 		nats.ClosedHandler(func(*nats.Conn) { closed.Add(1) })}})
 	forwardtest.Must(t, err)
-	t.Cleanup(p.Close)
+	t.Cleanup(func() { forwardtest.Must(t, p.Close()) })
 	forwardtest.Ready(t, p)
 	relaytest.Eventually(t, time.Minute, "the connection", func() bool { return conn.Load() != nil })
 	for i := range 2 {
@@ -190,9 +190,25 @@ func TestADuplicateIsLookedAt(t *testing.T) {
 	}
 }
 
+func TestAWrongConfigIsRefused(t *testing.T) {
+	t.Parallel()
+	named := []nats.Option{nats.Name("shop"), nil}
+	_, noOption := outboxnats.Open("nats://127.0.0.1:1", outboxnats.Config{Options: named})
+	_, noClient := outboxnats.New(nil, outboxnats.Config{})
+	js, err := jetstream.New(&nats.Conn{})
+	relaytest.Must(err)
+	_, options := outboxnats.New(js, outboxnats.Config{Options: named[:1]})
+	for says, err := range map[string]error{"Config.Options: 1 is nil": noOption, "the JetStream is nil": noClient,
+		"Config.Options: they are for Open": options} {
+		if err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("got %v, want %s", err, says)
+		}
+	}
+}
+
 func TestABadURLIsRefused(t *testing.T) {
 	t.Parallel()
-	if p, err := outboxnats.Connect("nats://user:secret@%zz", outboxnats.Config{}); err == nil {
+	if p, err := outboxnats.Open("nats://user:secret@%zz", outboxnats.Config{}); err == nil {
 		p.Close()
 		t.Error("it connects")
 	} else if strings.Contains(err.Error(), "secret") {

@@ -3,8 +3,8 @@
 //
 //	import outboxwatermill "github.com/txoutbox/outbox/publish/watermill"
 //
-//	publisher := outboxwatermill.New(kafkaPublisher, outboxwatermill.Config{})
-//	defer publisher.Close()
+//	publisher, err := outboxwatermill.New(kafkaPublisher, outboxwatermill.Config{})
+//	…
 //	forward.Register(reg, OrderPlaced, publisher, forward.To("orders"))
 //
 // Each event is one message. Its topic is the event's destination, its payload the event's data.

@@ -30,7 +30,8 @@ func Example() {
 	relaytest.Must(err)
 
 	orderPlaced := outbox.NewTaskType[Order]("order.placed")
-	publisher := outboxwatermill.New(channel, outboxwatermill.Config{})
+	publisher, err := outboxwatermill.New(channel, outboxwatermill.Config{})
+	relaytest.Must(err)
 	reg := handlers.New()
 	forward.Register(reg, orderPlaced, publisher, forward.To("orders"))
 	r, err := relay.New(db, reg, relay.Config{Workers: 1})

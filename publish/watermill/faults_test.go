@@ -31,7 +31,7 @@ func TestTheMapOfWatermill(t *testing.T) {
 			return bad
 		}}
 		publish := func(classify func(error) error, topics ...string) error {
-			p := outboxwatermill.New(ps, outboxwatermill.Config{Classify: classify})
+			p := open(t, ps, outboxwatermill.Config{Classify: classify})
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			return p.Publish(ctx, to(topics...))[0]
@@ -39,7 +39,7 @@ func TestTheMapOfWatermill(t *testing.T) {
 		mark := func(as func(error, time.Duration) error) func(error) error {
 			return func(err error) error { return as(err, 0) }
 		}
-		closed := outboxwatermill.New(ps, outboxwatermill.Config{})
+		closed := open(t, ps, outboxwatermill.Config{})
 		closed.Close()
 		faultmap.Check(t, "Watermill", forwardtest.Fault, map[string]func() error{
 			"an error that Config.Classify marks forward.Permanent":         func() error { return publish(forward.Permanent, "bad") },
@@ -50,7 +50,7 @@ func TestTheMapOfWatermill(t *testing.T) {
 			"no answer in time":  func() error { return publish(nil, "hangs") },
 			"a closed Publisher": func() error { return closed.Publish(t.Context(), to("fine"))[0] },
 			"four calls for the topic hang": func() error {
-				p := outboxwatermill.New(ps, outboxwatermill.Config{})
+				p := open(t, ps, outboxwatermill.Config{})
 				for range 4 {
 					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 					defer cancel()
@@ -73,7 +73,7 @@ func TestATopicThatHangsLeavesOthersAlone(t *testing.T) {
 			}
 			return nil
 		}}
-		p := outboxwatermill.New(ps, outboxwatermill.Config{})
+		p := open(t, ps, outboxwatermill.Config{})
 		for range 100 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			if errs := p.Publish(ctx, to("hangs", "fine")); errs[0] == nil || errs[1] != nil {

@@ -31,14 +31,14 @@ type Publisher struct {
 
 var _ forward.Publisher = (*Publisher)(nil)
 
-// New returns a Publisher for p, which stays the app's: Close does not close it. It panics if p is
-// nil.
-func New(p message.Publisher, c Config) *Publisher {
-	if p == nil {
-		panic("outboxwatermill: New: the message.Publisher is nil")
+// New returns a Publisher for client, which stays the app's: Close does not close it. The error is
+// of a nil client.
+func New(client message.Publisher, c Config) (*Publisher, error) {
+	if client == nil {
+		return nil, errors.New("outboxwatermill: the message.Publisher is nil")
 	}
 	c.setDefaults()
-	return &Publisher{to: p, config: c, running: map[*group]context.Context{}}
+	return &Publisher{to: client, config: c, running: map[*group]context.Context{}}, nil
 }
 
 // result is the result of the events of one topic.
@@ -162,5 +162,8 @@ func (p *Publisher) Ready(ctx context.Context) error {
 }
 
 // Close waits for the calls of Watermill's Publish that run, for as long as they take. Later calls
-// of Publish are forward.Unavailable. It may be called several times.
-func (p *Publisher) Close() { p.calls.Close() }
+// of Publish return forward.Unavailable. It may be called several times. Its error is always nil.
+func (p *Publisher) Close() error {
+	p.calls.Close()
+	return nil
+}

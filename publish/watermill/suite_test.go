@@ -85,6 +85,13 @@ func newBroker() *broker {
 	return b
 }
 
+func open(t testing.TB, client message.Publisher, c outboxwatermill.Config) *outboxwatermill.Publisher {
+	t.Helper()
+	p, err := outboxwatermill.New(client, c)
+	forwardtest.Must(t, err)
+	return p
+}
+
 func TestAsAllPublishers(t *testing.T) {
 	t.Parallel()
 	to := func(topic string) func(*forward.Event) { return func(e *forward.Event) { e.To = topic } }
@@ -98,9 +105,9 @@ func TestAsAllPublishers(t *testing.T) {
 			}}
 			return &forwardtest.Broker{
 				To: "orders",
-				Connect: func(t testing.TB) forwardtest.Publisher {
-					p := outboxwatermill.New(&pubsub{answer: b.answer}, config)
-					t.Cleanup(p.Close)
+				Open: func(t testing.TB) forwardtest.Publisher {
+					p := open(t, &pubsub{answer: b.answer}, config)
+					t.Cleanup(func() { forwardtest.Must(t, p.Close()) })
 					return p
 				},
 				Received: func(testing.TB, int) []forwardtest.Received {
@@ -128,7 +135,7 @@ func TestAsAllPublishers(t *testing.T) {
 func TestEventsAreGroupedByTopicInTheirOrder(t *testing.T) {
 	t.Parallel()
 	ps := &pubsub{answer: func(string, []*message.Message) error { return nil }}
-	p := outboxwatermill.New(ps, outboxwatermill.Config{})
+	p := open(t, ps, outboxwatermill.Config{})
 	defer p.Close()
 	forwardtest.Must(t, errors.Join(p.Publish(t.Context(), to("b", "a", "b", "b", "a"))...))
 	var calls []string
@@ -142,6 +149,13 @@ func TestEventsAreGroupedByTopicInTheirOrder(t *testing.T) {
 	slices.Sort(calls)
 	if got := strings.Join(calls, "|"); got != "a 1 4|b 0 2 3" {
 		t.Errorf("the calls are %s", got)
+	}
+}
+
+func TestAPublisherNeedsAClient(t *testing.T) {
+	t.Parallel()
+	if p, err := outboxwatermill.New(nil, outboxwatermill.Config{}); err == nil || p != nil {
+		t.Errorf("got %v, %v", p, err)
 	}
 }
 

@@ -197,7 +197,7 @@ func (p *Publisher) Resume(url string) {
 	}
 }
 
-// Ready returns nil until Close: there is no one server that would have to answer.
+// Ready returns nil if the Publisher is open: there is no one server that would have to answer.
 func (p *Publisher) Ready(context.Context) error {
 	if !p.calls.Begin() {
 		return errClosed
@@ -208,8 +208,9 @@ func (p *Publisher) Ready(context.Context) error {
 
 // Close waits for all requests, also those in the background, and closes the connections. It does
 // not wait for a function of the Config that hangs. Later calls of Publish return
-// forward.Unavailable.
-func (p *Publisher) Close() {
+// forward.Unavailable. It may be called several times. Its error is always nil.
+func (p *Publisher) Close() error {
 	p.calls.Close()
 	p.client.CloseIdleConnections()
+	return nil
 }

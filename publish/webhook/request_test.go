@@ -3,6 +3,7 @@ package outboxwebhook
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -134,8 +135,7 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 	}
 	p, err := New(Config{Unsigned: true})
 	relaytest.Must(err)
-	p.Close()
-	p.Close()
+	relaytest.Must(errors.Join(p.Close(), p.Close()))
 	if !forward.IsUnavailable(one(t, p, event("1", "https://example.com"))) ||
 		p.Ready(t.Context()) == nil {
 		t.Error("a closed Publisher publishes")
@@ -170,7 +170,7 @@ func newPublisher(t testing.TB, s *httptest.Server, change func(*Config)) *Publi
 	p, err := New(c)
 	relaytest.Must(err)
 	p.wait = 20 * time.Second // a busy machine answers late
-	t.Cleanup(p.Close)
+	t.Cleanup(func() { relaytest.Must(p.Close()) })
 	return p
 }
 

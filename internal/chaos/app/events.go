@@ -27,7 +27,7 @@ func Subject(target int) string { return fmt.Sprint("chaos.", target) }
 // forwardEvents registers the forwarding of events. The broker's password is read at each login, as
 // it may have been rotated.
 func forwardEvents(reg *handlers.Registry, c Config, opts ...handlers.Option) (*outboxnats.Publisher, error) {
-	to, err := outboxnats.Connect(c.Broker,
+	to, err := outboxnats.Open(c.Broker,
 		outboxnats.Config{Options: []nats.Option{nats.UserInfoHandler(func() (user, password string) {
 			text, _ := os.ReadFile(c.BrokerPassword)
 			return User, string(text)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/internal/key"
+	"github.com/txoutbox/outbox/internal/tasklease"
 )
 
 // MaxTimeout is the longest Timeout of a task, and the longest that Task.Extend takes.
@@ -48,9 +49,14 @@ type Task[P any] struct {
 	// not among them.
 	FailedAttempts []FailedAttempt
 
-	// Lease is set by the relay for Leased handlers, and by tests that call a handler directly.
-	Lease Lease
+	lease tasklease.Lease // of the run of a Leased handler
 }
+
+func init() {
+	tasklease.Of = func(task any) *tasklease.Lease { return task.(interface{ leaseOf() *tasklease.Lease }).leaseOf() }
+}
+
+func (t *Task[P]) leaseOf() *tasklease.Lease { return &t.lease }
 
 // Key is the idempotency key to send with calls that leave the database: a UUID that no other task
 // has, in any database. It is the same in every attempt and after a redrive. In a copy of the
@@ -72,15 +78,6 @@ type FailedAttempt struct {
 	// Error is the first 1 kB of the error. It is "lost" if the process died, and "expired" if the
 	// lease ran out.
 	Error string
-}
-
-// Lease is a relay's hold on one task. Implementations are safe for concurrent use.
-type Lease interface {
-	// Complete runs fn in a transaction that finishes the task when it commits. [Task.Complete] has
-	// the contract.
-	Complete(ctx context.Context, fn func(*sql.Tx) error) error
-	// Extend lets the run go on for d from now.
-	Extend(ctx context.Context, d time.Duration) error
 }
 
 // Complete finishes a leased task together with fn's writes: one transaction deletes the task's row
@@ -109,10 +106,10 @@ type Lease interface {
 // Complete returns nil then. The same returned by the handler after Complete returned nil has no
 // effect, as the task is gone; the relay logs it.
 func (t *Task[P]) Complete(ctx context.Context, fn func(tx *sql.Tx) error) error {
-	if t.Lease == nil {
+	if t.lease == nil {
 		return ErrNotLeased
 	}
-	return t.Lease.Complete(ctx, fn)
+	return t.lease.Complete(ctx, fn)
 }
 
 // Extend lets the run of a leased task go on for d from now, beyond its timeout or, for a type
@@ -126,11 +123,11 @@ func (t *Task[P]) Complete(ctx context.Context, fn func(tx *sql.Tx) error) error
 // does not come back. After any other error, which is ctx's or the database's, the run ends as
 // before or later, and Extend can be called again.
 func (t *Task[P]) Extend(ctx context.Context, d time.Duration) error {
-	if t.Lease == nil {
+	if t.lease == nil {
 		return ErrNotLeased
 	}
 	if d < time.Millisecond || d > MaxTimeout {
 		return fmt.Errorf("%w: Extend(%v): must be between 1ms and %v", ErrInvalidOption, d, MaxTimeout)
 	}
-	return t.Lease.Extend(ctx, d)
+	return t.lease.Extend(ctx, d)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/tasklease"
 )
 
 const secret = "hunter2"
@@ -202,11 +203,13 @@ func TestAHandlerGetsEveryFieldOfItsTask(t *testing.T) {
 	raw := outbox.Task[json.RawMessage]{ID: 1, DatabaseID: "d", Type: "TYPE", Payload: json.RawMessage(`"payload"`),
 		Headers: map[string]string{"k": "v"}, Attempt: 3, MaxAttempts: 5, Priority: -1, OrderingKey: "o",
 		RunAt: time.Unix(1, 0), CreatedAt: time.Unix(2, 0), Iterations: 6, LastError: "no luck",
-		FailedAttempts: []outbox.FailedAttempt{{Attempt: 2, Error: "no luck"}}, Lease: noLease{}}
+		FailedAttempts: []outbox.FailedAttempt{{Attempt: 2, Error: "no luck"}}}
 	want := outbox.Task[string]{ID: 1, DatabaseID: "d", Type: "TYPE", Payload: "payload",
 		Headers: raw.Headers, Attempt: 3, MaxAttempts: 5, Priority: -1, OrderingKey: "o",
 		RunAt: raw.RunAt, CreatedAt: raw.CreatedAt, Iterations: 6, LastError: "no luck",
-		FailedAttempts: raw.FailedAttempts, Lease: noLease{}}
+		FailedAttempts: raw.FailedAttempts}
+	lease := struct{ tasklease.Lease }{}
+	*tasklease.Of(&raw), *tasklease.Of(&want) = lease, lease
 	for _, kind := range []string{"tx", "batch", "leased"} {
 		reg, calls := handlers.New(), 0
 		relaytest.Register(reg, kind, "TYPE", 5, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[string]) error {
@@ -221,8 +224,3 @@ func TestAHandlerGetsEveryFieldOfItsTask(t *testing.T) {
 		}
 	}
 }
-
-type noLease struct{}
-
-func (noLease) Extend(context.Context, time.Duration) error                   { return nil }
-func (noLease) Complete(ctx context.Context, fn func(tx *sql.Tx) error) error { return nil }

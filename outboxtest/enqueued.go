@@ -77,8 +77,7 @@ type searched[P any] struct {
 func search[P any](t testing.TB, q outbox.Querier, taskType outbox.TaskType[P], match func(P) bool, want []Want) *searched[P] {
 	t.Helper()
 	w, err := newWanted(want)
-	err = errors.Join(err, must(taskType.Name() != "", "it is the zero TaskType: make it with outbox.NewTaskType"),
-		must(!isNil(q), "the Querier is nil"))
+	err = errors.Join(err, checkType(taskType), must(!isNil(q), "the Querier is nil"))
 	if err != nil {
 		t.Fatalf("%v", err)
 	}

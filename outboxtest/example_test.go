@@ -90,6 +90,35 @@ func ExampleDrain() {
 	// SEND_WELCOME #2, attempt 1: done
 }
 
+// A unit test of a Leased handler. The tables of the app are enough.
+func ExampleNewTask() {
+	charge := outbox.NewTaskType[int]("CHARGE")
+	handler := func(ctx context.Context, task *outbox.Task[int]) error {
+		if err := task.Extend(ctx, time.Minute); err != nil { // the provider is slow
+			return err
+		}
+		return task.Complete(ctx, func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, `UPDATE usr SET credit = credit + $1`, task.Payload)
+			return err
+		})
+	}
+	example(func(t testing.TB, tx *sql.Tx) {
+		exec(t, tx, `INSERT INTO usr (email) VALUES ('ada@example.com')`)
+		lease := &outboxtest.Lease{Tx: tx}
+		task := outboxtest.NewTask(t, charge, 42, lease)
+		task.Attempt = 3
+		fmt.Println(handler(t.Context(), task), lease.Completed, lease.Extended)
+		fmt.Println("credit:", text(t, tx, `SELECT credit FROM usr`))
+
+		lost := outboxtest.NewTask(t, charge, 42, &outboxtest.Lease{Err: outbox.ErrLeaseLost})
+		fmt.Println(errors.Is(handler(t.Context(), lost), outbox.ErrLeaseLost))
+	})
+	// Output:
+	// <nil> true [1m0s]
+	// credit: 42
+	// true
+}
+
 // Retries of a mail server that stays down, without waiting for the backoff.
 func ExampleRetryNow() {
 	example(func(t testing.TB, tx *sql.Tx) {

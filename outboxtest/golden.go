@@ -37,6 +37,9 @@ func Golden(t testing.TB, types ...TaskType) {
 	t.Helper()
 	var faults []string
 	for _, one := range types {
+		if err := checkType(one); err != nil {
+			t.Fatalf("%v", err)
+		}
 		broken, err := golden(one)
 		if err != nil {
 			t.Fatalf("outboxtest: Golden: task type %s: %v", one.Name(), err)
@@ -49,6 +52,10 @@ func Golden(t testing.TB, types ...TaskType) {
 		t.Fatalf("outboxtest: Golden: payloads changed for tasks that wait:%s\nMake the change in two deploys. If no such task waits, in outbox.task or outbox.dead_task, run the test with %s=1.",
 			strings.Join(faults, ""), updateGolden)
 	}
+}
+
+func checkType(t TaskType) error {
+	return must(t != nil && t.Name() != "", "the task type is nil or zero: make it with outbox.NewTaskType")
 }
 
 // golden compares a type with its file, or writes the file. It returns the changes that break tasks.

@@ -16,6 +16,7 @@ import (
 	"github.com/txoutbox/outbox/internal/leaserun"
 	"github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/store"
+	"github.com/txoutbox/outbox/internal/tasklease"
 )
 
 // stepLeased leases one task, runs its handler outside the stepper's own transactions, and ends the
@@ -34,7 +35,7 @@ func (s *stepper) stepLeased(ctx context.Context, h *handler.Handler) ([]step, e
 	l := &stepLease{s: s, h: h, row: t, token: token, ctx: limited}
 	task := &store.Task{}
 	t.Fill(task, s.store.Identity, t.Attempt)
-	task.Lease = l
+	*tasklease.Of(task) = l
 	if timeout := decide.Timeout(h, t); timeout > 0 {
 		l.ctx.EndAt(time.Now().Add(timeout), call.TimedOut(timeout))
 	}
@@ -101,7 +102,7 @@ type stepLease struct {
 	misuse    *misuse // of a Complete
 }
 
-// Extend implements outbox.Lease. Nobody takes the task over, so the context alone matters.
+// Extend implements tasklease.Lease. Nobody takes the task over, so the context alone matters.
 func (l *stepLease) Extend(ctx context.Context, d time.Duration) error {
 	for _, c := range []context.Context{l.ctx, ctx} {
 		if err := context.Cause(c); err != nil {
@@ -112,7 +113,7 @@ func (l *stepLease) Extend(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// Complete implements outbox.Lease, as a relay's does.
+// Complete implements tasklease.Lease, as a relay's does.
 func (l *stepLease) Complete(ctx context.Context, fn func(*sql.Tx) error) error {
 	if err := context.Cause(ctx); err != nil {
 		return err

@@ -69,7 +69,7 @@ func (l *lease) leave() {
 	}
 }
 
-// Complete implements outbox.Lease. A takeover skips the row that it has deleted, so fn's writes and
+// Complete implements tasklease.Lease. A takeover skips the row that it has deleted, so fn's writes and
 // the removal of the task are one.
 func (l *lease) Complete(ctx context.Context, fn func(*sql.Tx) error) error {
 	l.completing.Add(1)
@@ -89,7 +89,7 @@ func (l *lease) leftError() error {
 	return fmt.Errorf("%w: task %d: the run has ended, or the relay has stopped", outbox.ErrLeaseLost, l.row.ID)
 }
 
-// Extend implements outbox.Lease. The row goes first: the handler must not go on beyond it.
+// Extend implements tasklease.Lease. The row goes first: the handler must not go on beyond it.
 func (l *lease) Extend(ctx context.Context, d time.Duration) error {
 	fail := func(err error) error { return fmt.Errorf("relay: extend task %d: %w", l.row.ID, err) }
 	ended := func() error {

@@ -13,6 +13,7 @@ import (
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/report"
 	"github.com/txoutbox/outbox/internal/store"
+	"github.com/txoutbox/outbox/internal/tasklease"
 )
 
 // Run is one run of a leased task, from its claim until its lease has ended. Its end queues the
@@ -45,7 +46,7 @@ func (x *Run) begin() {
 	}
 	one.ctx = call.NewContext(l.Handling, x.abandonLater)
 	t.Fill(&x.task, l.Store.Identity, t.Attempt)
-	x.task.Lease = one
+	*tasklease.Of(&x.task) = one
 	var end time.Time
 	var cause error
 	if timeout := decide.Timeout(h, t); one.noHeartbeat() {

@@ -181,7 +181,7 @@ func TestFillSetsEachFieldOfATask(t *testing.T) {
 	}
 	r.Fill(&task, identity, 2)
 	for i, fields := 0, reflect.ValueOf(task); i < fields.NumField(); i++ {
-		if name := fields.Type().Field(i).Name; name != "Lease" && fields.Field(i).IsZero() {
+		if name := fields.Type().Field(i).Name; name != "lease" && fields.Field(i).IsZero() {
 			t.Errorf("Fill leaves %s at zero", name)
 		}
 	}

@@ -1,0 +1,133 @@
+package outboxtest
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/handler"
+	"github.com/txoutbox/outbox/internal/tasklease"
+)
+
+// NewTask makes a task for a unit test that calls a handler itself, without a database. It is in its
+// first attempt of 20, with ID 1, due and created now; change its fields as the test needs it. With
+// a lease it is a Leased handler's. For a Tx or Batch handler lease is nil: Complete and Extend
+// return outbox.ErrNotLeased.
+//
+// The payload is not encoded and decoded, and middleware and options of the handler have no effect:
+// see [Drain].
+func NewTask[P any](t testing.TB, taskType outbox.TaskType[P], payload P, lease *Lease) *outbox.Task[P] {
+	t.Helper()
+	if err := checkType(taskType); err != nil {
+		t.Fatalf("%v", err)
+	}
+	now := time.Now().Truncate(time.Microsecond)
+	task := &outbox.Task[P]{ID: 1, DatabaseID: "00000000-0000-0000-0000-000000000000", Type: taskType.Name(),
+		Payload: payload, Attempt: 1, MaxAttempts: 20, RunAt: now, CreatedAt: now}
+	if lease != nil {
+		h := &handler.Handler{Type: task.Type, Options: taskType.New(payload).Options}
+		*tasklease.Of(task) = &leased{lease, func(err error) error { return h.CheckAgain(task.ID, err) }}
+	}
+	return task
+}
+
+// Lease is how Complete and Extend of a task by [NewTask] go, and a record of their calls. Set Tx
+// and Err before the handler is called. Read the other fields once it has returned.
+type Lease struct {
+	// Tx is the transaction for Complete's function, on any database. It stays open; the writes of a
+	// function that fails are rolled back. Without it each Complete fails.
+	Tx *sql.Tx
+	// Err is what Complete and Extend return unless it is nil, as outbox.ErrLeaseLost. They do
+	// nothing else then.
+	Err error
+
+	// Completed says that a Complete returned nil. Complete and Extend return outbox.ErrLeaseLost
+	// after that.
+	Completed bool
+	// Result is the error of the latest Complete, or the handlers.RunAgain that its function
+	// returned.
+	Result error
+	// Extended has the time of each Extend that returned nil.
+	Extended []time.Duration
+
+	mu sync.Mutex // of the record
+}
+
+func (l *Lease) record(completed bool, result error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.Completed, l.Result = l.Completed || completed, result
+}
+
+// err is what a call that begins returns at once.
+func (l *Lease) err(ctx context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.Err != nil:
+		return l.Err
+	case l.Completed:
+		return outbox.ErrLeaseLost
+	}
+	return context.Cause(ctx)
+}
+
+// leased is a Lease as its task sees it.
+type leased struct {
+	of    *Lease
+	check func(error) error // the result of Complete's function
+}
+
+func (l *leased) Extend(ctx context.Context, d time.Duration) error {
+	if err := l.of.err(ctx); err != nil {
+		return err
+	}
+	l.of.mu.Lock()
+	defer l.of.mu.Unlock()
+	l.of.Extended = append(l.of.Extended, d)
+	return nil
+}
+
+func (l *leased) Complete(ctx context.Context, fn func(*sql.Tx) error) error {
+	err := l.of.err(ctx)
+	var again error
+	if err == nil {
+		again, err = l.complete(ctx, fn)
+	}
+	if err == nil {
+		l.of.record(true, again)
+	} else {
+		l.of.record(false, err)
+	}
+	return err
+}
+
+var errNoTx = errors.New("outboxtest: Complete needs a transaction for its function: set Lease.Tx")
+
+func (l *leased) complete(ctx context.Context, fn func(*sql.Tx) error) (again, err error) {
+	if l.of.Tx == nil {
+		return nil, errNoTx
+	}
+	h, err := newHeld(ctx, l.of.Tx)
+	if err != nil {
+		return nil, err
+	}
+	var failure error
+	err = h.InTx(ctx, func(tx *sql.Tx) error {
+		result := l.check(fn(tx))
+		if handler.ResultOf(result).Action == handler.ActionRunAgain {
+			again, result = result, nil
+		}
+		failure = result
+		return result
+	})
+	if err != nil && failure == nil {
+		err = fmt.Errorf("outboxtest: Complete: after its function: %w", err)
+	}
+	return again, err
+}

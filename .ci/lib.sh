@@ -127,6 +127,12 @@ checks() {
   for m in "${modules[@]}"; do tidy "$m"; done
 }
 
+# footprint: what an app gets with the library.
+footprint() {
+  say 'go.sum of an app'
+  GOWORK=off go run .ci/footprint.go
+}
+
 # more_checks: for the nightly run, as staticcheck looks at all packages that these need.
 more_checks() {
   go mod verify
@@ -170,7 +176,10 @@ workplace() {
     export GOMODCACHE=$dir/modules
   fi
   cd "$dir/outbox"
+  untracked >"$logs/untracked"
 }
+
+untracked() { git ls-files -o --exclude-standard; }
 
 # bare: the README's test command with a PATH that has Go and PostgreSQL only. As root it runs as nobody.
 bare() {
@@ -200,9 +209,13 @@ benchmark() {
   (cd bench && go test -count=1 ./...)
 }
 
-# clean ends the script: no file has changed since the work began.
+# clean ends the script: no file has changed since the work began, go.work.sum neither.
 clean() {
+  say 'a clone is as it was'
+  go doc . >/dev/null
+  go list -m all >/dev/null
   git diff --exit-code --stat
+  untracked | diff "$logs/untracked" -
   say "all passed"
 }
 

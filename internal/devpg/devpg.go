@@ -13,12 +13,15 @@
 //
 // OUTBOX_TEST_POSTGRES set to url, local, docker or embedded allows that one only.
 //
+// For docker and embedded Open runs the program internal/devpg/provide by go run, from its source.
+// So an app's go.sum has no library that starts servers.
+//
 // Close removes the server and its files. Where the process ends without Close (panic, os.Exit,
-// SIGKILL), on Unix a watchdog does so within seconds; for a container it needs the docker command.
-// In any case a container ends two hours after its start. On other systems a local server stays.
-// Three things are left: the archive in embedded-postgres's cache, the image in Docker's, and in
-// the user's cache directory, as outbox-devpg, an empty data directory of 40 MB for each local
-// PostgreSQL, which saves later starts initdb.
+// SIGKILL), on Unix a watchdog does so within seconds; a container is removed by the program, which
+// reads a pipe. In any case a container ends two hours after its start. On other systems a local
+// server stays. Three things are left: the archive in embedded-postgres's cache, the image in
+// Docker's, and in the user's cache directory, as outbox-devpg, an empty data directory of 40 MB
+// for each local PostgreSQL, which saves later starts initdb.
 //
 // Servers listen on the loopback interface only, with a random password, which local ones of one
 // user share. They are for development and tests: the data goes with Close.

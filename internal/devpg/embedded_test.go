@@ -18,7 +18,7 @@ import (
 // The archive of this test holds programs that call those on this machine; all else is as with a
 // downloaded one.
 func TestEmbedded(t *testing.T) {
-	needs.Long(t)
+	needs.CI(t)
 	clearChoice(t)
 	xz := needs.Program(t, "xz-utils", "xz")
 	t.Setenv("OUTBOX_TEST_POSTGRES", "embedded")
@@ -44,6 +44,13 @@ func TestEmbedded(t *testing.T) {
 	empty(t, tmp)
 
 	t.Setenv("OUTBOX_TEST_POSTGRES_ARCHIVE", "")
+	for _, name := range []string{"GOCACHE", "GOENV", "GOMODCACHE"} {
+		value, err := exec.Command("go", "env", name).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv(name, strings.TrimSpace(string(value)))
+	}
 	t.Setenv("HOME", tmp) // without an archive from an earlier download
 	t.Setenv("OUTBOX_TEST_POSTGRES_REPOSITORY", "http://127.0.0.1:1")
 	if _, _, err := open(t); err == nil || !strings.Contains(err.Error(), "unable to connect to http://127.0.0.1:1") {

@@ -28,9 +28,7 @@ func Main(m *testing.M, ends ...func()) {
 	for _, end := range ends {
 		end()
 	}
-	// The client of a Docker engine keeps its connections.
-	err := goleak.Find(goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"),
-		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
+	err := goleak.Find()
 	if code == 0 && err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1

@@ -1,6 +1,7 @@
 package repotest
 
 import (
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -115,6 +116,22 @@ func TestImportsPointOneWay(t *testing.T) {
 			if _, known := directions[i]; path != i && !known {
 				t.Errorf("%s imports %s, which has no direction", p.ImportPath, path)
 			}
+		}
+	}
+}
+
+// The tests of what an app imports are in its module graph, with all that they import.
+func TestNoTestImportsTheStartersOfServers(t *testing.T) {
+	t.Parallel()
+	out, err := exec.Command("go", "list", "-test", "-f", `{{.ImportPath}} {{join .Deps " "}}`, "./...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(out)) {
+		p, deps, _ := strings.Cut(line, " ")
+		starts := strings.Contains(deps, "dockertest") || strings.Contains(deps, "embedded-postgres")
+		if starts != (p == module+"/internal/devpg/provide") {
+			t.Errorf("%s imports dockertest or embedded-postgres: %t; only internal/devpg/provide does, which go run builds", p, starts)
 		}
 	}
 }

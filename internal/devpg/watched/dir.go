@@ -18,7 +18,7 @@ type Dir struct {
 	InMemory bool // where there is memory for it
 
 	as    *account // owns the directory and its programs; nil for this process's user
-	guard *Watchdog
+	guard *watchdog
 }
 
 // NewDir makes an empty directory that only the user of its programs can read: this process's, or
@@ -39,7 +39,7 @@ func NewDir(inMemory bool) (*Dir, error) {
 	}
 	// The watchdog is there before the directory.
 	path := filepath.Join(base, "outbox-devpg-"+strings.ToLower(rand.Text()))
-	guard, err := NewWatchdog(dirScript, path)
+	guard, err := watch(path)
 	if err != nil {
 		return nil, err
 	}
@@ -89,6 +89,6 @@ func (d *Dir) WriteFile(name, content string) (path string, err error) {
 // Remove deletes the directory. Its program must have ended. The children of a crashed server may
 // still be writing for a moment, which the watchdog outlasts.
 func (d *Dir) Remove() error {
-	d.guard.Close()
+	d.guard.close()
 	return os.RemoveAll(d.Path)
 }

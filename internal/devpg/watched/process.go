@@ -37,7 +37,7 @@ func (d *Dir) Spawn(log, program string, args ...string) (*Process, error) {
 	p := &Process{cmd: cmd, exited: make(chan struct{})}
 	go func() {
 		p.err = cmd.Wait()
-		d.guard.Tell("") // its number may become another process's
+		d.guard.tell("") // its number may become another process's
 		close(p.exited)
 	}()
 	return p, nil

@@ -27,43 +27,45 @@ n=0
 while rm -rf -- "$1"; [ -e "$1" ] && [ $n -lt 50 ]; do n=$((n + 1)); sleep 0.1; done
 `
 
-// Watchdog is a shell script that reads a pipe from this process and acts when the pipe closes.
-type Watchdog struct {
+// watchdog is dirScript, which reads a pipe from this process and acts when the pipe closes.
+type watchdog struct {
 	cmd  *exec.Cmd
 	pipe *os.File
 }
 
-// NewWatchdog starts a script with its arguments. PATH may lack the system's programs, so they are
-// added. The session of its own keeps Ctrl-C from it, and the end of a terminal.
-func NewWatchdog(script string, args ...string) (*Watchdog, error) {
+// watch starts a watchdog of the directory. PATH may lack the system's programs, so they are added.
+func watch(dir string) (*watchdog, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
 	defer r.Close()
-	script = "PATH=$PATH:/usr/bin:/bin\ntrap '' HUP INT TERM\n" + script
-	cmd := exec.Command("/bin/sh", append([]string{"-c", script, "outbox-devpg-watchdog"}, args...)...)
+	script := "PATH=$PATH:/usr/bin:/bin\ntrap '' HUP INT TERM\n" + dirScript
+	cmd := exec.Command("/bin/sh", "-c", script, "outbox-devpg-watchdog", dir)
 	cmd.Dir = "/"
 	cmd.Stdin = r
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	Detach(cmd)
 	if err := cmd.Start(); err != nil {
 		w.Close()
 		return nil, fmt.Errorf("watchdog: %w", err)
 	}
-	return &Watchdog{cmd: cmd, pipe: w}, nil
+	return &watchdog{cmd: cmd, pipe: w}, nil
 }
 
-// Tell sends the script a line.
-func (w *Watchdog) Tell(line string) { _, _ = io.WriteString(w.pipe, line+"\n") }
+// tell sends the script a line.
+func (w *watchdog) tell(line string) { _, _ = io.WriteString(w.pipe, line+"\n") }
 
-// Close ends the watchdog, which acts on the last line.
-func (w *Watchdog) Close() {
+// close ends the watchdog, which acts on the last line.
+func (w *watchdog) close() {
 	_ = w.pipe.Close()
 	_ = w.cmd.Wait()
 }
 
+// Detach gives the command a session of its own, which a terminal's signals do not reach.
+func Detach(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }
+
 // command is a program that tells the watchdog of itself before it begins.
-func (w *Watchdog) command(as *account, program string, args []string) *exec.Cmd {
+func (w *watchdog) command(as *account, program string, args []string) *exec.Cmd {
 	const script = `echo $$ >&3 && exec "$0" "$@" 3>&-`
 	cmd := exec.Command("/bin/sh", append([]string{"-c", script, program}, args...)...)
 	cmd.ExtraFiles = []*os.File{w.pipe}

@@ -1,4 +1,4 @@
-package devpg
+package main
 
 import (
 	"cmp"
@@ -9,15 +9,12 @@ import (
 	"net"
 	"net/url"
 	"os"
-	"os/exec"
 	"time"
 
 	"github.com/ory/dockertest/v3"
 	"github.com/ory/dockertest/v3/docker"
 
-	"github.com/txoutbox/outbox/internal/devpg/cluster"
 	"github.com/txoutbox/outbox/internal/devpg/pgurl"
-	"github.com/txoutbox/outbox/internal/devpg/watched"
 )
 
 const (
@@ -29,61 +26,37 @@ const (
 	containerLife = 2 * time.Hour
 )
 
-// containerScript removes the container $2 of the engine $1, which may still be making it.
-const containerScript = `
-last=
-while read -r line; do last=$line; done
-[ "$last" = removed ] && exit
-for n in 1 2 3 4 5; do docker -H "$1" rm -f -v "$2"; sleep 1; done
-`
-
 // container is a PostgreSQL in Docker.
 type container struct {
-	pool     *dockertest.Pool
-	name     string
-	watchdog *watched.Watchdog // nil without the command docker, which it needs
-	url      *url.URL
-	version  string
+	pool    *dockertest.Pool
+	name    string
+	image   string
+	url     *url.URL
+	version string
 }
 
-// Close removes the container. If it cannot, the watchdog tries again.
-func (c *container) Close() error {
-	err := c.pool.RemoveContainerByName(c.name)
-	if c.watchdog != nil {
-		if err == nil {
-			c.watchdog.Tell("removed")
-		}
-		c.watchdog.Close()
-	}
-	return err
-}
+func (c *container) remove() error { return c.pool.RemoveContainerByName(c.name) }
 
-func openDocker(ctx context.Context, cfg config) (found, error) {
-	image := cmp.Or(os.Getenv(envImage), "postgres:17")
+func startContainer(ctx context.Context, flags []string) (*container, error) {
 	pool, err := dockertest.NewPool("")
 	if err != nil {
-		return found{}, err
+		return nil, err
 	}
 	pinging, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	if err := pool.Client.PingWithContext(pinging); err != nil {
-		return found{}, fmt.Errorf("no engine at %s: %w", pool.Client.Endpoint(), err)
+		return nil, fmt.Errorf("no engine at %s: %w", pool.Client.Endpoint(), err)
 	}
-	c := &container{pool: pool, name: "outbox-devpg-" + rand.Text()}
-	if _, err := exec.LookPath("docker"); err == nil {
-		if c.watchdog, err = watched.NewWatchdog(containerScript, pool.Client.Endpoint(), c.name); err != nil {
-			return found{}, err
-		}
+	c := &container{pool: pool, name: "outbox-devpg-" + rand.Text(), image: cmp.Or(os.Getenv(envImage), "postgres:17")}
+	if err := c.run(ctx, flags); err != nil {
+		return nil, errors.Join(fmt.Errorf("image %s: %w", c.image, err), c.remove())
 	}
-	if err := c.run(ctx, image, cluster.Flags(cfg.settings)); err != nil {
-		return found{}, errors.Join(fmt.Errorf("image %s: %w", image, err), c.Close())
-	}
-	return found{c.url, c.version, image, nil, c.Close}, nil
+	return c, nil
 }
 
 // run pulls the image if need be, starts the container, and waits until it answers.
-func (c *container) run(ctx context.Context, image string, flags []string) error {
-	repository, tag := docker.ParseRepositoryTag(image)
+func (c *container) run(ctx context.Context, flags []string) error {
+	repository, tag := docker.ParseRepositoryTag(c.image)
 	tag = cmp.Or(tag, "latest")
 	if _, err := c.pool.Client.InspectImage(repository + ":" + tag); err != nil {
 		// dockertest would pull it as well, but without the context

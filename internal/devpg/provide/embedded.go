@@ -1,4 +1,4 @@
-package devpg
+package main
 
 import (
 	"context"
@@ -16,7 +16,6 @@ import (
 
 	"github.com/txoutbox/outbox/internal/devpg/cluster"
 	"github.com/txoutbox/outbox/internal/devpg/pgurl"
-	"github.com/txoutbox/outbox/internal/devpg/watched"
 )
 
 const (
@@ -24,22 +23,9 @@ const (
 	envRepository = "OUTBOX_TEST_POSTGRES_REPOSITORY"
 )
 
-// openEmbedded never has the files in memory, where programs cannot run everywhere.
-func openEmbedded(ctx context.Context, c config) (found, error) {
-	dir, err := watched.NewDir(false)
-	if err != nil {
-		return found{}, err
-	}
-	bin := filepath.Join(dir.Path, "binaries", "bin")
-	if err := extract(ctx, dir, filepath.Dir(bin)); err != nil {
-		return found{}, errors.Join(err, dir.Remove())
-	}
-	return newCluster(ctx, c, dir, bin)
-}
-
 // extract puts the library's binaries into home. The library heeds no context, so what it still
-// writes after ctx has ended goes with the directory, or with this process.
-func extract(ctx context.Context, dir *watched.Dir, home string) error {
+// writes after ctx has ended goes with the scratch directory, or with this process.
+func extract(ctx context.Context, home, scratch string) error {
 	archive, err := archive()
 	if err != nil {
 		return err
@@ -47,19 +33,16 @@ func extract(ctx context.Context, dir *watched.Dir, home string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- fetch(archive.BinariesPath(home), dir.Path) }()
+	go func() { done <- fetch(archive.BinariesPath(home), scratch) }()
 	select {
 	case err = <-done:
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
-	if err == nil {
-		err = cluster.Check(filepath.Join(home, "bin"))
-	}
 	if err != nil {
 		return err
 	}
-	return dir.Own(home)
+	return cluster.Check(filepath.Join(home, "bin"))
 }
 
 var archiveName = regexp.MustCompile(`^embedded-postgres-binaries-[a-z]+-.+-(\d+(?:\.\d+)+)\.txz$`)

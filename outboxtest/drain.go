@@ -19,6 +19,7 @@ import (
 	"github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/internal/txrun"
+	"github.com/txoutbox/outbox/relay"
 )
 
 // Drain runs the tasks that are due, one after the other, with the registry's handlers, their
@@ -60,7 +61,7 @@ func Drain(t testing.TB, in outbox.Querier, registry *handlers.Registry, opts ..
 		var more bool
 		more, err = d.next()
 		for _, one := range d.result.Runs[before:] {
-			if one.Outcome == Failed || one.Outcome == Throttled || one.Outcome == Dead || one.Outcome == Discarded {
+			if one.Err != nil {
 				t.Logf("outboxtest: %v", one)
 			}
 			if !failed && t.Failed() && call.IsGoexit(one.Err) {
@@ -155,7 +156,7 @@ func (d *drainer) next() (more bool, err error) {
 	for _, one := range runs {
 		d.result.Runs = append(d.result.Runs, one.run)
 		switch one.run.Outcome {
-		case Failed, Throttled, Snoozed, Again:
+		case relay.Failed, relay.Throttled, relay.Snoozed, relay.RunAgain:
 			if err := d.later(one.run, one.wait); err != nil {
 				return false, err
 			}
@@ -219,7 +220,7 @@ UPDATE outbox.task SET run_at = GREATEST(run_at, timestamptz 'epoch' + $2::bigin
 
 // later decides when a task that is scheduled again is due for this drain.
 func (d *drainer) later(last Run, wait time.Duration) error {
-	if last.Outcome == Failed || last.Outcome == Throttled {
+	if last.Outcome == relay.Failed || last.Outcome == relay.Throttled {
 		if d.retry {
 			_, err := d.exec("retry a task", retrySQL, last.ID, d.clock)
 			return err

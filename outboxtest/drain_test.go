@@ -14,6 +14,7 @@ import (
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/outboxtest"
+	"github.com/txoutbox/outbox/relay"
 )
 
 func TestTasksRunByPriorityAttemptAndIDOfAllTypes(t *testing.T) {
@@ -39,7 +40,7 @@ func TestTasksRunByPriorityAttemptAndIDOfAllTypes(t *testing.T) {
 		}
 		result := outboxtest.Drain(t, in, reg)
 		if got := fmt.Sprint(order); got != "[1 2 3 4 5 6 7]" || len(result.Runs) != 7 ||
-			result.Count(outboxtest.Done) != 7 {
+			result.Count(relay.Done) != 7 {
 			t.Errorf("the order was %v: %v", got, result)
 		}
 		if err := result.Err(); err != nil {
@@ -259,14 +260,14 @@ func TestADrainsClockGoesThroughRateLimits(t *testing.T) {
 		}, handlers.MaxAttempts(3))
 		enqueue(t, in, "TX", 1)
 		result := outboxtest.Drain(t, in, reg, outboxtest.Advance(6*time.Hour-time.Minute))
-		if result.Count(outboxtest.Throttled) != 36 || len(result.Runs) != 36 || result.Err() != nil {
+		if result.Count(relay.Throttled) != 36 || len(result.Runs) != 36 || result.Err() != nil {
 			t.Errorf("six hours: %v", result)
 		}
 		exec(t, in, `DELETE FROM outbox.task`)
 		enqueue(t, in, "LEASED", 1)
 		result = outboxtest.Drain(t, in, reg, outboxtest.Advance(100*time.Hour))
-		throttled := result.Count(outboxtest.Throttled)
-		if throttled < 30 || throttled > 36 || result.Count(outboxtest.Failed) != 2 || result.Count(outboxtest.Dead) != 1 {
+		throttled := result.Count(relay.Throttled)
+		if throttled < 30 || throttled > 36 || result.Count(relay.Failed) != 2 || result.Count(relay.Dead) != 1 {
 			t.Errorf("four days: %v", result)
 		}
 	})

@@ -14,6 +14,7 @@ import (
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/outboxtest"
+	"github.com/txoutbox/outbox/relay"
 )
 
 // The app that the examples test.
@@ -128,7 +129,7 @@ func ExampleRetryNow() {
 		errDown := errors.New("the mail server is down")
 		result := outboxtest.Drain(t, tx, registry(func(int64) error { return errDown }), outboxtest.RetryNow())
 		fmt.Println(result)
-		fmt.Println(result.Count(outboxtest.Dead), errors.Is(result.Err(), errDown))
+		fmt.Println(result.Count(relay.Dead), errors.Is(result.Err(), errDown))
 	})
 	// Output:
 	// SEND_WELCOME #1, attempt 1: failed: the mail server is down

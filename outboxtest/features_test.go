@@ -105,9 +105,9 @@ func TestADrainRunsWholeKeysAndIterations(t *testing.T) {
 			t.Errorf("out of order: %v", r)
 		}
 		enqueue(t, in, "TX_AGAIN", 1)
-		wantRuns(t, "TX_AGAIN 1 again, TX_AGAIN 1 again, TX_AGAIN 1 again", outboxtest.Drain(t, in, reg))
+		wantRuns(t, "TX_AGAIN 1 run_again, TX_AGAIN 1 run_again, TX_AGAIN 1 run_again", outboxtest.Drain(t, in, reg))
 		wantText(t, in, `3 {"N": 11} 0`, `SELECT concat_ws(' ', iterations, payload, attempt) FROM outbox.task
 			WHERE task_type = 'TX_AGAIN'`)
-		wantRuns(t, "TX_AGAIN 1 again, TX_AGAIN 1 again", outboxtest.Drain(t, in, reg, outboxtest.Advance(150*time.Minute)))
+		wantRuns(t, "TX_AGAIN 1 run_again, TX_AGAIN 1 run_again", outboxtest.Drain(t, in, reg, outboxtest.Advance(150*time.Minute)))
 	})
 }

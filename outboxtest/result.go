@@ -5,35 +5,15 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/txoutbox/outbox/internal/decide"
+	"github.com/txoutbox/outbox/relay"
 )
-
-// Outcome is what became of a task by one run.
-type Outcome string
-
-// The outcomes of a run.
-const (
-	Done      Outcome = "done"
-	Discarded Outcome = "discarded" // done all the same
-	Failed    Outcome = "failed"    // scheduled again, an attempt counted
-	Snoozed   Outcome = "snoozed"   // scheduled again, no attempt counted
-	Throttled Outcome = "throttled" // the same, by handlers.RetryAfter
-	Again     Outcome = "again"     // scheduled again for its next iteration, by handlers.RunAgain
-	Dead      Outcome = "dead"      // in outbox.dead_task
-)
-
-// outcomes are those that a run without a relay can have.
-var outcomes = map[decide.Outcome]Outcome{
-	decide.Done: Done, decide.Discarded: Discarded, decide.Failed: Failed, decide.Snoozed: Snoozed, decide.Throttled: Throttled,
-	decide.RunAgain: Again, decide.Dead: Dead,
-}
 
 // Run is one run of one task in a Drain.
 type Run struct {
 	ID      int64 // of the task
 	Type    string
 	Attempt int // 1 in a task's first run
-	Outcome Outcome
+	Outcome relay.Outcome
 	// Err is the handler's error, for errors.Is and errors.As, if the task was discarded, throttled,
 	// failed or died.
 	Err error
@@ -59,7 +39,7 @@ type Result struct {
 }
 
 // Count is the number of runs with the outcome.
-func (r *Result) Count(o Outcome) (n int) {
+func (r *Result) Count(o relay.Outcome) (n int) {
 	for _, run := range r.Runs {
 		if run.Outcome == o {
 			n++
@@ -73,7 +53,7 @@ func (r *Result) Count(o Outcome) (n int) {
 func (r *Result) Err() error {
 	var errs []error
 	for _, run := range r.Runs {
-		if run.Outcome == Failed || run.Outcome == Dead {
+		if run.Outcome == relay.Failed || run.Outcome == relay.Dead {
 			errs = append(errs, fmt.Errorf("%s #%d, attempt %d: %s: %w", run.Type, run.ID, run.Attempt, run.Outcome, run.Err))
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/store"
+	"github.com/txoutbox/outbox/relay"
 )
 
 // database is where a stepper's tasks are: a pool, or an open transaction of the caller's.
@@ -52,9 +53,9 @@ func (s *stepper) newRun(h *handler.Handler, out call.Result) decide.Run {
 
 // stepOf is the step of a task in its given attempt.
 func stepOf(r *store.Row, attempt int, v decide.Verdict) step {
-	out := Run{ID: r.ID, Type: r.TaskType, Attempt: attempt, Outcome: outcomes[v.Outcome]}
+	out := Run{ID: r.ID, Type: r.TaskType, Attempt: attempt, Outcome: relay.Outcome(v.Outcome.String())}
 	switch out.Outcome {
-	case Discarded, Failed, Throttled, Dead:
+	case relay.Discarded, relay.Failed, relay.Throttled, relay.Dead:
 		out.Err = call.Original(v.Change.Err)
 	}
 	return step{out, v.Change.Wait}

@@ -11,6 +11,7 @@ import (
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/outboxtest"
+	"github.com/txoutbox/outbox/relay"
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect/pgdialect"
 )
@@ -44,7 +45,7 @@ func TestTheOrderAndItsTasksCommitTogether(t *testing.T) {
 	if _, err := addTurnover.Enqueue(t.Context(), tx, receipt{OrderID: 1}); err != nil {
 		t.Fatal(err)
 	}
-	if got := outboxtest.Drain(t, tx, registry(db, &out)); len(got.Runs) != 1 || got.Runs[0].Outcome != outboxtest.Done {
+	if got := outboxtest.Drain(t, tx, registry(db, &out)); len(got.Runs) != 1 || got.Runs[0].Outcome != relay.Done {
 		t.Errorf("ADD_TURNOVER on the test's transaction: %v", got.Runs)
 	}
 	relaytest.Must(tx.Rollback())

@@ -19,7 +19,7 @@ type Action int
 //   - its verdict in internal/decide/decide.go
 //   - its record, by handlers.Log (handlers/middleware.go) or by the relay
 //   - a case in TestDecide and TestResultsAreFoundThroughWrapping
-//   - if no outcome fits: one in internal/decide/outcome.go, relay/observe.go and outboxtest/result.go
+//   - if no outcome fits: one in internal/decide/outcome.go and relay/observe.go
 const (
 	ActionRetry      Action = iota // failed: retry after the backoff, as after any other error
 	ActionRetryAfter               // the other side asks to wait: retry after Result.Wait

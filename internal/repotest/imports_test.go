@@ -38,7 +38,7 @@ var directions = map[string]direction{
 		[]string{"/internal/pgerr", goRetry}},
 	"/outboxtest": {"tests of apps run tasks as a relay does, with sqlx too",
 		[]string{"", "/handlers", "/internal/apptx", "/internal/call", "/internal/decide", "/internal/handler", "/internal/tasklease", "/internal/leaserun", "/internal/origin", "/internal/pg", "/internal/plan",
-			"/internal/txrun", "/internal/shape",
+			"/internal/txrun", "/internal/shape", "/relay",
 			"/internal/store", pq, sqlxPath}},
 
 	"/admin": {"operators read and change rows; a hand back is upkeep's takeover",

@@ -80,6 +80,32 @@ type FailedAttempt struct {
 	Error string
 }
 
+// Kind is the kind of a handler: it says how tasks of its type are claimed and run.
+type Kind string
+
+// The kinds of handlers. Package handlers registers each by the function of its name.
+const (
+	KindTx     Kind = "tx"     // in the transaction that removes the task
+	KindBatch  Kind = "batch"  // several tasks of the type in one such transaction
+	KindLeased Kind = "leased" // under a lease, without a transaction
+)
+
+// Reason is why a task is a dead letter.
+type Reason string
+
+// The reasons.
+const (
+	// ReasonAttempts: all attempts were used.
+	ReasonAttempts Reason = "attempts"
+	// ReasonHandler: the handler returned handlers.Dead, its backoff said stop, or
+	// handlers.MaxElapsed has passed.
+	ReasonHandler Reason = "handler"
+	// ReasonLostConnections: ten runs lost their connection to PostgreSQL.
+	ReasonLostConnections Reason = "lost_connections"
+	// ReasonCommitted: the handler committed the relay's transaction and then failed.
+	ReasonCommitted Reason = "committed"
+)
+
 // Complete finishes a leased task together with fn's writes: one transaction deletes the task's row
 // by its lease token, runs fn and commits. So the writes of fn are committed exactly once, even if
 // the handler ran twice.

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/internal/relaytest"
 )
@@ -32,7 +33,7 @@ func TestPagesTakeTheOldestAndGoOnWhereTheyEnded(t *testing.T) {
 			last  bool
 		}{
 			{all, 2, "1,2,3,4,5,13,14,15", false},
-			{admin.Filter{Reason: admin.ReasonAttempts}, 1, "2,3,4,5,13,14,15", false},
+			{admin.Filter{Reason: outbox.ReasonAttempts}, 1, "2,3,4,5,13,14,15", false},
 			{admin.Filter{Type: "PAY"}, 5, "2,3,4,5,13,14,15", true}, // they are before the place
 			{admin.Filter{Type: "MAIL", Error: "boom"}, 1000, "13,14,15", true},
 			{all, 1000, "", true},

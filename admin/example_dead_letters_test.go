@@ -42,7 +42,7 @@ func ExampleClient_Redrive() {
 	n, _, err := client.CountDeadLetters(ctx, refused, admin.Page{})
 	must(err)
 	fmt.Println(n, "were refused")
-	dead, _, err := client.DeadLetters(ctx, admin.Filter{Reason: admin.ReasonHandler}, admin.Page{Limit: 50})
+	dead, _, err := client.DeadLetters(ctx, admin.Filter{Reason: outbox.ReasonHandler}, admin.Page{Limit: 50})
 	must(err)
 	for _, t := range dead {
 		secrets, err := client.Payload(ctx, t.ID) // for those who may see it
@@ -58,7 +58,7 @@ func ExampleClient_Redrive() {
 	task, err := client.Task(ctx, 1)
 	must(err)
 	for _, e := range task.Timeline {
-		fmt.Println(e.Kind, e.Reason+e.Actor)
+		fmt.Println(e.Kind, string(e.Reason)+e.Actor)
 	}
 	redriven, _, err := client.EveryPage(ctx, client.Redrive, refused, 100) // the others, at most 100 a second
 	must(err)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lib/pq"
+	"github.com/txoutbox/outbox"
 )
 
 // Filter selects the dead letters that pass all set fields. For lists and counts the zero Filter
@@ -22,8 +23,8 @@ type Filter struct {
 	IDs []int64
 	// Type is the task type.
 	Type string
-	// Reason is one of the constants. It has no index.
-	Reason string
+	// Reason has no index.
+	Reason outbox.Reason
 	// Error is a text that the last error contains. It has no index.
 	Error string
 	// DiedAfter and DiedBefore bound the time of death; DiedAfter is within the bounds, DiedBefore
@@ -95,7 +96,7 @@ func (f Filter) bind(b *binder) {
 		b.given("type "+f.Type, "task_type = ?", f.Type)
 	}
 	if f.Reason != "" {
-		b.search("reason "+f.Reason, "reason = ?", f.Reason)
+		b.search("reason "+string(f.Reason), "reason = ?", string(f.Reason))
 	}
 	if f.Error != "" {
 		text := strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(f.Error)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/internal/relaytest"
 )
@@ -27,7 +28,7 @@ func TestFiltersSayWhichDeadLettersAreMeant(t *testing.T) {
 			"ids":           {admin.Filter{IDs: []int64{4, 2, 99}}, []int64{4, 2}},
 			"no ids":        {admin.Filter{IDs: []int64{}}, nil},
 			"type":          {admin.Filter{Type: "MAIL"}, []int64{2, 1}},
-			"reason":        {admin.Filter{Reason: admin.ReasonLostConnections}, []int64{3}},
+			"reason":        {admin.Filter{Reason: outbox.ReasonLostConnections}, []int64{3}},
 			"error":         {admin.Filter{Error: "connection refused"}, []int64{4, 1}},
 			"error with %":  {admin.Filter{Error: `50% of it_em \`}, []int64{2}},
 			"error with _":  {admin.Filter{Error: "50_"}, nil},
@@ -36,7 +37,7 @@ func TestFiltersSayWhichDeadLettersAreMeant(t *testing.T) {
 			"older":         {admin.Filter{OlderThan: 25 * time.Minute}, []int64{3, 2, 1}},
 			"older by then": {admin.Filter{OlderThan: 25 * time.Minute}.Until(now.Add(-10 * time.Minute)), []int64{2, 1}},
 			"before, then":  {admin.Filter{DiedBefore: now.Add(-45 * time.Minute)}.Until(now), []int64{1}},
-			"together": {admin.Filter{Type: "MAIL", Reason: admin.ReasonAttempts, Error: "refused",
+			"together": {admin.Filter{Type: "MAIL", Reason: outbox.ReasonAttempts, Error: "refused",
 				DiedAfter: now.Add(-time.Hour), DiedBefore: now, OlderThan: time.Minute}, []int64{1}},
 			"ids and a type": {admin.Filter{Type: "MAIL", IDs: []int64{1, 3}}, []int64{1}},
 		} {
@@ -59,8 +60,8 @@ func TestFiltersSayWhichDeadLettersAreMeant(t *testing.T) {
 func TestEachFieldOfAFilterIsACondition(t *testing.T) {
 	t.Parallel()
 	db := relaytest.Open(t, relaytest.Migrated(t))
-	fill(t, db, "dead_task", 1, map[string]any{"state": "dead", "reason": admin.ReasonHandler})
-	fill(t, db, "dead_task", 2, map[string]any{"state": "dead", "reason": admin.ReasonCommitted})
+	fill(t, db, "dead_task", 1, map[string]any{"state": "dead", "reason": outbox.ReasonHandler})
+	fill(t, db, "dead_task", 2, map[string]any{"state": "dead", "reason": outbox.ReasonCommitted})
 	c := client(t, db.DB)
 	older, err1 := c.Task(t.Context(), 1)
 	newer, err2 := c.Task(t.Context(), 2)

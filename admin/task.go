@@ -25,21 +25,13 @@ const (
 	Finished  State = "finished"  // of a type that keeps them (handlers.Retention)
 )
 
-// Why a task is a dead letter: the values of Task.Reason and Filter.Reason.
-const (
-	ReasonAttempts        = "attempts"         // all were used
-	ReasonHandler         = "handler"          // handlers.Dead, its backoff said stop, or handlers.MaxElapsed has passed
-	ReasonLostConnections = "lost_connections" // ten runs lost their connection to PostgreSQL
-	ReasonCommitted       = "committed"        // the handler committed the claim's transaction and then failed
-)
-
 // Reasons are the reasons of dead letters with what they mean, in words.
-func Reasons() map[string]string {
-	return map[string]string{
-		ReasonAttempts:        "all attempts were used",
-		ReasonHandler:         "its handler gave it up",
-		ReasonLostConnections: "ten runs lost their connection",
-		ReasonCommitted:       "its handler committed, then failed",
+func Reasons() map[outbox.Reason]string {
+	return map[outbox.Reason]string{
+		outbox.ReasonAttempts:        "all attempts were used",
+		outbox.ReasonHandler:         "its handler gave it up",
+		outbox.ReasonLostConnections: "ten runs lost their connection",
+		outbox.ReasonCommitted:       "its handler committed, then failed",
 	}
 }
 
@@ -57,7 +49,7 @@ type Task struct {
 	AttemptedAt time.Time     // zero: never
 	EndedAt     time.Time     // died or finished; zero for others
 	KeepUntil   time.Time     // of a finished task
-	Reason      string        // of a dead letter
+	Reason      outbox.Reason // of a dead letter
 	LastError   string        // at most 4 kB; of a finished task the reason why it was discarded
 	Timeout     time.Duration // its own; 0: as its handler was registered
 	Iterations  int           // the number of RunAgain results of its handler

@@ -90,7 +90,7 @@ func TestATaskIsFoundWhereverItIs(t *testing.T) {
 		leased := full("LEASED", admin.Leased, 1)
 		leased.Runs, leased.RelayID = []admin.Run{{TaskIDs: []int64{s.leased}}}, relayID
 		dead := full("DIES", admin.Dead, 1)
-		dead.Reason, dead.LastError = admin.ReasonHandler, "boom"
+		dead.Reason, dead.LastError = outbox.ReasonHandler, "boom"
 		finished := full("KEPT", admin.Finished, 1)
 		finished.LastError = "discard: gone"
 		inTx := admin.Task{Type: "TX", State: admin.Ready, Runs: []admin.Run{{TaskIDs: []int64{s.tx}}}}
@@ -195,7 +195,7 @@ func TestATaskIsReadFromEachColumn(t *testing.T) {
 		}
 	}
 	fill(t, db, "task", 1, map[string]any{"state": "leased"})
-	fill(t, db, "dead_task", 2, map[string]any{"state": "dead", "reason": admin.ReasonHandler})
+	fill(t, db, "dead_task", 2, map[string]any{"state": "dead", "reason": outbox.ReasonHandler})
 	fill(t, db, "done_task", 3, map[string]any{"state": "finished"})
 	for i, lacks := range [][]string{{"EndedAt", "KeepUntil", "Reason"}, {"KeepUntil"}, {"Reason"}} {
 		task, err := client(t, db.DB).Task(t.Context(), int64(i+1))

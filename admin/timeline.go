@@ -3,6 +3,7 @@ package admin
 import (
 	"time"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/timeline"
 )
 
@@ -30,7 +31,7 @@ type Event struct {
 	RelayID  string        // "" where it is not known
 	Duration time.Duration // of the handler's call; 0 where it is not known
 	Error    string        // at most 1 kB; of a discarded task 4 kB
-	Reason   string        // of the event that made the task a dead letter: one of the constants
+	Reason   outbox.Reason // of the event that made the task a dead letter
 	Actor    string        // of a redrive; "" if it is unknown
 	Times    int           // throttled: the number in a row; At is the first one
 	LastAt   time.Time     // throttled several times: the last one
@@ -42,7 +43,7 @@ func (t *Task) readTimeline(column []byte) {
 	for _, e := range timeline.Read(column) {
 		event := Event{
 			Kind: EventKind(e.Event), Attempt: e.Attempt, RelayID: e.Relay, Duration: time.Duration(e.Micros) * time.Microsecond,
-			Error: e.Error, Reason: e.Reason, Actor: e.By,
+			Error: e.Error, Reason: outbox.Reason(e.Reason), Actor: e.By,
 		}
 		if e.At != nil {
 			event.At = *e.At

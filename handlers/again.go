@@ -42,7 +42,7 @@ func checkAgain(h *handler.Handler, tasks []*outbox.Task[json.RawMessage], err e
 	}
 	var some BatchError
 	switch {
-	case h.Kind == handler.KindBatch && handler.Find(err, &some):
+	case h.Kind == outbox.KindBatch && handler.Find(err, &some):
 		checked := make(BatchError, len(some))
 		for id, one := range some {
 			checked[id] = h.CheckAgain(id, one)

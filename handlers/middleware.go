@@ -17,7 +17,7 @@ import (
 // Call is one call of a handler: one task, or several of one type for a Batch handler.
 type Call struct {
 	Type  string
-	Kind  string // "tx", "batch" or "leased"
+	Kind  outbox.Kind
 	Tasks []*outbox.Task[json.RawMessage]
 
 	// ClaimBegan and ClaimEnded are when the claim of the tasks began, and when it had them, by the

@@ -193,12 +193,12 @@ func newRegistration(h handler.Handler, opts []Option) *registration {
 		}
 	}
 	switch {
-	case r.noHeartbeat && r.Kind != handler.KindLeased:
+	case r.noHeartbeat && r.Kind != outbox.KindLeased:
 		refuse(true, "NoHeartbeat: a %s handler has no lease", r.Kind)
 	case r.noHeartbeat:
 		refuse(r.Timeout != 0, "NoHeartbeat and Timeout(%v): the lease is the timeout", r.Timeout)
 		refuse(r.Lease < minLease || r.Lease > outbox.MaxTimeout, "NoHeartbeat(%v): must be between %v and %v", r.Lease, minLease, outbox.MaxTimeout)
-	case r.Kind == handler.KindLeased:
+	case r.Kind == outbox.KindLeased:
 		r.Timeout = max(0, cmp.Or(r.Timeout, defaultLeasedTimeout))
 	default:
 		r.Timeout = cmp.Or(r.Timeout, MaxTxTimeout)
@@ -222,7 +222,7 @@ func newRegistration(h handler.Handler, opts []Option) *registration {
 		refuse(r.Rate < 1 || r.Rate > maxRate || r.RatePer < time.Millisecond || r.RatePer > maxRatePer || r.RatePer/time.Duration(r.Rate) < leastRateStep,
 			"Rate(%d, %v): must be between 1 and %d tasks in 1ms to %v, at most 100,000 a second, or 0 in 0 for any number", r.Rate, r.RatePer, maxRate, maxRatePer)
 	}
-	refuse(r.GroupSize != 0 && r.Kind != handler.KindTx, "GroupCommit: a %s handler has none: it is for Tx", r.Kind)
+	refuse(r.GroupSize != 0 && r.Kind != outbox.KindTx, "GroupCommit: a %s handler has none: it is for Tx", r.Kind)
 	refuse(r.GroupSize < 0 || r.GroupSize > maxGroup || r.GroupWithin < 0 || r.GroupWithin > maxWithin,
 		"GroupCommit(%d, %v): must be between 1 and %d tasks, or 0 for one, and within at most %v, or 0 for %v", r.GroupSize, r.GroupWithin, maxGroup, maxWithin, defaultWithin)
 	r.GroupWithin = cmp.Or(r.GroupWithin, defaultWithin)

@@ -17,14 +17,14 @@ import (
 )
 
 // registered are handlers of all kinds with the same options.
-func registered(t *testing.T, opts ...handlers.Option) map[handler.Kind]*handler.Handler {
+func registered(t *testing.T, opts ...handlers.Option) map[outbox.Kind]*handler.Handler {
 	t.Helper()
 	tx, batch, leased := handlers.New(), handlers.New(), handlers.New()
 	handlers.Tx(tx, sendMail, nothing, opts...)
 	handlers.Batch(batch, sendMail, 500, nothingBatch, opts...)
 	handlers.Leased(leased, sendMail, nothingLeased, opts...)
-	return map[handler.Kind]*handler.Handler{
-		handler.KindTx: only(t, tx), handler.KindBatch: only(t, batch), handler.KindLeased: only(t, leased),
+	return map[outbox.Kind]*handler.Handler{
+		outbox.KindTx: only(t, tx), outbox.KindBatch: only(t, batch), outbox.KindLeased: only(t, leased),
 	}
 }
 
@@ -52,9 +52,9 @@ func TestOptionsAreTaken(t *testing.T) {
 			want := handler.Handler{Type: "SEND_MAIL", Kind: kind, BatchSize: 1, GroupWithin: 20 * time.Millisecond,
 				Timeout: 30 * time.Second, MaxAttempts: 20}
 			switch kind {
-			case handler.KindBatch:
+			case outbox.KindBatch:
 				want.BatchSize = 500
-			case handler.KindLeased:
+			case outbox.KindLeased:
 				want.Timeout = 5 * time.Minute
 			}
 			c.change(&want)
@@ -141,7 +141,7 @@ func TestEachOptionOutOfRangeIsNamed(t *testing.T) {
 func TestTheDefaultScheduleIsAsDocumented(t *testing.T) {
 	docs, err := os.ReadFile("../docs/guide/retries.md")
 	must(err)
-	h := registered(t, handlers.NoJitter())[handler.KindTx]
+	h := registered(t, handlers.NoJitter())[outbox.KindTx]
 	round := func(d time.Duration) string {
 		for _, unit := range []struct {
 			of   time.Duration
@@ -186,7 +186,7 @@ func TestWaitsAreSpreadByATenth(t *testing.T) {
 		"of the app":             {[]handlers.Option{constant}, 5, time.Hour, true},
 		"of the app, as it says": {[]handlers.Option{constant, handlers.NoJitter()}, 5, time.Hour, false},
 	} {
-		h, different := registered(t, c.opts...)[handler.KindTx], map[time.Duration]bool{}
+		h, different := registered(t, c.opts...)[outbox.KindTx], map[time.Duration]bool{}
 		for range 100 {
 			wait, stop, err := h.Backoff(c.attempts)
 			if err != nil || stop || (wait-c.want).Abs() > c.want/10+1 {
@@ -232,7 +232,7 @@ func TestABackoffOfTheApp(t *testing.T) {
 		{"no cap", exponential, 310, 24 * time.Hour, false},
 		{"no cap, the most attempts", exponential, 32767, 24 * time.Hour, false},
 	} {
-		h := registered(t, handlers.Backoff(c.factory), handlers.NoJitter())[handler.KindTx]
+		h := registered(t, handlers.Backoff(c.factory), handlers.NoJitter())[outbox.KindTx]
 		for range 2 { // from the beginning each time
 			if wait, stop, err := h.Backoff(c.attempts); err != nil || wait != c.want || stop != c.stop {
 				t.Errorf("%s: got %v, %v, want %v, %v", c.name, wait, stop, c.want, c.stop)

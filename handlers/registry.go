@@ -71,7 +71,7 @@ func (r *Registry) Handlers() []*handler.Handler {
 		registered := r.handlers[name]
 		h, call := registered.Handler, wrap(wrap(caught(registered.call), registered.middleware), r.middleware)
 		h.Run = func(ctx context.Context, tx *sql.Tx, claim handler.Claim, tasks []*outbox.Task[json.RawMessage]) error {
-			c := &Call{Type: h.Type, Kind: string(h.Kind), Tasks: tasks, ClaimBegan: claim.Began, ClaimEnded: claim.Ended, tx: tx, log: claim.Log}
+			c := &Call{Type: h.Type, Kind: h.Kind, Tasks: tasks, ClaimBegan: claim.Began, ClaimEnded: claim.Ended, tx: tx, log: claim.Log}
 			return checkAgain(&h, tasks, call(ctx, c))
 		}
 		out = append(out, &h)
@@ -80,7 +80,7 @@ func (r *Registry) Handlers() []*handler.Handler {
 }
 
 // add registers a handler; its caller was called by the app.
-func add[P any](r *Registry, kind handler.Kind, t outbox.TaskType[P], size int, missing bool, opts []Option, call func(*payloads) Func) {
+func add[P any](r *Registry, kind outbox.Kind, t outbox.TaskType[P], size int, missing bool, opts []Option, call func(*payloads) Func) {
 	decoder, err := newPayloads(reflect.TypeFor[P]())
 	h := newRegistration(handler.Handler{Type: t.Name(), Kind: kind, BatchSize: size, Options: t.New(*new(P)).Options}, slices.Concat(r.defaults, opts))
 	if err != nil {
@@ -114,7 +114,7 @@ func add[P any](r *Registry, kind handler.Kind, t outbox.TaskType[P], size int, 
 // Registration panics if the type is registered already, h is nil or an option is out of range; see
 // [Timeout].
 func Tx[P any](r *Registry, t outbox.TaskType[P], h func(ctx context.Context, tx *sql.Tx, task *outbox.Task[P]) error, opts ...Option) {
-	add(r, handler.KindTx, t, 1, h == nil, opts, func(p *payloads) Func {
+	add(r, outbox.KindTx, t, 1, h == nil, opts, func(p *payloads) Func {
 		return func(ctx context.Context, c *Call) error {
 			task := &outbox.Task[P]{}
 			if err := decode(task, c, p); err != nil {
@@ -135,7 +135,7 @@ func Tx[P any](r *Registry, t outbox.TaskType[P], h func(ctx context.Context, tx
 // guarantees for the whole batch. The payloads of a batch are in memory together. Registration
 // panics as in [Tx], and if size is not within 1 to 10,000.
 func Batch[P any](r *Registry, t outbox.TaskType[P], size int, h func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[P]) error, opts ...Option) {
-	add(r, handler.KindBatch, t, size, h == nil, opts, func(p *payloads) Func {
+	add(r, outbox.KindBatch, t, size, h == nil, opts, func(p *payloads) Func {
 		return func(ctx context.Context, c *Call) error {
 			bad, decoder := BatchError{}, unmarshaler{plain: p.plain}
 			block := make([]outbox.Task[P], len(c.Tasks))
@@ -169,7 +169,7 @@ func Batch[P any](r *Registry, t outbox.TaskType[P], size int, h func(ctx contex
 //
 // Registration panics as in [Tx].
 func Leased[P any](r *Registry, t outbox.TaskType[P], h func(ctx context.Context, task *outbox.Task[P]) error, opts ...Option) {
-	add(r, handler.KindLeased, t, 1, h == nil, opts, func(p *payloads) Func {
+	add(r, outbox.KindLeased, t, 1, h == nil, opts, func(p *payloads) Func {
 		return func(ctx context.Context, c *Call) error {
 			task := &outbox.Task[P]{}
 			if err := decode(task, c, p); err != nil {

@@ -197,7 +197,7 @@ func (d *drainer) step() ([]step, error) {
 			return nil, err
 		}
 		var runs []step
-		if h := d.handlers[next]; h.Kind == handler.KindLeased {
+		if h := d.handlers[next]; h.Kind == outbox.KindLeased {
 			runs, err = d.stepper.stepLeased(d.ctx, h)
 		} else {
 			runs, err = d.stepper.stepTx(d.ctx, h, txrun.Next(plan.Start{}, h.BatchSize))

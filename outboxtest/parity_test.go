@@ -15,7 +15,6 @@ import (
 	"github.com/sethvargo/go-retry"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/outboxtest"
 	"github.com/txoutbox/outbox/relay"
@@ -129,7 +128,7 @@ func scenario() (*handlers.Registry, func(t testing.TB, q outbox.Querier)) {
 		t.Helper()
 		for _, h := range reg.Handlers() {
 			n := []int{1}
-			if h.Kind == handler.KindBatch {
+			if h.Kind == outbox.KindBatch {
 				n = []int{1, 2, 3}
 			}
 			enqueue(t, q, h.Type, n...)

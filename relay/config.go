@@ -140,7 +140,7 @@ func (c Config) check(registered []*handler.Handler, maxConns int) (settings, er
 			s.limits = append(s.limits, store.Limit{TaskType: h.Type, MaxRunning: h.MaxRunning,
 				Rate: h.Rate, RatePer: h.RatePer})
 		}
-		if h.Kind != handler.KindLeased {
+		if h.Kind != outbox.KindLeased {
 			need, needText = c.Workers, "each may hold one"
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/guard"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
@@ -18,7 +19,7 @@ type DeadLetter struct {
 	Type        string
 	Attempt     int // attempts begun
 	MaxAttempts int
-	Reason      string // one of the constants of package admin: admin.ReasonAttempts and so on
+	Reason      outbox.Reason
 	Error       string // at most 4 kB
 	Err         error  // for errors.Is and errors.As: the handler's, or the relay's; see handlers.PanicError
 }

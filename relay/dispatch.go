@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/leaserun"
 	"github.com/txoutbox/outbox/internal/pg"
@@ -94,7 +95,7 @@ func (d *dispatcher) carryOut(actions []plan.Action) (wait time.Duration, done *
 				d.events <- plan.Polled{Poll: a, Result: result, Failure: failureOf(err)}
 			}()
 		case plan.StartClaim:
-			if d.handlers[a.Lane].Kind == handler.KindLeased {
+			if d.handlers[a.Lane].Kind == outbox.KindLeased {
 				go d.runLeased(a)
 			} else {
 				go d.runTx(a)

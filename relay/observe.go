@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/guard"
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pgerr"
@@ -34,8 +35,8 @@ type Observer struct {
 // Claim is one claim of tasks of one type.
 type Claim struct {
 	Type  string
-	Kind  string // "tx", "batch" or "leased"
-	Tasks int    // that it took; 0 if others were faster
+	Kind  outbox.Kind
+	Tasks int // that it took; 0 if others were faster
 	// Start is when the relay began the claim, by the process's clock, and Duration how long it
 	// took from then: to get a connection, and for Leased tasks to commit.
 	Start    time.Time
@@ -46,7 +47,7 @@ type Claim struct {
 // task of a group of GroupCommit has its own, once the group has committed.
 type RunEnd struct {
 	Type string
-	Kind string // "tx", "batch" or "leased"
+	Kind outbox.Kind
 	// Called is when the handler was called, by the process's clock; zero if it was not. Handled is
 	// how long its call took; of one that did not return, until it was abandoned.
 	Called  time.Time
@@ -59,7 +60,7 @@ type TaskEnd struct {
 	ID      int64
 	Attempt int // as its handler saw it, or was to
 	Outcome Outcome
-	Reason  string // of Dead: one of the constants of package admin, as admin.ReasonAttempts
+	Reason  outbox.Reason // of Dead
 	// Err is the handler's error, for errors.Is and errors.As, or the relay's; nil if the task is
 	// done. A handler that panicked has a handlers.PanicError.
 	Err error
@@ -134,7 +135,7 @@ func (o *observers) tell(f func(Observer)) {
 
 // Claimed implements report.Events.
 func (o *observers) Claimed(h *handler.Handler, tasks int, began, had time.Time) {
-	c := Claim{Type: h.Type, Kind: string(h.Kind), Tasks: tasks, Start: began, Duration: had.Sub(began)}
+	c := Claim{Type: h.Type, Kind: h.Kind, Tasks: tasks, Start: began, Duration: had.Sub(began)}
 	o.tell(func(one Observer) {
 		if one.Claimed != nil {
 			one.Claimed(c)
@@ -144,7 +145,7 @@ func (o *observers) Claimed(h *handler.Handler, tasks int, began, had time.Time)
 
 // Ended implements report.Events.
 func (o *observers) Ended(e report.End) {
-	end := RunEnd{Type: e.Type, Kind: string(e.Kind), Called: e.Called, Handled: e.Handled, Tasks: make([]TaskEnd, len(e.Tasks))}
+	end := RunEnd{Type: e.Type, Kind: e.Kind, Called: e.Called, Handled: e.Handled, Tasks: make([]TaskEnd, len(e.Tasks))}
 	for i, t := range e.Tasks {
 		end.Tasks[i] = TaskEnd{ID: t.ID, Attempt: t.Attempt, Outcome: Outcome(t.Outcome.String()), Reason: t.Reason, Err: t.Err, Waited: t.Waited}
 	}

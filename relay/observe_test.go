@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/decide"
 	"github.com/txoutbox/outbox/internal/needs"
@@ -51,7 +50,7 @@ func (h *heard) outcomes() map[string]string {
 		for _, task := range e.Tasks {
 			one := string(task.Outcome)
 			if task.Reason != "" {
-				one += ":" + task.Reason
+				one += ":" + string(task.Reason)
 			}
 			out[e.Type] = strings.TrimSpace(out[e.Type] + " " + one)
 		}
@@ -75,13 +74,13 @@ func (h *heard) balanced(t *testing.T) {
 	defer h.mu.Unlock()
 	claimed, ended := map[string]int{}, map[string]int{}
 	for _, c := range h.claims {
-		claimed[c.Type+" "+c.Kind] += c.Tasks
+		claimed[c.Type+" "+string(c.Kind)] += c.Tasks
 		if c.Start.IsZero() || c.Duration <= 0 || c.Duration > time.Minute {
 			t.Errorf("a claim of %s began %v and took %v", c.Type, c.Start, c.Duration)
 		}
 	}
 	for _, e := range h.ends {
-		ended[e.Type+" "+e.Kind] += len(e.Tasks)
+		ended[e.Type+" "+string(e.Kind)] += len(e.Tasks)
 		if (e.Handled > 0) == e.Called.IsZero() {
 			t.Errorf("a run of %s was called %v and took %v", e.Type, e.Called, e.Handled)
 		}
@@ -214,7 +213,7 @@ func TestObserversHearOfCompletedTasksAndOfThoseThatMayNotRun(t *testing.T) {
 		"OWN": "dead:committed done"})
 	h.balanced(t)
 	for _, e := range h.ends {
-		if e.Tasks[0].Reason == admin.ReasonAttempts && (!e.Called.IsZero() || e.Tasks[0].Attempt != 3) {
+		if e.Tasks[0].Reason == outbox.ReasonAttempts && (!e.Called.IsZero() || e.Tasks[0].Attempt != 3) {
 			t.Errorf("of a task that had its attempts it heard %+v", e)
 		}
 	}

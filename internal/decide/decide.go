@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/call"
 	"github.com/txoutbox/outbox/internal/handler"
@@ -40,7 +41,7 @@ type Verdict struct {
 
 // Run is how the run of a handler ended.
 type Run struct {
-	Kind      handler.Kind
+	Kind      outbox.Kind
 	Result    call.Result
 	Ended     time.Time                                          // by the process's clock
 	Canceled  []int64                                            // tasks that an operator or the app canceled
@@ -83,12 +84,12 @@ func LostWait(log *slog.Logger, h *handler.Handler) time.Duration {
 // verdicts only where they differ: where a Tx or Batch handler returned nil, all tasks are done; and
 // there are none where the tasks are split, canceled or given back.
 func (e Run) Tasks(rows []*store.Row) (Work, []Verdict) {
-	if e.Result.Err == nil && e.Kind != handler.KindLeased {
+	if e.Result.Err == nil && e.Kind != outbox.KindLeased {
 		return Keep, nil
 	}
 	decided, some := Keep, e.failures()
 	switch result := handler.ResultOf(e.Result.Err); {
-	case e.Kind == handler.KindLeased, result.Action == handler.ActionDiscard, result.Action == handler.ActionRunAgain:
+	case e.Kind == outbox.KindLeased, result.Action == handler.ActionDiscard, result.Action == handler.ActionRunAgain:
 		some = nil // one result for all tasks
 	case some != nil:
 	case e.Result.Drained:
@@ -113,7 +114,7 @@ func (e Run) Tasks(rows []*store.Row) (Work, []Verdict) {
 
 // failures are those of some of a batch's tasks, or nil.
 func (e Run) failures() (some handlers.BatchError) {
-	if e.Kind == handler.KindBatch {
+	if e.Kind == outbox.KindBatch {
 		errors.As(e.Result.Err, &some)
 	}
 	return some
@@ -125,7 +126,7 @@ func (e Run) Verdict(r *store.Row, err error) Verdict {
 		return Verdict{Outcome: Done, Done: true}
 	}
 	begun := r.Begun()
-	if e.Kind == handler.KindLeased {
+	if e.Kind == outbox.KindLeased {
 		begun = r.Attempt // the claim has counted this run
 	}
 	result := handler.ResultOf(err)
@@ -164,7 +165,7 @@ func (e Run) Failed(r *store.Row, result handler.Result, begun int) Verdict {
 	case result.Action == handler.ActionDead:
 		stop = true
 	case begun >= r.Max:
-		c.Reason, c.Attempt = store.ReasonAttempts, min(begun, r.Max)
+		c.Reason, c.Attempt = outbox.ReasonAttempts, min(begun, r.Max)
 	case result.Action == handler.ActionRetryAfter:
 		c.Wait = e.spread(result.Wait)
 	default:
@@ -174,7 +175,7 @@ func (e Run) Failed(r *store.Row, result handler.Result, begun int) Verdict {
 		stop = stop || e.elapsed(r, c.Wait) > e.MaxElapsed
 	}
 	if stop {
-		c.Reason = store.ReasonHandler
+		c.Reason = outbox.ReasonHandler
 	}
 	if c.Reason != "" {
 		return Verdict{Outcome: Dead, Change: c}
@@ -207,7 +208,7 @@ func NextIteration(again handler.Result) store.Change {
 
 // Exhausted is the verdict on a task whose attempts were all begun before.
 func Exhausted(r *store.Row) Verdict {
-	return Verdict{Outcome: Dead, Change: store.Change{Attempt: r.Max, Reason: store.ReasonAttempts, Err: r.LostText(store.DeadAttempts)}}
+	return Verdict{Outcome: Dead, Change: store.Change{Attempt: r.Max, Reason: outbox.ReasonAttempts, Err: r.LostText(store.DeadAttempts)}}
 }
 
 // Committed is the verdict on a task whose handler committed its removal itself, against the rules:
@@ -216,7 +217,7 @@ func Exhausted(r *store.Row) Verdict {
 func Committed(r *store.Row, failure error, again *handler.Result) Verdict {
 	switch {
 	case failure != nil:
-		return Verdict{Outcome: Dead, Change: store.Change{Attempt: min(r.Begun(), r.Max), Reason: store.ReasonCommitted, Err: failure, Failed: true}}
+		return Verdict{Outcome: Dead, Change: store.Change{Attempt: min(r.Begun(), r.Max), Reason: outbox.ReasonCommitted, Err: failure, Failed: true}}
 	case again != nil:
 		return Verdict{Outcome: RunAgain, Change: NextIteration(*again)}
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/call"
 	"github.com/txoutbox/outbox/internal/handler"
@@ -47,53 +48,53 @@ func TestDecide(t *testing.T) {
 	}
 	// For each state what each result gives. Of Tx and Batch: the work, and the outcome; a state that
 	// only Leased handlers have is left out.
-	want := map[string]map[handler.Kind][]string{
+	want := map[string]map[outbox.Kind][]string{
 		"as it is": {
-			handler.KindTx:     {"keep done", "undo failed 2", "undo throttled 1", "undo snoozed 1", "keep discarded", "undo dead 2", "keep run_again 0"},
-			handler.KindLeased: {"done", "failed 2", "throttled 1", "snoozed 1", "discarded", "dead 2", "run_again 0"},
+			outbox.KindTx:     {"keep done", "undo failed 2", "undo throttled 1", "undo snoozed 1", "keep discarded", "undo dead 2", "keep run_again 0"},
+			outbox.KindLeased: {"done", "failed 2", "throttled 1", "snoozed 1", "discarded", "dead 2", "run_again 0"},
 		},
 		"last attempt": {
-			handler.KindTx:     {"keep done", "undo dead 3", "undo throttled 2", "undo snoozed 2", "keep discarded", "undo dead 3", "keep run_again 0"},
-			handler.KindLeased: {"done", "dead 3", "throttled 2", "snoozed 2", "discarded", "dead 3", "run_again 0"},
+			outbox.KindTx:     {"keep done", "undo dead 3", "undo throttled 2", "undo snoozed 2", "keep discarded", "undo dead 3", "keep run_again 0"},
+			outbox.KindLeased: {"done", "dead 3", "throttled 2", "snoozed 2", "discarded", "dead 3", "run_again 0"},
 		},
 		"backoff stops": {
-			handler.KindTx:     {"keep done", "undo dead 2", "undo throttled 1", "undo snoozed 1", "keep discarded", "undo dead 2", "keep run_again 0"},
-			handler.KindLeased: {"done", "dead 2", "throttled 1", "snoozed 1", "discarded", "dead 2", "run_again 0"},
+			outbox.KindTx:     {"keep done", "undo dead 2", "undo throttled 1", "undo snoozed 1", "keep discarded", "undo dead 2", "keep run_again 0"},
+			outbox.KindLeased: {"done", "dead 2", "throttled 1", "snoozed 1", "discarded", "dead 2", "run_again 0"},
 		},
 		"overran": {
-			handler.KindTx:     {"keep done", "undo failed 2", "undo throttled 1", "undo snoozed 1", "keep discarded", "undo dead 2", "keep run_again 0"},
-			handler.KindLeased: {"done", "failed 2", "throttled 1", "snoozed 1", "discarded", "dead 2", "run_again 0"},
+			outbox.KindTx:     {"keep done", "undo failed 2", "undo throttled 1", "undo snoozed 1", "keep discarded", "undo dead 2", "keep run_again 0"},
+			outbox.KindLeased: {"done", "failed 2", "throttled 1", "snoozed 1", "discarded", "dead 2", "run_again 0"},
 		},
 		"canceled": {
-			handler.KindTx:     {"keep done", "cancel", "cancel", "cancel", "keep discarded", "cancel", "keep canceled"},
-			handler.KindLeased: {"done", "canceled", "canceled", "canceled", "discarded", "canceled", "canceled"},
+			outbox.KindTx:     {"keep done", "cancel", "cancel", "cancel", "keep discarded", "cancel", "keep canceled"},
+			outbox.KindLeased: {"done", "canceled", "canceled", "canceled", "discarded", "canceled", "canceled"},
 		},
 		"drained": {
-			handler.KindTx:     {"keep done", "give back", "give back", "give back", "keep discarded", "give back", "keep run_again 0"},
-			handler.KindLeased: {"done", "drained 1", "drained 1", "drained 1", "discarded", "drained 1", "run_again 0"},
+			outbox.KindTx:     {"keep done", "give back", "give back", "give back", "keep discarded", "give back", "keep run_again 0"},
+			outbox.KindLeased: {"done", "drained 1", "drained 1", "drained 1", "discarded", "drained 1", "run_again 0"},
 		},
 		"lease lost": {
-			handler.KindLeased: {"done", "lease_lost 1", "lease_lost 1", "lease_lost 1", "discarded", "lease_lost 1", "run_again 0"},
+			outbox.KindLeased: {"done", "lease_lost 1", "lease_lost 1", "lease_lost 1", "discarded", "lease_lost 1", "run_again 0"},
 		},
 		"prevented": {
-			handler.KindLeased: {"done", "infrastructure 1", "infrastructure 1", "snoozed 1", "discarded", "dead 2", "run_again 0"},
+			outbox.KindLeased: {"done", "infrastructure 1", "infrastructure 1", "snoozed 1", "discarded", "dead 2", "run_again 0"},
 		},
 		"prevented, overran": {
-			handler.KindLeased: {"done", "failed 2", "throttled 1", "snoozed 1", "discarded", "dead 2", "run_again 0"},
+			outbox.KindLeased: {"done", "failed 2", "throttled 1", "snoozed 1", "discarded", "dead 2", "run_again 0"},
 		},
 	}
-	for _, kind := range []handler.Kind{handler.KindTx, handler.KindBatch, handler.KindLeased} {
+	for _, kind := range []outbox.Kind{outbox.KindTx, outbox.KindBatch, outbox.KindLeased} {
 		for _, state := range states {
 			wanted := want[state.name][kind]
-			if kind == handler.KindBatch { // of one task
-				wanted = want[state.name][handler.KindTx]
+			if kind == outbox.KindBatch { // of one task
+				wanted = want[state.name][outbox.KindTx]
 			}
 			for i, given := range results {
 				if wanted == nil {
 					continue
 				}
 				r := &store.Row{ID: 7, Attempt: 1, Max: 3} // a Tx claim leaves the count; a Leased one raises it
-				if kind == handler.KindLeased {
+				if kind == outbox.KindLeased {
 					r.Attempt = 2
 				}
 				e := Run{Kind: kind, Result: call.Result{Err: given.err}, Backoff: func(int) (time.Duration, bool) { return time.Second, false }}
@@ -107,9 +108,9 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-func describe(kind handler.Kind, decided Work, verdicts []Verdict) string {
+func describe(kind outbox.Kind, decided Work, verdicts []Verdict) string {
 	s := ""
-	if kind != handler.KindLeased {
+	if kind != outbox.KindLeased {
 		s = [...]string{"keep ", "undo ", "split ", "cancel ", "give back "}[decided]
 	}
 	if verdicts == nil && decided == Keep {
@@ -151,13 +152,13 @@ func TestDecideForABatch(t *testing.T) {
 		{"dead", Run{Result: call.Result{Err: handlers.Dead(failed)}}, "undo dead 1 dead 1 dead 1 dead 1"},
 		{"again", Run{Result: call.Result{Err: handlers.RunAgain(0)}}, "keep run_again 0 run_again 0 run_again 0 run_again 0"},
 	} {
-		c.end.Kind, c.end.Backoff = handler.KindBatch, func(int) (time.Duration, bool) { return time.Second, false }
+		c.end.Kind, c.end.Backoff = outbox.KindBatch, func(int) (time.Duration, bool) { return time.Second, false }
 		var rows []*store.Row
 		for id := range int64(4) {
 			rows = append(rows, &store.Row{ID: id + 1, Max: 3})
 		}
 		decided, verdicts := c.end.Tasks(rows)
-		if got := describe(handler.KindBatch, decided, verdicts); got != c.want {
+		if got := describe(outbox.KindBatch, decided, verdicts); got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}
@@ -209,10 +210,10 @@ func TestMaxElapsed(t *testing.T) {
 		}
 		called := time.Now()
 		r.NoteTime(at.Add(c.after).UnixMicro())
-		e := Run{Kind: handler.KindLeased, Result: call.Result{Err: c.err}, Ended: called.Add(30 * time.Second), MaxElapsed: c.maxElapsed,
+		e := Run{Kind: outbox.KindLeased, Result: call.Result{Err: c.err}, Ended: called.Add(30 * time.Second), MaxElapsed: c.maxElapsed,
 			Backoff: func(int) (time.Duration, bool) { return 30 * time.Second, false }}
 		_, verdicts := e.Tasks([]*store.Row{r})
-		if got := verdicts[0]; got.Outcome != c.want || (c.want == Dead) != (got.Change.Reason == store.ReasonHandler) {
+		if got := verdicts[0]; got.Outcome != c.want || (c.want == Dead) != (got.Change.Reason == outbox.ReasonHandler) {
 			t.Errorf("%s: %v %+v, want %v", c.name, got.Outcome, got.Change, c.want)
 		}
 	}
@@ -226,7 +227,7 @@ func TestWaitsThatAreAskedForAreSpread(t *testing.T) {
 	for outcome, err := range asked {
 		d, seen := handler.ResultOf(err).Wait, map[time.Duration]bool{}
 		for range 100 {
-			e := Run{Kind: handler.KindLeased, Result: call.Result{Err: err}}
+			e := Run{Kind: outbox.KindLeased, Result: call.Result{Err: err}}
 			_, verdicts := e.Tasks([]*store.Row{{ID: 7, Attempt: 1, Max: 3}})
 			got := verdicts[0].Change.Wait
 			if verdicts[0].Outcome.String() != outcome || got < d || got > d+d/10 {

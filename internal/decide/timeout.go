@@ -3,6 +3,7 @@ package decide
 import (
 	"time"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/store"
@@ -16,7 +17,7 @@ func Timeout(h *handler.Handler, rows ...*store.Row) (longest time.Duration) {
 		if own, set := r.Timeout(); set {
 			d = own
 		}
-		if h.Kind != handler.KindLeased {
+		if h.Kind != outbox.KindLeased {
 			d = min(d, handlers.MaxTxTimeout)
 		}
 		longest = max(longest, d)

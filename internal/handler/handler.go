@@ -13,22 +13,10 @@ import (
 	"github.com/txoutbox/outbox"
 )
 
-// Kind is how the tasks of a type are claimed and run.
-type Kind string
-
-// The kinds of handler.
-const (
-	KindTx     Kind = "tx"
-	KindBatch  Kind = "batch"
-	KindLeased Kind = "leased"
-)
-
-func (k Kind) String() string { return string(k) }
-
 // Handler is one registered handler.
 type Handler struct {
 	Type        string
-	Kind        Kind
+	Kind        outbox.Kind
 	BatchSize   int           // tasks of one claim; 1 unless the kind is KindBatch
 	GroupSize   int           // tasks that share a transaction of KindTx; 0: one
 	GroupWithin time.Duration // from the first call of a group to the last one's begin

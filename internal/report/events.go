@@ -5,6 +5,7 @@ package report
 import (
 	"time"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/decide"
 	"github.com/txoutbox/outbox/internal/handler"
 )
@@ -13,7 +14,7 @@ import (
 // handler.
 type End struct {
 	Type    string
-	Kind    handler.Kind
+	Kind    outbox.Kind
 	Called  time.Time // zero: the handler was not called
 	Handled time.Duration
 	Tasks   []TaskEnd
@@ -24,7 +25,7 @@ type TaskEnd struct {
 	ID      int64
 	Attempt int
 	Outcome decide.Outcome
-	Reason  string        // of Dead
+	Reason  outbox.Reason // of Dead
 	Err     error         // of the handler, or the relay's; nil if it is done
 	Waited  time.Duration // for how long the task had been due when the claim had it
 }
@@ -36,7 +37,7 @@ type DeadLetter struct {
 	Type        string
 	Attempt     int
 	MaxAttempts int
-	Reason      string
+	Reason      outbox.Reason
 	Error       string
 	Err         error
 }

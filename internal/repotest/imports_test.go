@@ -48,7 +48,7 @@ var directions = map[string]direction{
 		[]string{"", "/admin", "/internal/origin", "/internal/pg", "/internal/pgerr", "/schema"}},
 	"/dashboard": {"pages read and act through admin alone",
 		[]string{"", "/admin", "/internal/pgerr", "/internal/taskview"}},
-	"/internal/taskview": {"texts for operators send no SQL", []string{"/admin"}},
+	"/internal/taskview": {"texts for operators send no SQL; of outbox they use reasons", []string{"", "/admin"}},
 
 	"/forward": {"a publisher is a handler; it knows no relay",
 		[]string{"", "/handlers", "/internal/copied", "/internal/handler"}},
@@ -61,10 +61,10 @@ var directions = map[string]direction{
 
 	"/internal/call": {"a call knows no SQL and no task",
 		[]string{"", "/handlers", "/internal/guard", "/internal/handler", "/internal/pgerr"}},
-	"/internal/decide": {"decisions are pure: of store they use the row and the change",
-		[]string{"/handlers", "/internal/call", "/internal/handler", "/internal/pgerr", "/internal/store"}},
+	"/internal/decide": {"decisions are pure: of store they use the row and the change, of outbox kinds and reasons",
+		[]string{"", "/handlers", "/internal/call", "/internal/handler", "/internal/pgerr", "/internal/store"}},
 	"/internal/report": {"logs and observers learn what was decided and recorded",
-		[]string{"/internal/call", "/internal/decide", "/internal/handler", "/internal/key", "/internal/pgerr", "/internal/store"}},
+		[]string{"", "/internal/call", "/internal/decide", "/internal/handler", "/internal/key", "/internal/pgerr", "/internal/store"}},
 	"/internal/apptx": {"the one ending of transactions in which an app writes knows no claim and no lease",
 		[]string{"/internal/call", "/internal/decide", "/internal/pg", "/internal/pgerr", "/internal/report", "/internal/store"}},
 	"/internal/txrun": {"Tx, Batch and groups know no lease",

@@ -9,18 +9,10 @@ import (
 	"time"
 
 	"github.com/lib/pq"
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/timeline"
-)
-
-// Why a task is a dead letter, as in dead_task.reason; package admin has the same constants for
-// apps.
-const (
-	ReasonAttempts        = "attempts"
-	ReasonHandler         = "handler"
-	ReasonLostConnections = "lost_connections"
-	ReasonCommitted       = "committed"
 )
 
 // Change is what becomes of a task that is not done.
@@ -29,7 +21,7 @@ type Change struct {
 	Wait           time.Duration
 	Err            error         // nil keeps the last one
 	Unlisted       bool          // Err is the last error only: the timeline does not grow
-	Reason         string        // why it is a dead letter; "" if it is none
+	Reason         outbox.Reason // why it is a dead letter; "" if it is none
 	Keep           []string      // tokens of runs that stay in the journal
 	Untried        bool          // its handler was not called
 	Failed         bool          // its handler failed: a run for Stats to count
@@ -123,7 +115,7 @@ func (s *Store) Noted(c Change) *string {
 	if c.Err == nil || c.Again || c.Unlisted {
 		return nil
 	}
-	e := timeline.Event{Event: timeline.Failed, Attempt: c.Attempt, Relay: s.RelayID, Micros: c.Took.Microseconds(), Error: cut(pgerr.Text(c.Err)), Reason: c.Reason}
+	e := timeline.Event{Event: timeline.Failed, Attempt: c.Attempt, Relay: s.RelayID, Micros: c.Took.Microseconds(), Error: cut(pgerr.Text(c.Err)), Reason: string(c.Reason)}
 	switch {
 	case c.Throttled:
 		e.Event, e.Attempt = timeline.Throttled, c.Attempt+1

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lib/pq"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/plan"
@@ -31,7 +32,7 @@ var ofAttempts = []string{"task_id", "task_type", "state", "attempt", "attempted
 func TestEachColumnOfATaskSurvivesItsWays(t *testing.T) {
 	t.Parallel()
 	failed := Change{Attempt: 1, Err: errors.New("no"), Failed: true}
-	dead := Change{Attempt: 1, Err: errors.New("no"), Failed: true, Reason: ReasonHandler}
+	dead := Change{Attempt: 1, Err: errors.New("no"), Failed: true, Reason: outbox.ReasonHandler}
 	redrive := func(t *testing.T, db *sql.DB) {
 		t.Helper()
 		a, err := admin.New(db, admin.Options{Actor: "test", Tool: "test"})

@@ -6,11 +6,11 @@ package taskview
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
 )
 
@@ -29,7 +29,7 @@ var facts = []struct {
 	{"key", false, func(t admin.Task) any { return t.Key }},
 	{"type", false, func(t admin.Task) any { return t.Type }},
 	{"priority", false, func(t admin.Task) any { return fmt.Sprint(t.Priority) }}, // also 0
-	{"reason", false, func(t admin.Task) any { return strings.TrimSuffix(t.Reason+": "+Reason(t.Reason), ": ") }},
+	{"reason", false, func(t admin.Task) any { return strings.TrimSuffix(string(t.Reason)+": "+Reason(t.Reason), ": ") }},
 	{"outcome", false, func(t admin.Task) any { return Outcome(t) }},
 	{"attempts", false, func(t admin.Task) any { return Attempts(t) }},
 	{"iterations", true, func(t admin.Task) any { return t.Iterations }},
@@ -100,11 +100,11 @@ func Outcome(t admin.Task) string {
 }
 
 // Reason is the reason of a dead letter in words.
-func Reason(reason string) string {
+func Reason(reason outbox.Reason) string {
 	if words := admin.Reasons()[reason]; words != "" {
 		return words
 	}
-	return reason
+	return string(reason)
 }
 
 // Filter is a field of admin.Filter as text: a flag of the command line and a field of the
@@ -133,8 +133,8 @@ var Filters = []Filter{
 	{
 		Name: "reason", Label: "Reason", About: "that died for: " + strings.Join(reasonNames(), ", "),
 		Any: "any reason", Choices: reasons(),
-		Get: func(f admin.Filter) string { return f.Reason },
-		Set: func(f *admin.Filter, text string) error { f.Reason = text; return nil },
+		Get: func(f admin.Filter) string { return string(f.Reason) },
+		Set: func(f *admin.Filter, text string) error { f.Reason = outbox.Reason(text); return nil },
 	},
 	{
 		Name: "error", Label: "Error contains", About: "whose last error contains this text",
@@ -162,11 +162,17 @@ var Filters = []Filter{
 	},
 }
 
-func reasonNames() []string { return slices.Sorted(maps.Keys(admin.Reasons())) }
+func reasonNames() (names []string) {
+	for reason := range admin.Reasons() {
+		names = append(names, string(reason))
+	}
+	slices.Sort(names)
+	return names
+}
 
 func reasons() (out []Choice) {
 	for _, name := range reasonNames() {
-		out = append(out, Choice{name, Reason(name)})
+		out = append(out, Choice{name, Reason(outbox.Reason(name))})
 	}
 	return out
 }

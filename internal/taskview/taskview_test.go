@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/internal/taskview"
 )
@@ -21,7 +22,7 @@ func TestEachEventHasASentenceAndATone(t *testing.T) {
 		want  string
 		tone  taskview.Tone
 	}{
-		{admin.Event{Kind: admin.EventFailed, Attempt: 6, Duration: 1500 * time.Millisecond, Reason: admin.ReasonAttempts},
+		{admin.Event{Kind: admin.EventFailed, Attempt: 6, Duration: 1500 * time.Millisecond, Reason: outbox.ReasonAttempts},
 			"attempt 6 failed after 1.5s, dead letter: all attempts were used", taskview.Bad},
 		{admin.Event{Kind: admin.EventThrottled, Attempt: 1, Times: 7, LastAt: at.Add(time.Minute)},
 			"attempt 1 throttled 7 times until 2026-05-01 12:01:00 UTC", taskview.Neutral},

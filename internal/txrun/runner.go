@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/apptx"
 	"github.com/txoutbox/outbox/internal/decide"
 	"github.com/txoutbox/outbox/internal/handler"
@@ -181,10 +182,10 @@ func (a *attempt) judge(found map[int64][]store.Earlier) (done bool, err error) 
 			v.Change.Keep = append(v.Change.Keep, e.Token)
 		}
 	case store.DeadLostConns:
-		v.Change = store.Change{Attempt: min(r.Attempt+r.Lost, r.Max), Reason: store.ReasonLostConnections,
+		v.Change = store.Change{Attempt: min(r.Attempt+r.Lost, r.Max), Reason: outbox.ReasonLostConnections,
 			Err: r.LostText(judged)}
 	default:
-		v.Change = store.Change{Attempt: r.Max, Reason: store.ReasonAttempts, Err: r.LostText(judged)}
+		v.Change = store.Change{Attempt: r.Max, Reason: outbox.ReasonAttempts, Err: r.LostText(judged)}
 	}
 	return true, a.close(v)
 }

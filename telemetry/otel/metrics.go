@@ -115,7 +115,7 @@ func (t *Telemetry) Observer() relay.Observer {
 				switch task.Outcome {
 				case relay.Dead:
 					t.dead.Add(ctx, 1, metric.WithAttributes(destination,
-						attribute.String("outbox.reason", task.Reason)))
+						attribute.String("outbox.reason", string(task.Reason))))
 					failedAs = string(task.Outcome)
 				case relay.Failed, relay.LeaseLost, relay.Infrastructure,
 					relay.Released: // Released: of a batch that failed as a whole

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/propagation"
@@ -75,7 +76,7 @@ func (t *Telemetry) origin(ctx context.Context, call *handlers.Call) (context.Co
 				Attributes: []attribute.KeyValue{messageID(task.ID)}})
 		}
 	}
-	if call.Kind == "batch" {
+	if call.Kind == outbox.KindBatch {
 		return ctx, links
 	}
 	if t.config.Link {
@@ -90,8 +91,8 @@ func messageID(taskID int64) attribute.KeyValue {
 
 // about are attributes of both spans of a call.
 func (t *Telemetry) about(call *handlers.Call) []attribute.KeyValue {
-	out := []attribute.KeyValue{semconv.MessagingDestinationName(call.Type), attribute.String("outbox.kind", call.Kind)}
-	if call.Kind == "batch" {
+	out := []attribute.KeyValue{semconv.MessagingDestinationName(call.Type), attribute.String("outbox.kind", string(call.Kind))}
+	if call.Kind == outbox.KindBatch {
 		return append(out, semconv.MessagingBatchMessageCount(len(call.Tasks)))
 	}
 	task := call.Tasks[0]

@@ -69,7 +69,7 @@ func (c *Collector) Observer() relay.Observer {
 				wait.Observe(task.Waited.Seconds())
 				m.runs.WithLabelValues(end.Type, string(task.Outcome)).Inc()
 				if task.Outcome == relay.Dead {
-					m.deadLetters.WithLabelValues(end.Type, task.Reason).Inc()
+					m.deadLetters.WithLabelValues(end.Type, string(task.Reason)).Inc()
 				}
 			}
 		},
@@ -96,7 +96,7 @@ func (c *Collector) changed(change relay.Change) {
 				m.runs.WithLabelValues(t, outcome)
 			}
 			for reason := range admin.Reasons() {
-				m.deadLetters.WithLabelValues(t, reason)
+				m.deadLetters.WithLabelValues(t, string(reason))
 			}
 		}
 	case relay.Stopped:

@@ -81,7 +81,7 @@ var (
 	event              struct{ Source, ID string }
 )
 
-func secretsOf(ctx context.Context, url string) ([]string, error) { return nil, nil }
+func secretsOf(ctx context.Context, e *forward.Event) ([]string, error) { return nil, nil }
 
 func endpointOf(e *forward.Event) (string, error) { return "", nil }
 

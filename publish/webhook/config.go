@@ -1,6 +1,7 @@
 package outboxwebhook
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -9,37 +10,42 @@ import (
 	"regexp"
 	"time"
 
-	"golang.org/x/time/rate"
+	"github.com/txoutbox/outbox/forward"
 )
 
 // Config of New. Secrets or Unsigned is needed; the other zero values are defaults.
 type Config struct {
-	// Secrets returns the signing secrets of an endpoint, as whsec_… or their base64 alone. A request
-	// has a signature by each, so an endpoint can change from one to the other.
-	Secrets func(ctx context.Context, url string) ([]string, error)
+	// Secrets returns the signing secrets of an event's endpoint, e.To, as whsec_… or their base64
+	// alone. A request has a signature by each, so an endpoint can change from one to the other. An
+	// error costs the event an attempt. Secrets is called for each request, and several times at once.
+	Secrets func(ctx context.Context, e *forward.Event) ([]string, error)
 	// Unsigned sends requests without signatures, if Secrets is nil.
 	Unsigned bool
 
 	// Timeout of a request: default 5 s, at most a minute.
 	Timeout time.Duration
-	// Concurrency is how many requests an endpoint gets at once: default 10.
+	// Concurrency is how many requests an endpoint gets at once from this Publisher: default 10.
 	Concurrency int
-	// Rate is how many requests an endpoint gets in a second at most; 0 is any number.
-	Rate rate.Limit
+	// Rate is how many requests an endpoint gets from this Publisher within RatePer at most, evenly;
+	// 0 is any number. RatePer is by default a second.
+	Rate    int
+	RatePer time.Duration
 	// GoneFor is how long an endpoint that answered 410 gets no more requests: default an hour.
 	GoneFor time.Duration
-	// OnGone is called when an endpoint answers 410, so that the app stops to send events there.
-	OnGone func(url string)
+	// OnGone is called when an endpoint, e.To, answers 410, so that the app sends no more events
+	// there. Its error is added to that of the event, which is a dead letter.
+	OnGone func(ctx context.Context, e *forward.Event) error
 
 	// AllowHTTP allows URLs with http; by default only https is.
 	AllowHTTP bool
-	// Allow are addresses that are dialled although they are not public: those of one's own network.
-	Allow []netip.Prefix
+	// AllowNetworks are addresses that are dialled although they are not public: those of one's own
+	// network.
+	AllowNetworks []netip.Prefix
 	// TLS of connections; nil is the default of crypto/tls.
 	TLS *tls.Config
-	// Headers are the names of task headers that are sent along, such as traceparent; by default none
-	// is. Those of the request itself, of CloudEvents and of Standard Webhooks cannot be named.
-	Headers []string
+	// TaskHeaders are the names of task headers that are sent along, such as traceparent; by default
+	// none is. Those of the request itself, of CloudEvents and of Standard Webhooks cannot be named.
+	TaskHeaders []string
 }
 
 var (
@@ -67,20 +73,21 @@ func (c *Config) check() error {
 	if c.Concurrency < 0 {
 		errs = append(errs, fmt.Errorf("outboxwebhook: Config.Concurrency: is %d, must not be negative", c.Concurrency))
 	}
-	if c.Rate < 0 {
-		errs = append(errs, fmt.Errorf("outboxwebhook: Config.Rate: is %v, must not be negative", c.Rate))
+	if c.Rate < 0 || c.RatePer < 0 || c.RatePer > 0 && c.Rate == 0 {
+		errs = append(errs, fmt.Errorf("outboxwebhook: Config.Rate: is %d in %v, must be at least 1, or 0 in 0 for "+
+			"any number", c.Rate, c.RatePer))
 	}
 	if c.GoneFor < 0 {
 		errs = append(errs, fmt.Errorf("outboxwebhook: Config.GoneFor: is %v, must not be negative", c.GoneFor))
 	}
-	for _, p := range c.Allow {
+	for _, p := range c.AllowNetworks {
 		if !p.IsValid() || p.Addr().Is4In6() {
-			errs = append(errs, fmt.Errorf("outboxwebhook: Config.Allow: %v is no prefix of IPv4 or IPv6 addresses", p))
+			errs = append(errs, fmt.Errorf("outboxwebhook: Config.AllowNetworks: %v is no prefix of IPv4 or IPv6 addresses", p))
 		}
 	}
-	for _, name := range c.Headers {
+	for _, name := range c.TaskHeaders {
 		if !headerName.MatchString(name) || ownHeader.MatchString(name) {
-			errs = append(errs, fmt.Errorf("outboxwebhook: Config.Headers: %q is no name of a header, or of one that "+
+			errs = append(errs, fmt.Errorf("outboxwebhook: Config.TaskHeaders: %q is no name of a header, or of one that "+
 				"each request has", name))
 		}
 	}
@@ -88,13 +95,8 @@ func (c *Config) check() error {
 }
 
 func (c *Config) fill() {
-	if c.Timeout == 0 {
-		c.Timeout = defaultTimeout
-	}
-	if c.Concurrency == 0 {
-		c.Concurrency = defaultConcurrency
-	}
-	if c.GoneFor == 0 {
-		c.GoneFor = defaultGoneFor
-	}
+	c.Timeout = cmp.Or(c.Timeout, defaultTimeout)
+	c.Concurrency = cmp.Or(c.Concurrency, defaultConcurrency)
+	c.RatePer = cmp.Or(c.RatePer, time.Second)
+	c.GoneFor = cmp.Or(c.GoneFor, defaultGoneFor)
 }

@@ -37,7 +37,8 @@ type endpoint struct {
 func (c *Config) newEndpoint() *endpoint {
 	e := &endpoint{slots: make(chan struct{}, c.Concurrency), lastUse: time.Now()}
 	if c.Rate > 0 {
-		e.limiter = rate.NewLimiter(c.Rate, max(1, min(c.Concurrency, int(c.Rate))))
+		limit := rate.Limit(float64(c.Rate) / c.RatePer.Seconds())
+		e.limiter = rate.NewLimiter(limit, max(1, min(c.Concurrency, int(limit))))
 	}
 	return e
 }

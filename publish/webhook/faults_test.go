@@ -72,7 +72,7 @@ func TestTheMapOfWebhooks(t *testing.T) {
 		},
 		"an error of Config.Secrets": func() error {
 			p := newPublisher(t, answer, func(c *Config) {
-				c.Secrets = func(context.Context, string) ([]string, error) {
+				c.Secrets = func(context.Context, *forward.Event) ([]string, error) {
 					return nil,
 						errors.New("the vault is closed")
 				}
@@ -126,7 +126,7 @@ func TestTheMapOfWebhooks(t *testing.T) {
 func TestAFunctionOfTheAppThatHangsHoldsUpNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})
-		p, err := New(Config{Secrets: func(context.Context, string) ([]string, error) {
+		p, err := New(Config{Secrets: func(context.Context, *forward.Event) ([]string, error) {
 			<-hang
 			return nil, nil
 		}})

@@ -19,7 +19,7 @@ type netipPrefix = netip.Prefix
 
 func TestAddresses(t *testing.T) {
 	t.Parallel()
-	c := &Config{Allow: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}}
+	c := &Config{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}}
 	for address, want := range map[string]bool{
 		"93.184.216.34": true, "8.8.8.8": true, "2606:2800:220:1::1": true, "10.1.2.3": true,
 		"127.0.0.1": false, "127.255.255.254": false, "10.0.0.1": false, "10.255.0.1": false, "172.16.0.1": false,
@@ -44,7 +44,7 @@ func TestRefusedURLs(t *testing.T) {
 	t.Parallel()
 	s := receiver(t, func(http.ResponseWriter, *http.Request) { t.Error("a request was sent") })
 	_, port, _ := net.SplitHostPort(strings.TrimPrefix(s.URL, "https://"))
-	p := newPublisher(t, s, func(c *Config) { c.Allow = nil })
+	p := newPublisher(t, s, func(c *Config) { c.AllowNetworks = nil })
 	for _, url := range []string{
 		s.URL, "https://localhost:" + port, "https://127.1:" + port, "https://[::1]:" + port,
 		"https://[::ffff:127.0.0.1]:" + port, "https://0.0.0.0:" + port,
@@ -112,7 +112,7 @@ func TestANameThatResolvesToARefusedAddressLaterIsRefusedThen(t *testing.T) {
 		w.Header().Set("Connection", "close") // the next request dials again
 	})
 	_, port, _ := net.SplitHostPort(strings.TrimPrefix(s.URL, "https://"))
-	p := newPublisher(t, s, func(c *Config) { c.Allow = []netip.Prefix{loopback}; c.TLS.ServerName = "example.com" })
+	p := newPublisher(t, s, func(c *Config) { c.AllowNetworks = []netip.Prefix{loopback}; c.TLS.ServerName = "example.com" })
 	resolver, asked := nameServer(t, "127.0.0.1", "127.0.0.2", "10.0.0.1", "169.254.169.254")
 	p.client = p.config.client(resolver)
 	url := "https://hook.example.org:" + port

@@ -19,7 +19,6 @@ import (
 	"github.com/txoutbox/outbox/internal/forwardtest"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
-	"golang.org/x/time/rate"
 )
 
 // Five of a hundred endpoints hang. The others get all of their events meanwhile; those of the five
@@ -100,7 +99,7 @@ func TestTheLimitsOfAnEndpoint(t *testing.T) {
 	if m := most.Load(); m < 1 || m > 2 {
 		t.Errorf("%d requests at once, want 2 at most", m)
 	}
-	slow := newPublisher(t, s, func(c *Config) { c.Rate = rate.Limit(1) })
+	slow := newPublisher(t, s, func(c *Config) { c.Rate = 1 })
 	slow.wait = defaultWait
 	for sent := 0; sent == 0; { // a busy machine may take longer than Publish waits
 		for _, err := range slow.Publish(t.Context(), events) {
@@ -112,6 +111,21 @@ func TestTheLimitsOfAnEndpoint(t *testing.T) {
 		}
 		if sent > 3 {
 			t.Errorf("%d requests in about a second, want about one", sent)
+		}
+	}
+}
+
+func TestARateIsSpreadOverItsTime(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		n, burst int
+		per      time.Duration
+		limit    float64 // a second
+	}{{5, 5, 0, 5}, {120, 2, time.Minute, 2}, {36, 1, time.Hour, 0.01}, {1000, 10, time.Second, 1000}} {
+		p, err := New(Config{Unsigned: true, Rate: c.n, RatePer: c.per})
+		relaytest.Must(err)
+		if l := p.config.newEndpoint().limiter; float64(l.Limit()) != c.limit || l.Burst() != c.burst {
+			t.Errorf("%d in %v: %v a second, %d at once", c.n, c.per, l.Limit(), l.Burst())
 		}
 	}
 }
@@ -141,7 +155,7 @@ func TestAPanicOfTheAppIsAnError(t *testing.T) {
 	for says, misbehave := range map[string]func(){"the vault is closed": func() { panic("the vault is closed") },
 		"ended the goroutine": runtime.Goexit} {
 		p := newPublisher(t, s, func(c *Config) {
-			c.Secrets = func(context.Context, string) ([]string, error) { misbehave(); return nil, nil }
+			c.Secrets = func(context.Context, *forward.Event) ([]string, error) { misbehave(); return nil, nil }
 		})
 		err := one(t, p, event("1", s.URL))
 		if handlers.ActionOf(err) != "retry" || !strings.Contains(err.Error(), says) {
@@ -191,7 +205,9 @@ func Example() {
 		ID int64 `json:"id"`
 	}
 	orderPlaced := outbox.NewTaskType[Order]("order.placed")
-	secretsOf := func(context.Context, string) ([]string, error) { return []string{os.Getenv("WEBHOOK_SECRET")}, nil }
+	secretsOf := func(context.Context, *forward.Event) ([]string, error) {
+		return []string{os.Getenv("WEBHOOK_SECRET")}, nil
+	}
 	endpointOf := func(e *forward.Event) (string, error) { return "https://hooks.example.com/" + e.Key, nil }
 
 	publisher, err := New(Config{Secrets: secretsOf})

@@ -49,7 +49,7 @@ func New(c Config) (*Publisher, error) {
 		return nil, err
 	}
 	c.fill()
-	c.Allow, c.Headers = slices.Clone(c.Allow), slices.Clone(c.Headers)
+	c.AllowNetworks, c.TaskHeaders = slices.Clone(c.AllowNetworks), slices.Clone(c.TaskHeaders)
 	return &Publisher{
 		config: c, client: c.client(nil), wait: defaultWait,
 		endpoints: map[string]*endpoint{}, late: map[string]*request{},

@@ -52,10 +52,7 @@ func (p *Publisher) judge(ctx context.Context, at *endpoint, e *forward.Event, r
 	case s == http.StatusGone:
 		at.rest(p.config.GoneFor, true)
 		if p.config.OnGone != nil {
-			_, failed := await(ctx, "OnGone", func() (struct{}, error) {
-				p.config.OnGone(e.To)
-				return struct{}{}, nil
-			})
+			_, failed := await(ctx, "OnGone", func() (struct{}, error) { return struct{}{}, p.config.OnGone(ctx, e) })
 			if failed != nil {
 				err = fmt.Errorf("%w; %w", err, failed)
 			}
@@ -102,7 +99,7 @@ func (p *Publisher) request(ctx context.Context, e *forward.Event) (*http.Reques
 	for _, h := range own.CloudEvents("ce-") {
 		request.Header.Set(h.Name, headerText(h.Value))
 	}
-	for _, name := range p.config.Headers {
+	for _, name := range p.config.TaskHeaders {
 		if v, any := e.Headers[name]; any {
 			request.Header.Set(name, plainText(v))
 		}
@@ -148,7 +145,7 @@ func (p *Publisher) sign(ctx context.Context, r *http.Request, e *forward.Event)
 	if p.config.Secrets == nil {
 		return nil
 	}
-	secrets, err := await(ctx, "Secrets", func() ([]string, error) { return p.config.Secrets(ctx, e.To) })
+	secrets, err := await(ctx, "Secrets", func() ([]string, error) { return p.config.Secrets(ctx, e) })
 	if err != nil {
 		return fmt.Errorf("the secrets of the endpoint: %w", err)
 	}

@@ -32,13 +32,13 @@ func TestARequestIsSignedWithEachSecret(t *testing.T) {
 		body <- text
 	})
 	p := newPublisher(t, s, func(c *Config) {
-		c.Secrets = func(_ context.Context, url string) ([]string, error) {
-			if url != s.URL+"/hook" {
-				t.Errorf("the secrets of %s are asked for", url)
+		c.Secrets = func(_ context.Context, e *forward.Event) ([]string, error) {
+			if e.To != s.URL+"/hook" {
+				t.Errorf("the secrets of %s are asked for", e.To)
 			}
 			return []string{secretOne, secretTwo}, nil
 		}
-		c.Headers = []string{"traceparent", "tracestate"}
+		c.TaskHeaders = []string{"traceparent", "tracestate"}
 	})
 	relaytest.Must(one(t, p, event("7", s.URL+"/hook")))
 	r, text := <-got, <-body
@@ -76,7 +76,12 @@ func TestAnEndpointThatAsksForARestHasIt(t *testing.T) {
 		w.WriteHeader(status)
 	})
 	gone := atomic.Int64{}
-	p := newPublisher(t, s, func(c *Config) { c.OnGone = func(string) { gone.Add(1) } })
+	p := newPublisher(t, s, func(c *Config) {
+		c.OnGone = func(_ context.Context, e *forward.Event) error {
+			gone.Add(1)
+			return fmt.Errorf("endpoint of %s is not noted", e.Key)
+		}
+	})
 	tomorrow := time.Now().Add(24 * time.Hour).UTC().Format(http.TimeFormat)
 	for _, c := range []struct {
 		status      int
@@ -102,7 +107,8 @@ func TestAnEndpointThatAsksForARestHasIt(t *testing.T) {
 				t.Errorf("OnGone was called %d times", gone.Load())
 			}
 			p.Resume(e.To)
-			if err := one(t, p, e); !forward.IsPermanent(err) || gone.Load() != 2 {
+			if err := one(t, p, e); !forward.IsPermanent(err) || gone.Load() != 2 ||
+				!strings.Contains(err.Error(), "Config.OnGone: endpoint of c1 is not noted") {
 				t.Errorf("after Resume: %v, OnGone was called %d times, want a request", err, gone.Load())
 			}
 		}
@@ -114,7 +120,7 @@ func TestAnEndpointWithoutSecretsGetsNothing(t *testing.T) {
 	s := receiver(t, func(http.ResponseWriter, *http.Request) { t.Error("a request was sent") })
 	for name, secrets := range map[string][]string{"none": nil, "an empty one": {"whsec_"}, "a bad one": {"whsec_%%%"}} {
 		p := newPublisher(t, s, func(c *Config) {
-			c.Secrets = func(context.Context, string) ([]string, error) { return secrets, nil }
+			c.Secrets = func(context.Context, *forward.Event) ([]string, error) { return secrets, nil }
 		})
 		if err := one(t, p, event("1", s.URL)); err == nil || forward.IsPermanent(err) ||
 			strings.Contains(err.Error(), "%%%") {
@@ -125,13 +131,16 @@ func TestAnEndpointWithoutSecretsGetsNothing(t *testing.T) {
 
 func TestConfigNamesWhatIsWrong(t *testing.T) {
 	t.Parallel()
-	_, err := New(Config{Timeout: -1, Concurrency: -1, Rate: -1, GoneFor: -1, Allow: make([]netipPrefix, 1),
-		Headers: []string{"ce-id", "a b"}})
-	for _, field := range []string{"Secrets", "Timeout", "Concurrency", "Rate", "GoneFor", "Allow", `Headers: "ce-id"`,
-		`Headers: "a b"`} {
+	_, err := New(Config{Timeout: -1, Concurrency: -1, Rate: -1, GoneFor: -1, AllowNetworks: make([]netipPrefix, 1),
+		TaskHeaders: []string{"ce-id", "a b"}})
+	for _, field := range []string{"Secrets", "Timeout", "Concurrency", "Rate", "GoneFor", "AllowNetworks", `TaskHeaders: "ce-id"`,
+		`TaskHeaders: "a b"`} {
 		if err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%v does not name %s", err, field)
 		}
+	}
+	if _, err = New(Config{Unsigned: true, RatePer: time.Second}); err == nil || !strings.Contains(err.Error(), "Rate") {
+		t.Errorf("a RatePer without a Rate: %v", err)
 	}
 	p, err := New(Config{Unsigned: true})
 	relaytest.Must(err)
@@ -159,8 +168,8 @@ func receiver(t testing.TB, handle http.HandlerFunc) *httptest.Server {
 // newPublisher may dial the server. change may be nil.
 func newPublisher(t testing.TB, s *httptest.Server, change func(*Config)) *Publisher {
 	t.Helper()
-	c := Config{Allow: []netip.Prefix{loopback},
-		Secrets: func(context.Context, string) ([]string, error) { return []string{secretOne}, nil }}
+	c := Config{AllowNetworks: []netip.Prefix{loopback},
+		Secrets: func(context.Context, *forward.Event) ([]string, error) { return []string{secretOne}, nil }}
 	if s != nil {
 		c.TLS = &tls.Config{RootCAs: s.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}
 	}

@@ -27,12 +27,21 @@ type call struct {
 
 // choose postpones the events whose target's circuit is open, and selects the others. A circuit
 // whose pause is over lets one event through as its trial.
-func (c *call) choose(tasks []*outbox.Task[json.RawMessage]) {
+func (c *call) choose(ctx context.Context, tasks []*outbox.Task[json.RawMessage]) {
 	for _, t := range tasks {
-		e, err := c.f.config.newEvent(t)
-		if err != nil {
+		e, err := c.f.config.newEvent(ctx, t)
+		switch {
+		case err == nil:
+		case ctx.Err() != nil && interrupted(ctx):
+			c.postpone(t, err, leastPause)
+			continue
+		case IsPermanent(err):
 			c.f.permanent.Add(1)
 			c.failed[t.ID] = handlers.Dead(err)
+			continue
+		default:
+			c.f.temporary.Add(1)
+			c.failed[t.ID] = err
 			continue
 		}
 		if p, known := c.passes[e.To]; !known || !p.trial.IsZero() {

@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -70,7 +71,7 @@ func (e *Event) CloudEvents(prefix string) []Header {
 }
 
 // newEvent is the event of a task.
-func (c *config) newEvent(t *outbox.Task[json.RawMessage]) (*Event, error) {
+func (c *config) newEvent(ctx context.Context, t *outbox.Task[json.RawMessage]) (*Event, error) {
 	e := &Event{
 		ID: t.Key(), Source: c.source, Type: c.eventType, Key: t.OrderingKey, Time: t.CreatedAt,
 		Data: t.Payload, Target: c.target, Attempt: t.Attempt,
@@ -85,9 +86,9 @@ func (c *config) newEvent(t *outbox.Task[json.RawMessage]) (*Event, error) {
 	if c.subject != nil {
 		e.Subject = c.subject(e)
 	}
-	to, err := c.route(e)
+	to, err := c.route(ctx, e)
 	if err == nil && to == "" {
-		err = fmt.Errorf("forward: the route of event %s is empty", e.ID)
+		err = Permanent(fmt.Errorf("forward: the route of event %s is empty", e.ID))
 	}
 	e.To = to
 	return e, err

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -223,15 +224,42 @@ func TestWhatCannotBePublishedIsADeadLetter(t *testing.T) {
 	t.Parallel()
 	db, reg := relaytest.NewDatabase(t), handlers.New()
 	forward.Register(reg, placed, short{}, forward.HandlerOptions(handlers.MaxAttempts(1)),
-		forward.Route(func(e *forward.Event) (string, error) {
+		forward.Route(func(_ context.Context, e *forward.Event) (string, error) {
+			if string(e.Data) == `{"n": 2}` {
+				return "", forward.Permanent(errors.New("no such customer"))
+			}
 			return map[string]string{`{"n": 0}`: "orders"}[string(e.Data)], nil
 		}))
-	enqueue(t, db, 2, nil)
+	enqueue(t, db, 3, nil)
 	relaytest.Run(t, db.DB, reg, relay.Config{})
 	forwardtest.NothingLeft(t, db)
-	if got := db.Text(t, `SELECT string_agg(last_error, ' ' ORDER BY task_id) FROM outbox.dead_task`); !strings.Contains(
-		got, "returned 7 errors for 1 events") || !strings.Contains(got, "the route of event") {
-		t.Errorf("dead letters: %s", got)
+	got := db.Text(t, `SELECT string_agg(last_error, ' ' ORDER BY task_id) FROM outbox.dead_task`)
+	for _, want := range []string{"returned 7 errors for 1 events", "the route of event", "no such customer"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("dead letters: %s, want %s", got, want)
+		}
+	}
+}
+
+// A route that cannot be found now, as its database does not answer, costs an attempt and no more.
+func TestARouteThatFailsIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	db, to, reg, calls := relaytest.NewDatabase(t), &broker{}, handlers.New(), atomic.Int64{}
+	f := forward.Register(reg, placed, to, forward.HandlerOptions(handlers.Retention(time.Hour), relaytest.RetrySoon()),
+		forward.Route(func(ctx context.Context, _ *forward.Event) (string, error) {
+			if _, limited := ctx.Deadline(); !limited {
+				t.Error("the context has no end")
+			}
+			if calls.Add(1) == 1 {
+				return "", errors.New("the table of endpoints does not answer")
+			}
+			return "orders", nil
+		}))
+	enqueue(t, db, 1, nil)
+	relaytest.Run(t, db.DB, reg, relay.Config{})
+	forwardtest.NothingLeft(t, db)
+	if got := db.Text(t, doneSQL); got != "1 2" || len(to.received()) != 1 || f.Stats().Temporary != 1 {
+		t.Errorf("done and attempts %s, %d events, %+v", got, len(to.received()), f.Stats())
 	}
 }
 

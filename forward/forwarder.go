@@ -97,7 +97,7 @@ func (f *Forwarder) handle(ctx context.Context, _ outbox.Tx, tasks []*outbox.Tas
 	}
 	c.passes[broker.target] = broker
 	defer c.endTrials() // after a panic, or if no event was sent
-	c.choose(tasks)
+	c.choose(ctx, tasks)
 	if len(c.events) > 0 {
 		limit, cancel := context.WithTimeout(ctx, f.config.timeout)
 		defer cancel()

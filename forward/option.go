@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"context"
 	"fmt"
 	"regexp"
 	"strings"
@@ -20,7 +21,7 @@ type config struct {
 	eventType, source, target string
 
 	subject func(*Event) string
-	route   func(*Event) (string, error)
+	route   func(context.Context, *Event) (string, error)
 	batch   int
 	timeout time.Duration
 	handler []handlers.Option
@@ -32,7 +33,7 @@ type Option func(*config)
 
 func newConfig(taskType string, opts []Option) *config {
 	c := &config{eventType: taskType, batch: defaultBatch, timeout: defaultTimeout}
-	c.route = func(e *Event) (string, error) { return e.Type, nil }
+	c.route = func(_ context.Context, e *Event) (string, error) { return e.Type, nil }
 	for i, o := range opts {
 		if o == nil {
 			panic(fmt.Sprintf("forward: %s: Option %d is nil", taskType, i))
@@ -86,13 +87,16 @@ func To(template string) Option {
 			panic(fmt.Sprintf("forward: To(%q): unknown placeholder %s: use {type}, {key} or {subject}", template, p))
 		}
 	}
-	return Route(func(e *Event) (string, error) {
+	return Route(func(_ context.Context, e *Event) (string, error) {
 		return strings.NewReplacer("{type}", e.Type, "{key}", e.Key, "{subject}", e.Subject).Replace(template), nil
 	})
 }
 
-// Route says where each event goes. An event for which it returns an error or "" is a dead letter.
-func Route(to func(*Event) (string, error)) Option {
+// Route says where each event goes, as [Event.To]. It is called for one event after the other, before
+// they are published, and its ctx ends with the handler's. An event for which it returns "" is a dead
+// letter. An error is a failed attempt of the event, or a dead letter if it is [Permanent]. Route
+// panics if to is nil.
+func Route(to func(ctx context.Context, e *Event) (string, error)) Option {
 	if to == nil {
 		panic("forward: Route: the function is nil")
 	}

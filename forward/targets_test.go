@@ -1,6 +1,7 @@
 package forward_test
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -19,7 +20,9 @@ import (
 )
 
 // toQueues sends each event to the queue that its key begins with.
-var toQueues = forward.Route(func(e *forward.Event) (string, error) { return strings.Split(e.Key, " ")[0], nil })
+var toQueues = forward.Route(func(_ context.Context, e *forward.Event) (string, error) {
+	return strings.Split(e.Key, " ")[0], nil
+})
 
 func queueKeys(i int) []outbox.Option {
 	return []outbox.Option{outbox.OrderedBy(fmt.Sprint([]string{"full", "free"}[i%2], " ", i))}
@@ -83,7 +86,8 @@ func TestATargetThatCannotBeReachedHoldsUpNoOther(t *testing.T) {
 		}
 		return nil
 	})
-	f := forward.Register(reg, placed, to, toQueues, forward.HandlerOptions(handlers.MaxAttempts(1), handlers.Retention(time.Hour)))
+	f := forward.Register(reg, placed, to, toQueues,
+		forward.HandlerOptions(handlers.MaxAttempts(1), handlers.Retention(time.Hour)))
 	enqueue(t, db, 40, queueKeys)
 	r := relaytest.Run(t, db.DB, reg, relay.Config{Workers: 1})
 	relaytest.Eventually(t, time.Minute, "the other queue's events, and a circuit", func() bool {
@@ -106,7 +110,8 @@ func TestATargetThatAsksToWaitUsesNoAttempt(t *testing.T) {
 			t.Parallel()
 			db, to, reg := relaytest.NewDatabase(t), &broker{}, handlers.New()
 			to.answers(func(*forward.Event) error { return answer })
-			f := forward.Register(reg, placed, to, forward.HandlerOptions(handlers.MaxAttempts(2), handlers.Retention(time.Hour)))
+			f := forward.Register(reg, placed, to,
+				forward.HandlerOptions(handlers.MaxAttempts(2), handlers.Retention(time.Hour)))
 			enqueue(t, db, 2, nil)
 			for range 4 {
 				relaytest.Once(t, db.DB, reg, relay.Config{})

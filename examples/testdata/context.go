@@ -83,7 +83,7 @@ var (
 
 func secretsOf(ctx context.Context, e *forward.Event) ([]string, error) { return nil, nil }
 
-func endpointOf(e *forward.Event) (string, error) { return "", nil }
+func endpointOf(ctx context.Context, e *forward.Event) (string, error) { return "", nil }
 
 func createInvoice(ctx context.Context, tx *sql.Tx, event any) error { return nil }
 

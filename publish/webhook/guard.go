@@ -43,7 +43,8 @@ func (c *Config) checkAddress(a netip.Addr) error {
 	if slices.ContainsFunc(c.AllowNetworks, in) || !slices.ContainsFunc(special, in) && (a.Is4() || global.Contains(a)) {
 		return nil
 	}
-	return fmt.Errorf("%w: %v is not a public address; Config.AllowNetworks lists those of your own network", errRefused, a)
+	return fmt.Errorf("%w: %v is not a public address; Config.AllowNetworks lists those of your own network",
+		errRefused, a)
 }
 
 // dialKey is that of a dial's *atomic.Bool: whether an address of the name was allowed.

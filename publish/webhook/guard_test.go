@@ -112,7 +112,9 @@ func TestANameThatResolvesToARefusedAddressLaterIsRefusedThen(t *testing.T) {
 		w.Header().Set("Connection", "close") // the next request dials again
 	})
 	_, port, _ := net.SplitHostPort(strings.TrimPrefix(s.URL, "https://"))
-	p := newPublisher(t, s, func(c *Config) { c.AllowNetworks = []netip.Prefix{loopback}; c.TLS.ServerName = "example.com" })
+	p := newPublisher(t, s, func(c *Config) {
+		c.AllowNetworks, c.TLS.ServerName = []netip.Prefix{loopback}, "example.com"
+	})
 	resolver, asked := nameServer(t, "127.0.0.1", "127.0.0.2", "10.0.0.1", "169.254.169.254")
 	p.client = p.config.client(resolver)
 	url := "https://hook.example.org:" + port

@@ -49,7 +49,7 @@ func TestEndpointsThatHangDoNotHoldUpTheOthers(t *testing.T) {
 	p := newPublisher(t, s, func(c *Config) { c.Timeout = 30 * time.Second })
 	p.wait = defaultWait
 	db, reg := relaytest.NewDatabase(t), handlers.New()
-	forward.Register(reg, forwardtest.Placed, p, forward.Route(func(e *forward.Event) (string, error) {
+	forward.Register(reg, forwardtest.Placed, p, forward.Route(func(_ context.Context, e *forward.Event) (string, error) {
 		return s.URL + "/" + strings.TrimPrefix(e.Key, "key "), nil
 	}), forward.HandlerOptions(relaytest.RetrySoon()))
 	forwardtest.Enqueue(t, db, 0, each*endpoints, endpoints)
@@ -208,7 +208,9 @@ func Example() {
 	secretsOf := func(context.Context, *forward.Event) ([]string, error) {
 		return []string{os.Getenv("WEBHOOK_SECRET")}, nil
 	}
-	endpointOf := func(e *forward.Event) (string, error) { return "https://hooks.example.com/" + e.Key, nil }
+	endpointOf := func(_ context.Context, e *forward.Event) (string, error) {
+		return "https://hooks.example.com/" + e.Key, nil
+	}
 
 	publisher, err := New(Config{Secrets: secretsOf})
 	if err != nil {

@@ -133,7 +133,8 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	_, err := New(Config{Timeout: -1, Concurrency: -1, Rate: -1, GoneFor: -1, AllowNetworks: make([]netipPrefix, 1),
 		TaskHeaders: []string{"ce-id", "a b"}})
-	for _, field := range []string{"Secrets", "Timeout", "Concurrency", "Rate", "GoneFor", "AllowNetworks", `TaskHeaders: "ce-id"`,
+	for _, field := range []string{"Secrets", "Timeout", "Concurrency", "Rate", "GoneFor", "AllowNetworks",
+		`TaskHeaders: "ce-id"`,
 		`TaskHeaders: "a b"`} {
 		if err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%v does not name %s", err, field)

@@ -35,10 +35,11 @@ func forwardEvents(reg *handlers.Registry, c Config, opts ...handlers.Option) (*
 	if err != nil {
 		return nil, err
 	}
-	forward.Register(reg, typeEvent, to, forward.Source("/chaos"), forward.Route(func(e *forward.Event) (string, error) {
-		_, target, _ := strings.Cut(e.Key, "-to-")
-		return "chaos." + target, nil
-	}), forward.Timeout(5*time.Second), forward.HandlerOptions(opts...))
+	forward.Register(reg, typeEvent, to, forward.Source("/chaos"), forward.Timeout(5*time.Second),
+		forward.HandlerOptions(opts...), forward.Route(func(_ context.Context, e *forward.Event) (string, error) {
+			_, target, _ := strings.Cut(e.Key, "-to-")
+			return "chaos." + target, nil
+		}))
 	return to, nil
 }
 

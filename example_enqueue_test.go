@@ -98,7 +98,7 @@ func ExampleEnqueueMany() {
 	}))
 	calls, invited := 0, 0
 	reg := handlers.New()
-	handlers.Batch(reg, invite, 1000, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[int]) error {
+	handlers.Batch(reg, invite, 1000, func(_ context.Context, _ *sql.Tx, tasks []*outbox.Task[int]) error {
 		calls, invited = calls+1, invited+len(tasks)
 		return nil
 	})

@@ -30,7 +30,8 @@ func SqlxHandler[P any](db *sqlx.DB, h func(ctx context.Context, tx *sqlx.Tx,
 }
 
 // SqlxTx is tx with the driver name, mapper and Unsafe of db, for a *sql.Tx that was begun
-// elsewhere, like the one in [Task.Complete]. It begins nothing and needs no connection.
+// elsewhere, like that of a Batch handler or of [Task.Complete]. It begins nothing and needs no
+// connection.
 func SqlxTx(db *sqlx.DB, tx *sql.Tx) *sqlx.Tx {
 	t := sqlxTemplate(db)
 	t.Tx = tx

@@ -61,7 +61,7 @@ func newScene(t *testing.T, db *database) *scene {
 	handlers.Tx(reg, outbox.NewTaskType[number]("TX"),
 		func(context.Context, *sql.Tx, *outbox.Task[number]) error { return block() })
 	handlers.Batch(reg, outbox.NewTaskType[number]("BATCH"), 10,
-		func(context.Context, outbox.Tx, []*outbox.Task[number]) error { return block() })
+		func(context.Context, *sql.Tx, []*outbox.Task[number]) error { return block() })
 	relaytest.Run(t, db.DB, reg, relay.Config{Workers: 20})
 	t.Cleanup(func() { close(release) })
 	relaytest.Eventually(t, 20*time.Second, "all has begun", func() bool {

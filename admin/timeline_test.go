@@ -55,7 +55,7 @@ func TestTheTimelineOfATaskHasEachAttemptTheRedriveAndItsEnd(t *testing.T) {
 	handlers.Tx(reg, outbox.NewTaskType[number]("TX"),
 		func(_ context.Context, _ *sql.Tx, task *outbox.Task[number]) error { return work(task) }, opts...)
 	handlers.Batch(reg, outbox.NewTaskType[number]("BATCH"), 10,
-		func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[number]) error { return work(tasks[0]) }, opts...)
+		func(_ context.Context, _ *sql.Tx, tasks []*outbox.Task[number]) error { return work(tasks[0]) }, opts...)
 	handlers.Leased(reg, outbox.NewTaskType[number]("LEASED"),
 		func(_ context.Context, task *outbox.Task[number]) error { return work(task) }, opts...)
 	handlers.Leased(reg, outbox.NewTaskType[number]("COMPLETE"),

@@ -112,7 +112,7 @@ func registry(set relaySettings, effect *sql.Stmt, handle func(int, load)) *hand
 				return err
 			}, handlers.GroupCommit(set.Group, set.Within))
 		case kindBatch:
-			handlers.Batch(reg, t, set.Batch, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[load]) error {
+			handlers.Batch(reg, t, set.Batch, func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[load]) error {
 				handle(len(tasks), tasks[0].Payload)
 				pause(ctx, set.Pause)
 				if !set.Insert {

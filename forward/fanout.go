@@ -2,6 +2,7 @@ package forward
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -43,7 +44,7 @@ func Fanout[P any](reg *handlers.Registry, t outbox.TaskType[P], targets map[str
 	}
 	c := newConfig(t.Name(), opts)
 	handlers.Batch(reg, outbox.NewTaskType[json.RawMessage](t.Name()), c.batch,
-		func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[json.RawMessage]) error {
+		func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[json.RawMessage]) error {
 			return copyTasks(ctx, tx, tasks, all)
 		}, c.handler...)
 	return forwarders
@@ -53,7 +54,7 @@ func Fanout[P any](reg *handlers.Registry, t outbox.TaskType[P], targets map[str
 const copyBytes = 16 << 20
 
 // copyTasks enqueues a copy of each task for each of the targets.
-func copyTasks(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[json.RawMessage],
+func copyTasks(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[json.RawMessage],
 	targets []*Forwarder) error {
 	var copies []outbox.TaskSpec
 	size := 0

@@ -2,6 +2,7 @@ package forward
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -86,7 +87,7 @@ func loggerOf(ctx context.Context) *slog.Logger {
 
 // handle publishes the events of a batch. The BatchError has an error for each event that the
 // broker did not acknowledge.
-func (f *Forwarder) handle(ctx context.Context, _ outbox.Tx, tasks []*outbox.Task[json.RawMessage]) error {
+func (f *Forwarder) handle(ctx context.Context, _ *sql.Tx, tasks []*outbox.Task[json.RawMessage]) error {
 	c := &call{f: f, log: loggerOf(ctx), failed: handlers.BatchError{}, passes: map[string]pass{}}
 	broker, refused := f.circuits.enterBroker(ctx)
 	if refused != nil {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/jmoiron/sqlx"
 	"github.com/lib/pq"
 	"github.com/sethvargo/go-retry"
 	"github.com/txoutbox/outbox"
@@ -71,7 +72,7 @@ func ExampleBatch() {
 	db, drop := usrs(250)
 	defer drop()
 	reg := handlers.New()
-	handlers.Batch(reg, GrantCredit, 100, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[Credit]) error {
+	handlers.Batch(reg, GrantCredit, 100, func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[Credit]) error {
 		var users, amounts []int
 		bad := handlers.BatchError{}
 		for _, t := range tasks {
@@ -110,6 +111,32 @@ func ExampleBatch() {
 	// a credit of -1
 }
 
+type Visit struct{ Page string }
+
+var CountVisit = outbox.NewTaskType[Visit]("COUNT_VISIT")
+
+// With sqlx, one statement inserts a row for each task.
+func ExampleBatch_sqlx() {
+	ctx := context.Background()
+	db, drop := exampleDatabase()
+	defer drop()
+	dbx := sqlx.NewDb(db, "postgres") // the app's
+	dbx.MustExec(`CREATE TABLE visits (page text NOT NULL)`)
+	reg := handlers.New()
+	handlers.Batch(reg, CountVisit, 500, func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[Visit]) error {
+		visits := make([]Visit, len(tasks))
+		for i, task := range tasks {
+			visits[i] = task.Payload
+		}
+		_, err := outbox.SqlxTx(dbx, tx).NamedExecContext(ctx, `INSERT INTO visits (page) VALUES (:page)`, visits)
+		return err
+	})
+	enqueueAll(db, CountVisit.New(Visit{"/"}), CountVisit.New(Visit{"/prices"}))
+	runDue(ctx, db, reg)
+	printRow(db, `SELECT string_agg(page, ' ' ORDER BY page) FROM visits`)
+	// Output: / /prices
+}
+
 // An error returns the whole batch: nothing of it is kept, no attempt is counted, and its tasks run
 // one by one, so that one bad task fails alone.
 func ExampleBatch_rollback() {
@@ -117,7 +144,7 @@ func ExampleBatch_rollback() {
 	db, drop := usrs(3)
 	defer drop()
 	reg := handlers.New()
-	handlers.Batch(reg, GrantCredit, 100, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[Credit]) error {
+	handlers.Batch(reg, GrantCredit, 100, func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[Credit]) error {
 		for _, t := range tasks {
 			_, err := tx.ExecContext(ctx, `UPDATE usr SET credit = credit + $2 WHERE usr_id = $1`, t.Payload.UserID,
 				t.Payload.Amount)

@@ -131,10 +131,10 @@ func Tx[P any](r *Registry, t outbox.TaskType[P], h func(ctx context.Context, tx
 // return a [BatchError]: the effects of the call are kept, so it must have written nothing for
 // those.
 //
-// tx hides Commit and Rollback. A handler that sends a COMMIT in SQL all the same gives up the
-// guarantees for the whole batch. The payloads of a batch are in memory together. Registration
-// panics as in [Tx], and if size is not within 1 to 10,000.
-func Batch[P any](r *Registry, t outbox.TaskType[P], size int, h func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[P]) error, opts ...Option) {
+// What [Tx] says of tx holds here, too: a handler that commits it gives up the guarantees for the
+// whole batch. The payloads of a batch are in memory together. Registration panics as in [Tx], and
+// if size is not within 1 to 10,000.
+func Batch[P any](r *Registry, t outbox.TaskType[P], size int, h func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[P]) error, opts ...Option) {
 	add(r, outbox.KindBatch, t, size, h == nil, opts, func(p *payloads) Func {
 		return func(ctx context.Context, c *Call) error {
 			bad, decoder := BatchError{}, unmarshaler{plain: p.plain}
@@ -155,7 +155,7 @@ func Batch[P any](r *Registry, t outbox.TaskType[P], size int, h func(ctx contex
 			if len(tasks) == 0 {
 				return bad
 			}
-			err := h(ctx, batchTx{c.tx}, tasks)
+			err := h(ctx, c.tx, tasks)
 			return bad.join(err)
 		}
 	})
@@ -178,22 +178,6 @@ func Leased[P any](r *Registry, t outbox.TaskType[P], h func(ctx context.Context
 			return h(ctx, task)
 		}
 	})
-}
-
-// batchTx hides Commit and Rollback, also from a type assertion.
-type batchTx struct{ tx *sql.Tx }
-
-func (b batchTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	return b.tx.ExecContext(ctx, query, args...)
-}
-func (b batchTx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	return b.tx.QueryContext(ctx, query, args...)
-}
-func (b batchTx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	return b.tx.QueryRowContext(ctx, query, args...)
-}
-func (b batchTx) PrepareContext(ctx context.Context, query string) (*sql.Stmt, error) {
-	return b.tx.PrepareContext(ctx, query)
 }
 
 // decode copies the task of a call with its payload as a P. The error does not repeat the payload.

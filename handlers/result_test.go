@@ -2,6 +2,7 @@ package handlers_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"math"
@@ -131,7 +132,7 @@ func TestTheResultOfABatch(t *testing.T) {
 		{"all bad", []string{bad, bad}, nil, map[int64]error{1: undecodable, 2: undecodable}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			err := batch(t, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[mail]) error {
+			err := batch(t, func(_ context.Context, _ *sql.Tx, tasks []*outbox.Task[mail]) error {
 				for _, task := range tasks {
 					if task.Payload.To != "a" {
 						t.Errorf("it got task %d, which does not decode", task.ID)
@@ -167,7 +168,7 @@ func TestTheResultOfABatch(t *testing.T) {
 func TestAControlResultDoesNotHoldForTasksThatDoNotDecode(t *testing.T) {
 	for _, result := range []error{handlers.Discard(errBusy), handlers.Dead(errBusy), handlers.Snooze(time.Hour),
 		handlers.RetryAfter(time.Hour, errBusy)} {
-		h := func(context.Context, outbox.Tx, []*outbox.Task[mail]) error { return fmt.Errorf("publish: %w", result) }
+		h := func(context.Context, *sql.Tx, []*outbox.Task[mail]) error { return fmt.Errorf("publish: %w", result) }
 		want := handler.ResultOf(result)
 		if got := handler.ResultOf(batch(t, h, `{}`, `{}`)); got.Action != want.Action || got.Wait != want.Wait {
 			t.Errorf("%v: got action %d, want %d", result, got.Action, want.Action)

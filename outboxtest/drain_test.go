@@ -66,7 +66,7 @@ func TestFailedTasksRunAgainAtOnceUntilDoneOrDead(t *testing.T) {
 			return nil
 		}, hour)
 		handlers.Batch(reg, outbox.NewTaskType[payload]("BATCH"), 3,
-			func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
+			func(_ context.Context, _ *sql.Tx, tasks []*outbox.Task[payload]) error {
 				for _, task := range tasks {
 					if task.Payload.N == 2 && task.Attempt < 2 {
 						return errBoom

@@ -118,7 +118,7 @@ func TestABatchRunsSomeOfItsTasksAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			reg := handlers.New()
-			handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+			handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) error {
 				if err := batchEffect(ctx, tx, tasks); err != nil {
 					return err
 				}

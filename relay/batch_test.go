@@ -79,7 +79,7 @@ func TestTheTasksOfAFailedBatchRunOneByOneInOrderAndOnlyThoseRunsCount(t *testin
 	t.Parallel()
 	db := newDatabase(t)
 	reg, calls := handlers.New(), &batchCalls{}
-	handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+	handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) error {
 		calls.record(tasks)
 		for _, task := range tasks {
 			if task.Payload.N == 3 || task.Payload.N == 5 {
@@ -106,7 +106,7 @@ func TestABatchErrorFailsOnlyTheTasksItNames(t *testing.T) {
 		results := map[int]error{2: boom, 3: handlers.RetryAfter(5*time.Minute, boom),
 			4: handlers.Snooze(5 * time.Minute),
 			5: handlers.Dead(boom), 6: handlers.Discard(boom), 7: nil}
-		handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx outbox.Tx,
+		handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx *sql.Tx,
 			tasks []*outbox.Task[payload]) error {
 			calls.record(tasks)
 			failed := handlers.BatchError{-1: boom}
@@ -149,7 +149,7 @@ func TestABadPayloadInABatchFailsOnlyItsOwnTask(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	reg, calls := handlers.New(), &batchCalls{}
-	handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+	handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) error {
 		calls.record(tasks)
 		return errors.Join(batchEffect(ctx, tx, tasks), handlers.Discard(errors.New("enough"))) // not for all
 	}, handlers.MaxAttempts(2), retrySoon())

@@ -111,7 +111,7 @@ func TestCanceledTasksEndTheirBatch(t *testing.T) {
 	begun := make(chan struct{}, 5)
 	var calls atomic.Int32
 	reg := handlers.New()
-	handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+	handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) error {
 		if calls.Add(1) > 1 {
 			return nil
 		}

@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -92,7 +93,7 @@ func TestAClaimThatTookTooMuchIsRolledBackAndReported(t *testing.T) {
 	db.Enqueue(t, "BATCH", 5)
 	reg, called := handlers.New(), false
 	handlers.Batch(reg, outbox.NewTaskType[payload]("BATCH"), 2,
-		func(context.Context, outbox.Tx, []*outbox.Task[payload]) error {
+		func(context.Context, *sql.Tx, []*outbox.Task[payload]) error {
 			called = true
 			return nil
 		})
@@ -135,7 +136,7 @@ func TestATaskThatChangesWhileAClaimReachesItIsClaimedAsItIsThen(t *testing.T) {
 		var got []string
 		reg := handlers.New()
 		handlers.Batch(reg, outbox.NewTaskType[json.RawMessage]("BATCH"), 10,
-			func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[json.RawMessage]) error {
+			func(_ context.Context, _ *sql.Tx, tasks []*outbox.Task[json.RawMessage]) error {
 				for _, task := range tasks {
 					got = append(got, fmt.Sprint(task.ID, strings.Contains(string(task.Payload), "changed")))
 				}

@@ -80,7 +80,7 @@ func TestOnDeadNeitherStopsNorSlowsTheRelay(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	reg := handlers.New()
-	handlers.Batch(reg, typeBatch, 500, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error {
+	handlers.Batch(reg, typeBatch, 500, func(context.Context, *sql.Tx, []*outbox.Task[payload]) error {
 		return handlers.Dead(errors.New("boom"))
 	})
 	const dead = 1500

@@ -53,7 +53,7 @@ func work(f func(ctx context.Context, tasks int) error, opts ...handlers.Option)
 	for kind, taskType := range map[string]string{"tx": "TX", "batch": "BATCH"} {
 		relaytest.Register(reg,
 			kind, taskType, 3, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-				return errors.Join(batchEffect(context.Background(), tx, tasks), f(ctx, len(tasks)))
+				return errors.Join(batchEffect(context.Background(), tx.(*sql.Tx), tasks), f(ctx, len(tasks)))
 			}, opts...)
 	}
 	handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error {
@@ -184,7 +184,7 @@ func TestAHandlerThatIgnoresTheDrainIsLeftBehindWithoutItsTask(t *testing.T) {
 				if tx == nil {
 					late <- leasedEffect(context.Background(), tasks[0])
 				} else {
-					late <- batchEffect(context.Background(), tx, tasks)
+					late <- batchEffect(context.Background(), tx.(*sql.Tx), tasks)
 				}
 				return nil
 			})

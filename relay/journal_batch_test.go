@@ -20,7 +20,7 @@ func batches(size int) (reg *handlers.Registry, calls func() []string) {
 	var mu sync.Mutex
 	var all []string
 	reg = handlers.New()
-	handlers.Batch(reg, typeBatch, size, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
+	handlers.Batch(reg, typeBatch, size, func(_ context.Context, _ *sql.Tx, tasks []*outbox.Task[payload]) error {
 		mu.Lock()
 		defer mu.Unlock()
 		call := ""
@@ -44,7 +44,7 @@ func TestABatchIsOneRowOfTheJournal(t *testing.T) {
 	db.Enqueue(t, "BATCH", 100)
 	reg := handlers.New()
 	var journal string
-	handlers.Batch(reg, typeBatch, 100, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error {
+	handlers.Batch(reg, typeBatch, 100, func(context.Context, *sql.Tx, []*outbox.Task[payload]) error {
 		journal = db.Text(t, `SELECT count(*) || ' row of ' || sum(cardinality(task_ids)) || ' tasks' FROM outbox.running`)
 		return nil
 	})

@@ -59,7 +59,7 @@ func TestNoSecretReachesALog(t *testing.T) {
 		return nil
 	}, opts...)
 	handlers.Batch(reg, outbox.NewTaskType[nested]("UNDECODABLE_BATCH"), 10,
-		func(context.Context, outbox.Tx, []*outbox.Task[nested]) error {
+		func(context.Context, *sql.Tx, []*outbox.Task[nested]) error {
 			return nil
 		}, opts...)
 	handlers.Leased(reg, outbox.NewTaskType[number]("UNDECODABLE_LEASED"),
@@ -67,7 +67,7 @@ func TestNoSecretReachesALog(t *testing.T) {
 			return nil
 		}, opts...)
 	handlers.Batch(reg, outbox.NewTaskType[raw]("CONFLICT_BATCH"), 10,
-		func(ctx context.Context, tx outbox.Tx, _ []*outbox.Task[raw]) error {
+		func(ctx context.Context, tx *sql.Tx, _ []*outbox.Task[raw]) error {
 			return conflict(ctx, tx)
 		}, opts...)
 	tx("CONFLICT", func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[raw]) error { return conflict(ctx, tx) })

@@ -26,8 +26,8 @@ type misdeed struct {
 	fate       string
 	text       string // in the dead letter's last_error
 	inComplete string // is the text of a failure where Complete has another one
-	txOnly     bool   // needs a *sql.Tx, which a Batch handler does not get, or much time
 	slow       bool   // runs into its timeout
+	slowest    bool   // takes too long for a batch, whose tasks run again one by one
 }
 
 var errMisdeed = errors.New("misdeed")
@@ -100,7 +100,7 @@ func misdeeds(ended chan struct{}) map[string]misdeed {
 		"stuck in SQL with context": {slow: true, do: execs(nil, `SELECT pg_sleep(60)`), fate: failed},
 		"stuck for ever": {slow: true, do: func(context.Context, outbox.Tx) error { <-ended; return nil },
 			fate: failed, text: "abandoned"},
-		"stuck in SQL for ever": {slow: true, txOnly: true, fate: failed, text: "abandoned",
+		"stuck in SQL for ever": {slow: true, slowest: true, fate: failed, text: "abandoned",
 			do: forEver(`SET LOCAL statement_timeout = 0; SELECT pg_sleep(3600)`)},
 		"own timeout": {fate: failed, text: "in time: ", do: func(ctx context.Context, tx outbox.Tx) error {
 			own, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
@@ -117,8 +117,8 @@ func misdeeds(ended chan struct{}) map[string]misdeed {
 			text: "misdeed"},
 		"COMMIT AND CHAIN": {do: execs(nil, `COMMIT AND CHAIN`, write), fate: done},
 		"tx.Commit": {do: func(_ context.Context, tx outbox.Tx) error { return tx.(*sql.Tx).Commit() },
-			fate: done, txOnly: true},
-		"tx.Commit, panic": {txOnly: true, fate: committed, text: "panic: misdeed",
+			fate: done},
+		"tx.Commit, panic": {fate: committed, text: "panic: misdeed",
 			do: func(_ context.Context, tx outbox.Tx) error {
 				_ = tx.(*sql.Tx).Commit()
 				panic(errMisdeed)
@@ -128,7 +128,7 @@ func misdeeds(ended chan struct{}) map[string]misdeed {
 		"ROLLBACK and BEGIN": {do: execs(nil, `ROLLBACK; BEGIN; `+write), fate: failed, text: rolledBack,
 			inComplete: inComplete},
 		"tx.Rollback": {do: func(_ context.Context, tx outbox.Tx) error { return tx.(*sql.Tx).Rollback() },
-			fate: failed, text: rolledBack, inComplete: inComplete, txOnly: true},
+			fate: failed, text: rolledBack, inComplete: inComplete},
 		"own savepoint": {do: execs(nil, `SAVEPOINT mine`, write, `ROLLBACK TO SAVEPOINT mine`), fate: done},
 		"no savepoint":  {do: hides(write, `ROLLBACK TO SAVEPOINT nothing`), fate: failed, text: hidden},
 	}

@@ -81,7 +81,7 @@ func TestObserversHearOfFailuresOfTheDatabaseAsNoAttempt(t *testing.T) {
 		_, err := tx.ExecContext(ctx, kill)
 		return err
 	}, later)
-	handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx outbox.Tx, _ []*outbox.Task[payload]) error {
+	handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx *sql.Tx, _ []*outbox.Task[payload]) error {
 		_, err := tx.ExecContext(ctx, kill)
 		return err
 	}, later)

@@ -159,12 +159,12 @@ func TestObserversHearOfABatchTaskByTask(t *testing.T) {
 	db := newDatabase(t)
 	reg := handlers.New()
 	some, whole := outbox.NewTaskType[payload]("SOME"), outbox.NewTaskType[payload]("WHOLE")
-	handlers.Batch(reg, some, 10, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
+	handlers.Batch(reg, some, 10, func(_ context.Context, _ *sql.Tx, tasks []*outbox.Task[payload]) error {
 		return handlers.BatchError{
 			tasks[0].ID: errors.New("boom"), tasks[1].ID: handlers.Dead(errors.New("boom")), tasks[2].ID: handlers.Discard(errors.New("boom")),
 			tasks[3].ID: handlers.Snooze(time.Hour), tasks[4].ID: handlers.RunAgain(time.Hour)}
 	}, handlers.Backoff(constant(time.Hour)))
-	handlers.Batch(reg, whole, 10, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
+	handlers.Batch(reg, whole, 10, func(_ context.Context, _ *sql.Tx, tasks []*outbox.Task[payload]) error {
 		if len(tasks) > 1 || tasks[0].Payload.N == 2 {
 			return errors.New("boom")
 		}

@@ -113,7 +113,7 @@ func TestATaskThatCommitsAfterAPauseDoesNotStart(t *testing.T) {
 		return nil
 	}, handlers.GroupCommit(10, 0))
 	handlers.Batch(reg, outbox.NewTaskType[payload]("BATCH"), 10,
-		func(context.Context, outbox.Tx, []*outbox.Task[payload]) error {
+		func(context.Context, *sql.Tx, []*outbox.Task[payload]) error {
 			started.Add(1)
 			return nil
 		})

@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -24,7 +25,7 @@ func ofKind(kind string) registering {
 	return func(reg *handlers.Registry, name string, f func(*outbox.Task[payload]) error, opts ...handlers.Option) {
 		relaytest.Register(reg, kind, name, 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
 			if tx != nil {
-				if err := batchEffect(ctx, tx, tasks); err != nil {
+				if err := batchEffect(ctx, tx.(*sql.Tx), tasks); err != nil {
 					return err
 				}
 			}

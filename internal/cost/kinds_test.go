@@ -71,7 +71,7 @@ func completes(reg *handlers.Registry) {
 
 func batches(n int) func(*handlers.Registry) {
 	return func(reg *handlers.Registry) {
-		handlers.Batch(reg, taskType, n, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error { return nil })
+		handlers.Batch(reg, taskType, n, func(context.Context, *sql.Tx, []*outbox.Task[payload]) error { return nil })
 	}
 }
 

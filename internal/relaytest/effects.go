@@ -34,7 +34,7 @@ func TxEffect(ctx context.Context, tx *sql.Tx, task *outbox.Task[Payload]) error
 }
 
 // BatchEffect is a Batch handler that leaves one effect for each task.
-func BatchEffect(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[Payload]) error {
+func BatchEffect(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[Payload]) error {
 	for _, task := range tasks {
 		if err := Effect(ctx, tx, task.ID, task.Attempt); err != nil {
 			return err

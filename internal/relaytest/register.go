@@ -22,7 +22,9 @@ func Register[P any](reg *handlers.Registry, kind, taskType string, size int, h 
 			return h(ctx, tx, []*outbox.Task[P]{task})
 		}, opts...)
 	case "batch":
-		handlers.Batch(reg, of, size, h, opts...)
+		handlers.Batch(reg, of, size, func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[P]) error {
+			return h(ctx, tx, tasks)
+		}, opts...)
 	case "leased":
 		handlers.Leased(reg, of, func(ctx context.Context, task *outbox.Task[P]) error {
 			return h(ctx, nil, []*outbox.Task[P]{task})

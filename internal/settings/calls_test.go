@@ -122,7 +122,7 @@ func registry() *handlers.Registry {
 	handlers.Tx(reg, of("group"), func(context.Context, *sql.Tx, *task) error {
 		return nil
 	}, handlers.GroupCommit(10, time.Second), handlers.Retention(time.Hour))
-	handlers.Batch(reg, of("batch"), 3, func(context.Context, outbox.Tx, []*task) error {
+	handlers.Batch(reg, of("batch"), 3, func(context.Context, *sql.Tx, []*task) error {
 		return nil
 	}, handlers.Retention(time.Hour))
 	handlers.Leased(reg, of("leased"), func(context.Context, *task) error { return nil }, handlers.Retention(time.Hour))

@@ -138,7 +138,7 @@ func (a *traced) registry() *handlers.Registry {
 		return nil
 	})
 	handlers.Batch(reg, relaytest.TypeBatch, 10,
-		func(ctx context.Context, _ outbox.Tx, _ []*outbox.Task[relaytest.Payload]) error {
+		func(ctx context.Context, _ *sql.Tx, _ []*outbox.Task[relaytest.Payload]) error {
 			work(ctx, "BATCH")
 			return nil
 		})

@@ -95,7 +95,7 @@ func (w *worker) write(ctx context.Context, tx outbox.Tx, task *outbox.Task[Payl
 	return err
 }
 
-func (w *worker) batch(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[Payload]) error {
+func (w *worker) batch(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[Payload]) error {
 	failed := handlers.BatchError{}
 	for _, task := range tasks {
 		if task.Attempt <= task.Payload.Fail {

@@ -83,8 +83,7 @@ func Drain(t testing.TB, in outbox.Querier, registry *handlers.Registry, opts ..
 
 // drainer is one Drain.
 type drainer struct {
-	*drainSettings
-	in       database
+	drainSettings
 	stepper  *stepper
 	handlers map[string]*handler.Handler
 	types    []string
@@ -96,18 +95,23 @@ type drainer struct {
 }
 
 func newDrainer(t testing.TB, in outbox.Querier, registry *handlers.Registry, opts []DrainOption) (*drainer, error) {
-	settings, err := newDrainSettings(t.Context(), opts)
-	if err != nil {
-		return nil, err
+	d := &drainer{handlers: map[string]*handler.Handler{}, result: &Result{}}
+	d.drainSettings = drainSettings{ctx: t.Context(), schema: outbox.DefaultSchema, maxRuns: 1_000}
+	for _, o := range opts {
+		if o == nil {
+			return nil, errors.New("outboxtest: a DrainOption is nil")
+		}
+		if err := o.drain(&d.drainSettings); err != nil {
+			return nil, err
+		}
 	}
 	if registry == nil {
 		return nil, errors.New("outboxtest: Drain needs a *handlers.Registry, not nil")
 	}
-	database, err := newDatabase(settings.ctx, in)
+	database, err := newDatabase(d.ctx, in)
 	if err != nil {
 		return nil, err
 	}
-	d := &drainer{drainSettings: settings, in: database, handlers: map[string]*handler.Handler{}, result: &Result{}}
 	for _, h := range registry.Handlers() {
 		d.handlers[h.Type] = h
 		d.types, d.bases = append(d.types, h.Type), append(d.bases, int64(h.Priority))
@@ -182,7 +186,7 @@ SELECT t.task_type FROM outbox.task t
 func (d *drainer) step() ([]step, error) {
 	for {
 		var next string
-		err := d.in.InTx(d.ctx, func(tx *sql.Tx) error {
+		err := d.stepper.in.InTx(d.ctx, func(tx *sql.Tx) error {
 			_, err := tx.ExecContext(d.ctx, d.schema.SQL(store.PromoteHeadsSQL), math.MaxInt32) // of all keys
 			if err != nil {
 				return err
@@ -294,7 +298,7 @@ func (d *drainer) exec(what, query string, args ...any) (n int64, err error) {
 }
 
 func (d *drainer) inTx(what string, f func(*sql.Tx) error) error {
-	if err := d.in.InTx(d.ctx, f); err != nil {
+	if err := d.stepper.in.InTx(d.ctx, f); err != nil {
 		return fmt.Errorf("outboxtest: Drain: %s: %w", what, err)
 	}
 	return nil

@@ -2,11 +2,9 @@ package outboxtest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
-	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/pg"
 )
 
@@ -63,17 +61,6 @@ func Context(ctx context.Context) DrainOption {
 		s.ctx = ctx
 		return must(ctx != nil, "Context: it is nil")
 	})
-}
-
-func newDrainSettings(ctx context.Context, opts []DrainOption) (s *drainSettings, err error) {
-	s = &drainSettings{ctx: ctx, schema: outbox.DefaultSchema, maxRuns: 1_000}
-	for _, o := range opts {
-		if o == nil {
-			return nil, errors.New("outboxtest: a DrainOption is nil")
-		}
-		err = errors.Join(err, o.drain(s))
-	}
-	return s, err
 }
 
 // must is an error unless ok.

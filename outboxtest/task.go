@@ -1,6 +1,7 @@
 package outboxtest
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -58,12 +59,6 @@ type Lease struct {
 	mu sync.Mutex // of the record
 }
 
-func (l *Lease) record(completed bool, result error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.Completed, l.Result = l.Completed || completed, result
-}
-
 // err is what a call that begins returns at once.
 func (l *Lease) err(ctx context.Context) error {
 	l.mu.Lock()
@@ -94,24 +89,20 @@ func (l *leased) Extend(ctx context.Context, d time.Duration) error {
 }
 
 func (l *leased) Complete(ctx context.Context, fn func(*sql.Tx) error) error {
-	err := l.of.err(ctx)
-	var again error
-	if err == nil {
-		again, err = l.complete(ctx, fn)
-	}
-	if err == nil {
-		l.of.record(true, again)
-	} else {
-		l.of.record(false, err)
-	}
+	again, err := l.complete(ctx, fn)
+	l.of.mu.Lock()
+	defer l.of.mu.Unlock()
+	l.of.Completed, l.of.Result = l.of.Completed || err == nil, cmp.Or(err, again)
 	return err
 }
 
-var errNoTx = errors.New("outboxtest: Complete needs a transaction for its function: set Lease.Tx")
-
+// complete calls the function. If it asks for another iteration, that is again.
 func (l *leased) complete(ctx context.Context, fn func(*sql.Tx) error) (again, err error) {
+	if err := l.of.err(ctx); err != nil {
+		return nil, err
+	}
 	if l.of.Tx == nil {
-		return nil, errNoTx
+		return nil, errors.New("outboxtest: Complete needs a transaction for its function: set Lease.Tx")
 	}
 	h, err := newHeld(ctx, l.of.Tx)
 	if err != nil {

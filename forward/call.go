@@ -30,6 +30,9 @@ type call struct {
 func (c *call) choose(ctx context.Context, tasks []*outbox.Task[json.RawMessage]) {
 	for _, t := range tasks {
 		e, err := c.f.config.newEvent(ctx, t)
+		if err == nil && e.To == "" {
+			err = Permanent(fmt.Errorf("forward: the route of event %s is empty", e.ID))
+		}
 		switch {
 		case err == nil:
 		case ctx.Err() != nil && interrupted(ctx):

@@ -3,7 +3,6 @@ package forward
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -86,11 +85,8 @@ func (c *config) newEvent(ctx context.Context, t *outbox.Task[json.RawMessage]) 
 	if c.subject != nil {
 		e.Subject = c.subject(e)
 	}
-	to, err := c.route(ctx, e)
-	if err == nil && to == "" {
-		err = Permanent(fmt.Errorf("forward: the route of event %s is empty", e.ID))
-	}
-	e.To = to
+	var err error
+	e.To, err = c.route(ctx, e)
 	return e, err
 }
 

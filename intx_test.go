@@ -21,14 +21,14 @@ import (
 // helper is InTx or SqlxInTx over one of the drivers.
 type helper struct {
 	name, driver string
-	inTx         func(ctx context.Context, db *sql.DB, fn func(outbox.Tx) error) error
+	inTx         func(ctx context.Context, db *sql.DB, fn func(outbox.Querier) error) error
 }
 
-func plain(ctx context.Context, db *sql.DB, fn func(outbox.Tx) error) error {
+func plain(ctx context.Context, db *sql.DB, fn func(outbox.Querier) error) error {
 	return outbox.InTx(ctx, db, func(tx *sql.Tx) error { return fn(tx) })
 }
 
-func extended(ctx context.Context, db *sql.DB, fn func(outbox.Tx) error) error {
+func extended(ctx context.Context, db *sql.DB, fn func(outbox.Querier) error) error {
 	return outbox.SqlxInTx(ctx, sqlx.NewDb(db, "postgres"), func(tx *sqlx.Tx) error { return fn(tx) })
 }
 
@@ -59,7 +59,7 @@ func TestInTxCommitsAndThenWakesTheRelaysOfTheProcess(t *testing.T) {
 	onEveryHelper(t, func(t *testing.T, h helper, d database, db *sql.DB) {
 		name, visible := newType(), -1
 		wakes := countWakes(t, func() { visible = len(rows(t, d.db, name)) })
-		must(h.inTx(t.Context(), db, func(tx outbox.Tx) error { return enqueue(t.Context(), tx, name) }))
+		must(h.inTx(t.Context(), db, func(tx outbox.Querier) error { return enqueue(t.Context(), tx, name) }))
 		if wakes.Load() != 1 || visible != 1 {
 			t.Errorf("got %d wake-ups that saw %d tasks, want 1 and 1", wakes.Load(), visible)
 		}
@@ -93,7 +93,7 @@ func TestInTxRollsBackWhateverEndsTheFunction(t *testing.T) {
 					}
 					done <- err
 				}()
-				err = h.inTx(ctx, db, func(tx outbox.Tx) error {
+				err = h.inTx(ctx, db, func(tx outbox.Querier) error {
 					if err := enqueue(t.Context(), tx, name); err != nil || c.end == nil {
 						t.Errorf("%s: called, %v", about, err)
 					}
@@ -117,7 +117,7 @@ func TestInTxRollsBackWhateverEndsTheFunction(t *testing.T) {
 
 func TestInTxReportsThatItCouldNotBegin(t *testing.T) {
 	onEveryHelper(t, func(t *testing.T, h helper, d database, db *sql.DB) {
-		never := func(outbox.Tx) error {
+		never := func(outbox.Querier) error {
 			t.Error("called without a transaction")
 			return nil
 		}
@@ -157,7 +157,7 @@ func TestInTxTellsWhenTheOutcomeOfTheCommitIsUnknown(t *testing.T) {
 			}
 			wakes := countWakes(t, func() {})
 			name, calls := newType(), 0
-			err := h.inTx(t.Context(), open(t, h.driver, url), func(tx outbox.Tx) error {
+			err := h.inTx(t.Context(), open(t, h.driver, url), func(tx outbox.Querier) error {
 				calls++
 				err := enqueue(t.Context(), tx, name)
 				_, _ = tx.ExecContext(t.Context(), c.statement)
@@ -190,7 +190,7 @@ func TestInTxDoesNotCutACommitShortWhenItsContextEnds(t *testing.T) {
 		name, done := newType(), make(chan error, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
-			done <- h.inTx(ctx, db, func(tx outbox.Tx) error {
+			done <- h.inTx(ctx, db, func(tx outbox.Querier) error {
 				_, err := tx.ExecContext(ctx, `INSERT INTO held VALUES (1)`)
 				return errors.Join(err, enqueue(ctx, tx, name))
 			})

@@ -40,13 +40,6 @@ type Querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// Tx is a transaction without Commit and Rollback, which a Batch handler gets: those belong to the
-// relay. It is what sqlc calls DBTX.
-type Tx interface {
-	Querier
-	PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
-}
-
 // Enqueued is the result of one Enqueue. The task exists once the transaction has committed.
 type Enqueued struct {
 	// TaskID is the new task, or the task that has the unique key if none was created.

@@ -167,8 +167,8 @@ func alike[P any](t *testing.T) {
 	for range 200 {
 		rand.Shuffle(len(payloads), func(i, j int) { payloads[i], payloads[j] = payloads[j], payloads[i] })
 		got, want := map[int64]string{}, map[int64]string{}
-		note := func(in map[int64]string) func(context.Context, outbox.Tx, []*outbox.Task[P]) error {
-			return func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[P]) error {
+		note := func(in map[int64]string) func(context.Context, *sql.Tx, []*outbox.Task[P]) error {
+			return func(_ context.Context, _ *sql.Tx, tasks []*outbox.Task[P]) error {
 				for _, task := range tasks {
 					in[task.ID] = asJSON(t, task.Payload)
 				}
@@ -212,7 +212,7 @@ func TestAHandlerGetsEveryFieldOfItsTask(t *testing.T) {
 	*tasklease.Of(&raw), *tasklease.Of(&want) = lease, lease
 	for _, kind := range []string{"tx", "batch", "leased"} {
 		reg, calls := handlers.New(), 0
-		relaytest.Register(reg, kind, "TYPE", 5, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[string]) error {
+		relaytest.Register(reg, kind, "TYPE", 5, func(_ context.Context, _ *sql.Tx, tasks []*outbox.Task[string]) error {
 			if calls++; !reflect.DeepEqual(*tasks[0], want) {
 				t.Errorf("%s: got %+v, want %+v", kind, *tasks[0], want)
 			}

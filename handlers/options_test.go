@@ -1,7 +1,6 @@
 package handlers_test
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"os"
@@ -127,10 +126,7 @@ func TestEachOptionOutOfRangeIsNamed(t *testing.T) {
 		{"leased", "NoHeartbeat and Timeout(1s): the lease is the timeout",
 			[]handlers.Option{handlers.NoHeartbeat(time.Minute), handlers.Timeout(time.Second)}},
 	} {
-		wantText(t, panics(t, func() {
-			relaytest.Register(handlers.New(), c.kind, "T", 1,
-				func(context.Context, outbox.Tx, []*outbox.Task[mail]) error { return nil }, c.opts...)
-		}), c.want)
+		wantText(t, panics(t, func() { relaytest.Register(handlers.New(), c.kind, "T", 1, nothingBatch, c.opts...) }), c.want)
 	}
 	wantText(t, panics(t, func() { handlers.Batch(handlers.New(), sendMail, 10_001, nothingBatch) }),
 		"size 10001: must be between 1 and 10000")

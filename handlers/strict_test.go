@@ -29,7 +29,7 @@ func runEach(t *testing.T, log *slog.Logger, kind string, defaults, opts []handl
 	payloads ...string) (called int, errs []error) {
 	t.Helper()
 	r := handlers.New(defaults...)
-	relaytest.Register(r, kind, "WELCOME", 100, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[welcome]) error {
+	relaytest.Register(r, kind, "WELCOME", 100, func(_ context.Context, _ *sql.Tx, tasks []*outbox.Task[welcome]) error {
 		called += len(tasks)
 		return nil
 	}, opts...)

@@ -16,7 +16,7 @@ import (
 // features registers, for each kind of handler, types whose tasks run again, are kept and ordered.
 func features(reg *handlers.Registry) {
 	all := func(name string, f func(task *outbox.Task[payload]) error, opts ...handlers.Option) {
-		ofEachKind(reg, name, 1, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
+		ofEachKind(reg, name, 1, func(_ context.Context, _ *sql.Tx, tasks []*outbox.Task[payload]) error {
 			return f(tasks[0])
 		}, opts...)
 	}

@@ -33,7 +33,7 @@ func ofEachKind(reg *handlers.Registry, name string, size int, f handle, opts ..
 }
 
 func withEffect(f handle) handle {
-	return func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+	return func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) error {
 		for _, task := range tasks {
 			if tx == nil {
 				break
@@ -50,7 +50,7 @@ func withEffect(f handle) handle {
 
 // sends is a handler that sends a statement in its transaction, if it has one.
 func sends(query string, result func(error) error) handle {
-	return func(ctx context.Context, tx outbox.Tx, _ []*outbox.Task[payload]) error {
+	return func(ctx context.Context, tx *sql.Tx, _ []*outbox.Task[payload]) error {
 		if tx == nil {
 			return nil
 		}
@@ -61,7 +61,7 @@ func sends(query string, result func(error) error) handle {
 
 // gives is a handler with this result.
 func gives(err error) handle {
-	return func(context.Context, outbox.Tx, []*outbox.Task[payload]) error { return err }
+	return func(context.Context, *sql.Tx, []*outbox.Task[payload]) error { return err }
 }
 
 // scenario registers handlers of all kinds with all outcomes, and returns a function that enqueues
@@ -87,8 +87,8 @@ func scenario() (*handlers.Registry, func(t testing.TB, q outbox.Querier)) {
 	ofEachKind(reg, "SQL_ERROR", 10, sends(`SELECT 1/0`, asIs))
 	ofEachKind(reg, "HIDDEN", 10, sends(`SELECT 1/0`, hidden))
 	ofEachKind(reg, "DEFERRED", 10, sends(`INSERT INTO child VALUES (1)`, asIs))
-	ofEachKind(reg, "PANICS", 10, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error { panic("at the disco") })
-	ofEachKind(reg, "GOEXIT", 10, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error {
+	ofEachKind(reg, "PANICS", 10, func(context.Context, *sql.Tx, []*outbox.Task[payload]) error { panic("at the disco") })
+	ofEachKind(reg, "GOEXIT", 10, func(context.Context, *sql.Tx, []*outbox.Task[payload]) error {
 		runtime.Goexit()
 		return nil
 	})
@@ -109,14 +109,14 @@ func scenario() (*handlers.Registry, func(t testing.TB, q outbox.Querier)) {
 		return err
 	})
 	relaytest.Register(reg, "batch", "BATCH_SPLIT", 10,
-		withEffect(func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
+		withEffect(func(_ context.Context, _ *sql.Tx, tasks []*outbox.Task[payload]) error {
 			if slices.ContainsFunc(tasks, func(task *outbox.Task[payload]) bool { return task.Payload.N == 2 }) {
 				return errBoom
 			}
 			return nil
 		}))
 	relaytest.Register(reg, "batch", "BATCH_SOME", 10,
-		withEffect(func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
+		withEffect(func(_ context.Context, _ *sql.Tx, tasks []*outbox.Task[payload]) error {
 			failed := handlers.BatchError{}
 			for _, task := range tasks {
 				failed[task.ID] = []error{nil, handlers.Discard(errBoom), handlers.Dead(errBoom)}[task.Payload.N-1]

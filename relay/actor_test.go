@@ -52,7 +52,7 @@ func newActor(t *testing.T, db *database) *actor {
 }
 
 // session is the actor's transaction, or its connection.
-func (a *actor) session() outbox.Tx {
+func (a *actor) session() outbox.Querier {
 	if a.tx != nil {
 		return a.tx
 	}

@@ -76,7 +76,7 @@ func TestABadPayloadForTheNextIterationIsAFailedAttempt(t *testing.T) {
 	} {
 		for _, kind := range []string{"tx", "batch", "complete"} {
 			taskType := kind + " " + name
-			relaytest.Register(reg, kind, taskType, 3, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[any]) error {
+			relaytest.Register(reg, kind, taskType, 3, func(_ context.Context, _ *sql.Tx, tasks []*outbox.Task[any]) error {
 				if kind == "batch" {
 					return handlers.BatchError{tasks[0].ID: c.result(tasks[0])}
 				}

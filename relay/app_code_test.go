@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -72,7 +73,7 @@ func (l badLog) Handle(ctx context.Context, r slog.Record) error {
 
 // appCode is code of the app's that misbehaves whenever a task of its type runs.
 type appCode struct {
-	do      func(ctx context.Context, tx outbox.Tx) error // what the handler does
+	do      func(ctx context.Context, tx *sql.Tx) error // what the handler does
 	opts    []handlers.Option
 	payload string // "fine" if it is empty
 	some    bool   // a Batch handler returns do's error for each task
@@ -82,11 +83,11 @@ type appCode struct {
 }
 
 func appCodes(how misbehaving) map[string]appCode {
-	returns := func(err error) func(context.Context, outbox.Tx) error {
-		return func(context.Context, outbox.Tx) error { return err }
+	returns := func(err error) func(context.Context, *sql.Tx) error {
+		return func(context.Context, *sql.Tx) error { return err }
 	}
-	does := func(f func()) func(context.Context, outbox.Tx) error {
-		return func(context.Context, outbox.Tx) error { f(); return nil }
+	does := func(f func()) func(context.Context, *sql.Tx) error {
+		return func(context.Context, *sql.Tx) error { f(); return nil }
 	}
 	wraps := handlers.Use(func(next handlers.Func) handlers.Func {
 		return func(ctx context.Context, c *handlers.Call) error { return fmt.Errorf("wrapped: %w", next(ctx, c)) }
@@ -106,7 +107,7 @@ func appCodes(how misbehaving) map[string]appCode {
 			})}},
 		"LOGGER":    {do: returns(handlers.Snooze(0)), opts: []handlers.Option{handlers.Use(handlers.Log(log))}},
 		"UNMARSHAL": {do: returns(nil), payload: string(how)},
-		"MARSHAL": {do: func(ctx context.Context, tx outbox.Tx) error {
+		"MARSHAL": {do: func(ctx context.Context, tx *sql.Tx) error {
 			_, err := outbox.Enqueue(ctx, tx, "OTHER", badPayload{how})
 			return err
 		}},
@@ -136,7 +137,7 @@ func registerAppCodes(reg *handlers.Registry, codes map[string]appCode) (types m
 	for name, c := range codes {
 		for _, kind := range []string{"tx", "batch", "complete"} {
 			types[name+" "+kind] = c
-			handle := func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[badPayload]) error {
+			handle := func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[badPayload]) error {
 				err := c.do(ctx, tx)
 				if !c.some || kind != "batch" {
 					return err

@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -61,7 +62,7 @@ func TestARateLimitOfSixHoursUsesNoAttempt(t *testing.T) {
 		if name == "GROUP" {
 			options = append(options, handlers.GroupCommit(10, within))
 		}
-		relaytest.Register(reg, kind, name, 10, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
+		relaytest.Register(reg, kind, name, 10, func(_ context.Context, _ *sql.Tx, tasks []*outbox.Task[payload]) error {
 			some, err := handlers.BatchError{}, error(nil)
 			for _, task := range tasks {
 				attempts.Store(max(attempts.Load(), int64(task.Attempt)))

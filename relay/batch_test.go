@@ -28,7 +28,7 @@ func TestADeferredConstraintViolatorAmongGoodTasksDiesAlone(t *testing.T) {
 		reg := handlers.New()
 		for name, kind := range map[string]string{"TX": "tx", "BATCH": "batch"} {
 			relaytest.Register(reg, kind, name, 16,
-				func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+				func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) error {
 					for _, task := range tasks {
 						if _, err := tx.ExecContext(ctx, `INSERT INTO child VALUES ($1)`, task.Payload.N); err != nil {
 							return err

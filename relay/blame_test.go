@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"regexp"
 	"strings"
@@ -77,7 +78,7 @@ func TestAnAttemptCountsByTheStatementThatFailed(t *testing.T) {
 		}
 	}
 	reg := handlers.New()
-	relaytest.Register(reg, "tx", "TX", 1, func(ctx context.Context, tx outbox.Tx,
+	relaytest.Register(reg, "tx", "TX", 1, func(ctx context.Context, tx *sql.Tx,
 		tasks []*outbox.Task[payload]) error {
 		if _, err := tx.ExecContext(ctx, `SELECT raise_planned('handler', $1)`, tasks[0].ID); err != nil {
 			return err

@@ -56,7 +56,7 @@ func TestACanceledRunEndsAndIsNotRetried(t *testing.T) {
 		n := 3 * len(ends)
 		var calls atomic.Int32
 		causes, begun := make(chan error, 2*n), make(chan struct{}, 2*n)
-		wait := func(ctx context.Context, tx outbox.Tx, i int) (err error) {
+		wait := func(ctx context.Context, tx *sql.Tx, i int) (err error) {
 			calls.Add(1)
 			begun <- struct{}{}
 			end := ends[i-1]
@@ -73,7 +73,7 @@ func TestACanceledRunEndsAndIsNotRetried(t *testing.T) {
 		reg := handlers.New()
 		for _, kind := range []string{"tx", "batch", "leased"} {
 			relaytest.Register(reg, kind, kind, 1,
-				func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) (err error) {
+				func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) (err error) {
 					if tx != nil {
 						err = effect(ctx, tx, tasks[0].ID, 1)
 					}

@@ -52,8 +52,8 @@ func work(f func(ctx context.Context, tasks int) error, opts ...handlers.Option)
 	reg := handlers.New()
 	for kind, taskType := range map[string]string{"tx": "TX", "batch": "BATCH"} {
 		relaytest.Register(reg,
-			kind, taskType, 3, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-				return errors.Join(batchEffect(context.Background(), tx.(*sql.Tx), tasks), f(ctx, len(tasks)))
+			kind, taskType, 3, func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) error {
+				return errors.Join(batchEffect(context.Background(), tx, tasks), f(ctx, len(tasks)))
 			}, opts...)
 	}
 	handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error {
@@ -177,14 +177,14 @@ func TestAHandlerThatIgnoresTheDrainIsLeftBehindWithoutItsTask(t *testing.T) {
 	for kind, taskType := range map[string]string{"tx": "TX", "batch": "BATCH", "leased": "LEASED",
 		"complete": "COMPLETE"} {
 		relaytest.Register(reg,
-			kind, taskType, 3, func(_ context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+			kind, taskType, 3, func(_ context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) error {
 				defer ended.Done()
 				started.Done()
 				<-release
 				if tx == nil {
 					late <- leasedEffect(context.Background(), tasks[0])
 				} else {
-					late <- batchEffect(context.Background(), tx.(*sql.Tx), tasks)
+					late <- batchEffect(context.Background(), tx, tasks)
 				}
 				return nil
 			})

@@ -55,7 +55,7 @@ func TestAClaimOfManyThatTimesOutIsMadeSmaller(t *testing.T) {
 			db.tooMany(t, "IT", 4, "57014")
 			db.Enqueue(t, "IT", 300)
 			reg := handlers.New()
-			relaytest.Register(reg, c.kind, "IT", 32, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error {
+			relaytest.Register(reg, c.kind, "IT", 32, func(context.Context, *sql.Tx, []*outbox.Task[payload]) error {
 				return nil
 			})
 			log := ""
@@ -87,7 +87,7 @@ func TestAClaimOfLargeLeasedTasksTakesFew(t *testing.T) {
 	db.Do(t, `INSERT INTO outbox.task (task_type, payload)
 		SELECT 'IT', jsonb_build_object('n', n, 'large', repeat('x', 100 << 10)) FROM generate_series(1, 300) n`)
 	reg := handlers.New()
-	relaytest.Register(reg, "leased", "IT", 1, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error {
+	relaytest.Register(reg, "leased", "IT", 1, func(context.Context, *sql.Tx, []*outbox.Task[payload]) error {
 		return nil
 	})
 	run(t, db, reg, relay.Config{Workers: 400, PollInterval: 50 * time.Millisecond})
@@ -109,7 +109,7 @@ func TestATypeWhoseClaimsFailIsNamedWhileOthersGoOn(t *testing.T) {
 			db.tooMany(t, "IT", 0, code)
 			db.Enqueue(t, "IT", 5)
 			reg := handlers.New()
-			nothing := func(context.Context, outbox.Tx, []*outbox.Task[payload]) error { return nil }
+			nothing := func(context.Context, *sql.Tx, []*outbox.Task[payload]) error { return nil }
 			relaytest.Register(reg, kind, "IT", 4, nothing)
 			relaytest.Register(reg, kind, "OTHER", 4, nothing)
 			r := run(t, db, reg, relay.Config{Workers: 4, PollInterval: 50 * time.Millisecond})
@@ -165,7 +165,7 @@ func TestATypeThatFailsEverySecondTimeIsNamed(t *testing.T) {
 				CREATE TRIGGER every_second_deleted AFTER DELETE ON outbox.task REFERENCING OLD TABLE AS claimed FOR EACH STATEMENT
 				EXECUTE FUNCTION every_second()`)
 			reg := handlers.New()
-			relaytest.Register(reg, kind, "IT", 1, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error {
+			relaytest.Register(reg, kind, "IT", 1, func(context.Context, *sql.Tx, []*outbox.Task[payload]) error {
 				return nil
 			})
 			db.Enqueue(t, "IT", 100)

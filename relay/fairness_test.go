@@ -90,7 +90,7 @@ var errAlways = errors.New("it always fails")
 func each(reg *handlers.Registry, taskType string, f func(ctx context.Context, task *outbox.Task[payload]) error,
 	opts ...handlers.Option) {
 	relaytest.Register(reg, strings.ToLower(taskType), taskType, 100,
-		func(ctx context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
+		func(ctx context.Context, _ *sql.Tx, tasks []*outbox.Task[payload]) error {
 			var errs []error
 			for _, task := range tasks {
 				errs = append(errs, f(ctx, task))

@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"maps"
 	"slices"
@@ -50,7 +51,7 @@ func (v *victim) attempt() int {
 	return 1
 }
 
-func (v *victim) handle(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+func (v *victim) handle(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) error {
 	failed := handlers.BatchError{}
 	for _, task := range tasks {
 		failing := v.failsFirst && task.Attempt == 1

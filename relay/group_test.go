@@ -143,20 +143,20 @@ func TestEachTaskOfAGroupHasItsResult(t *testing.T) {
 func TestAGroupThatBreaksCostsTheOthersNoAttempt(t *testing.T) {
 	t.Parallel()
 	for name, breaks := range map[string]struct {
-		do   func(ctx context.Context, tx outbox.Tx) error
+		do   func(ctx context.Context, tx *sql.Tx) error
 		want string // what becomes of the culprit
 	}{
 		"a hidden error": {hides(`SELECT 1 / 0`), "dead 2"},
-		"an error that hides another": {func(ctx context.Context, tx outbox.Tx) error {
+		"an error that hides another": {func(ctx context.Context, tx *sql.Tx) error {
 			return errors.Join(hides(`SELECT 1 / 0`)(ctx, tx), errMisdeed)
 		}, "dead 2"},
 		"a deferred constraint": {execs(nil, `INSERT INTO child VALUES (7)`), "dead 2"},
 		"a lost connection":     {execs(nil, `SELECT pg_terminate_backend(pg_backend_pid())`), "dead 0"},
-		"a rollback": {func(_ context.Context, tx outbox.Tx) error { return tx.(*sql.Tx).Rollback() },
+		"a rollback": {func(_ context.Context, tx *sql.Tx) error { return tx.Rollback() },
 			"dead 2"},
 		"a commit":       {execs(nil, `COMMIT`), "done"},
 		"rows left open": {unread, "dead 2"},
-		"a timeout in a statement": {func(ctx context.Context, tx outbox.Tx) error {
+		"a timeout in a statement": {func(ctx context.Context, tx *sql.Tx) error {
 			short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 			defer cancel()
 			return execs(nil, `SELECT pg_sleep(60)`)(short, tx)
@@ -197,7 +197,7 @@ func TestADeadlockBetweenGroupsIsNoAttempt(t *testing.T) {
 		reg := handlers.New()
 		for name, order := range map[string]string{"TX": "", "OTHER": "DESC"} {
 			relaytest.Register(reg, "tx", name, 1,
-				func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+				func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) error {
 					if err := effect(ctx, tx, tasks[0].ID, tasks[0].Attempt); err != nil {
 						return err
 					}

@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"strings"
 	"sync/atomic"
@@ -44,7 +45,7 @@ func runUnderLock(t *testing.T, db *database, table string) {
 			opts = append(opts, more[name])
 		}
 		relaytest.Register(reg, kind, name, each,
-			func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+			func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) error {
 				for _, task := range tasks {
 					begun.Add(1)
 					if name == "LEASED" {

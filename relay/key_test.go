@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"slices"
 	"sync"
@@ -37,7 +38,7 @@ func TestATaskHasOneKeyForLife(t *testing.T) {
 		if name == "group" {
 			options = append(options, handlers.GroupCommit(10, 0))
 		}
-		relaytest.Register(reg, kind, name, 10, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
+		relaytest.Register(reg, kind, name, 10, func(_ context.Context, _ *sql.Tx, tasks []*outbox.Task[payload]) error {
 			task := tasks[0]
 			seen.add(name, task.Key())
 			switch {

@@ -173,7 +173,7 @@ func TestAKeyThatIsKeptUntilDoneHasOneTaskAfterEveryResultOfAHandlerThatEnqueues
 			first := map[string]outbox.Enqueued{}
 			for name, result := range results {
 				typ := outbox.NewTaskType[payload](name)
-				handle := func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) (err error) {
+				handle := func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) (err error) {
 					runs.Add(1)
 					var got outbox.Enqueued
 					if tx != nil {

@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -38,7 +39,7 @@ func TestALimitOfOneRelayHolds(t *testing.T) {
 				var running inside
 				full, markFull := context.WithCancel(t.Context()) // full ends once the limit is reached
 				defer markFull()
-				call := func(ctx context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
+				call := func(ctx context.Context, _ *sql.Tx, tasks []*outbox.Task[payload]) error {
 					if len(tasks) > 1 {
 						return errAlways // they run one by one, each with a slot
 					}

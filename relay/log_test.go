@@ -48,7 +48,7 @@ func TestNoSecretReachesALog(t *testing.T) {
 		handlers.Leased(reg, outbox.NewTaskType[raw](name), f, append(opts, more...)...)
 	}
 	// PostgreSQL's Detail of such an error has the row.
-	conflict := func(ctx context.Context, tx outbox.Tx) error {
+	conflict := func(ctx context.Context, tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO account VALUES ('`+canary+`')`)
 		return err
 	}

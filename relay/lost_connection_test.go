@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"context"
+	"database/sql"
 	"database/sql/driver"
 	"fmt"
 	"log/slog"
@@ -126,14 +127,15 @@ func testUnknownCommits(t *testing.T, driver string) {
 	for name, kind := range map[string]string{"TX": "tx", "TX FAILS": "tx", "BATCH": "batch", "COMPLETE": "complete",
 		"LEASED": "leased", "LEASED FAILS": "leased"} {
 		relaytest.Register(reg, kind, name, 10,
-			func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+			func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) error {
+				to := outbox.Querier(tx)
 				if tx == nil {
-					tx = db
+					to = db
 				}
 				if strings.HasSuffix(name, "FAILS") && tasks[0].Attempt == 1 {
 					return errAlways
 				}
-				return effect(ctx, tx, tasks[0].ID, tasks[0].Attempt)
+				return effect(ctx, to, tasks[0].ID, tasks[0].Attempt)
 			}, retrySoon())
 	}
 	run(t, pool, reg, relay.Config{Workers: 4, PollInterval: 50 * time.Millisecond,

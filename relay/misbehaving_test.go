@@ -49,7 +49,7 @@ func testMisdeeds(t *testing.T, db *database, kind string, size int) {
 			opts = append(opts, handlers.Timeout(time.Second))
 		}
 		relaytest.Register(reg, kind, name, size,
-			func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[markedPayload]) error {
+			func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[markedPayload]) error {
 				marked := false
 				for _, task := range tasks {
 					marked = marked || task.Payload.Marked
@@ -113,7 +113,7 @@ func TestAGoroutineThatOutlivesItsHandlerChangesNothingOfItsResult(t *testing.T)
 		reg := handlers.New()
 		for name, result := range map[string]error{"TX": nil, "FAILS": errAlways} {
 			relaytest.Register(reg, "tx", name, 1,
-				func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+				func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) error {
 					err := effect(ctx, tx, tasks[0].ID, tasks[0].Attempt)
 					leaked.Go(func() {
 						for leak := error(nil); !errors.Is(leak, sql.ErrTxDone); {

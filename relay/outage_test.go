@@ -143,7 +143,7 @@ func testTimeoutsOfTheRole(t *testing.T) {
 	slow := []string{"tx", "batch", "complete"}
 	for _, kind := range slow {
 		relaytest.Register(reg, kind, kind, 2,
-			func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+			func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) error {
 				<-time.After(1500 * time.Millisecond) // idle in its transaction
 				return errors.Join(execs(nil, `SELECT pg_sleep(1.5)`)(ctx, tx),
 					effect(ctx, tx, tasks[0].ID, tasks[0].Attempt))

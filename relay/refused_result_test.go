@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"strings"
 	"testing"
@@ -86,7 +87,7 @@ func TestAFailureThatCannotBeRecordedIsLogged(t *testing.T) {
 	db := newDatabase(t)
 	db.refuse(t, "TRIGGER refuse BEFORE INSERT", "outbox.dead_task", "57014")
 	reg := handlers.New()
-	relaytest.Register(reg, "tx", "IT", 1, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error {
+	relaytest.Register(reg, "tx", "IT", 1, func(context.Context, *sql.Tx, []*outbox.Task[payload]) error {
 		return handlers.Dead(errAlways)
 	})
 	db.Enqueue(t, "IT", 1)
@@ -123,7 +124,7 @@ func testAConnectionErrorOfAnotherServer(t *testing.T, kind, code string) {
 		name, opts = "tx", append(opts, handlers.GroupCommit(4, time.Second))
 	}
 	reg := handlers.New()
-	relaytest.Register(reg, name, "IT", 4, func(ctx context.Context, tx outbox.Tx,
+	relaytest.Register(reg, name, "IT", 4, func(ctx context.Context, tx *sql.Tx,
 		tasks []*outbox.Task[payload]) error {
 		for _, task := range tasks {
 			if _, err := tx.ExecContext(ctx, `INSERT INTO app VALUES ($1)`, task.ID); err != nil {

@@ -23,9 +23,9 @@ type registering func(reg *handlers.Registry, name string, f func(*outbox.Task[p
 
 func ofKind(kind string) registering {
 	return func(reg *handlers.Registry, name string, f func(*outbox.Task[payload]) error, opts ...handlers.Option) {
-		relaytest.Register(reg, kind, name, 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+		relaytest.Register(reg, kind, name, 10, func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) error {
 			if tx != nil {
-				if err := batchEffect(ctx, tx.(*sql.Tx), tasks); err != nil {
+				if err := batchEffect(ctx, tx, tasks); err != nil {
 					return err
 				}
 			}

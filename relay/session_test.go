@@ -75,7 +75,7 @@ func seesItsSession(t *testing.T, driver, kind, made string) {
 	reg := handlers.New()
 	name, _, fails := strings.Cut(kind, " ")
 	relaytest.Register(reg, name, "DISTURBS", 10,
-		func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+		func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) error {
 			err := execs(nil, disturbances[tasks[0].Payload.N])(ctx, tx)
 			if fails {
 				return handlers.Dead(errors.Join(errAlways, err))
@@ -88,7 +88,7 @@ func seesItsSession(t *testing.T, driver, kind, made string) {
 	}
 	seen := make(chan witnessed, 100)
 	relaytest.Register(reg, "tx", "WITNESS", 1,
-		func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+		func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) error {
 			w := witnessed{attempt: tasks[0].Attempt}
 			err := tx.QueryRowContext(ctx, stateSQL).Scan(&w.state, &w.pid)
 			if err == nil {

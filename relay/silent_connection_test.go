@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"context"
+	"database/sql"
 	"testing"
 	"time"
 
@@ -50,7 +51,7 @@ func TestASilentConnectionCostsAWorkerLessThan45Seconds(t *testing.T) {
 					t.Cleanup(func() { pool.Close() })
 					reg := handlers.New()
 					relaytest.Register(reg, c.kind, "SILENT", 10,
-						func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+						func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) error {
 							for _, task := range tasks {
 								if err := effect(ctx, tx, task.ID, task.Attempt); err != nil {
 									return err

@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"context"
+	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"maps"
@@ -59,7 +60,7 @@ func TestManyTasksOfEachKindTakeFewStatementTexts(t *testing.T) {
 	const each = 150
 	errFirst := errors.New("the first attempt")
 	act := func(fails bool) relaytest.Handle[payload] {
-		return func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+		return func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) error {
 			some := handlers.BatchError{}
 			for _, task := range tasks {
 				if fails && task.Attempt == 1 && task.Payload.N%2 == 0 {
@@ -98,7 +99,7 @@ func TestManyTasksOfEachKindTakeFewStatementTexts(t *testing.T) {
 	}
 	canceled := make(chan int64)
 	relaytest.Register(reg,
-		"tx", "CANCELED", 1, func(ctx context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
+		"tx", "CANCELED", 1, func(ctx context.Context, _ *sql.Tx, tasks []*outbox.Task[payload]) error {
 			canceled <- tasks[0].ID
 			<-ctx.Done()
 			return ctx.Err()

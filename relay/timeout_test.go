@@ -32,7 +32,7 @@ func TestEachTaskCanHaveATimeoutOfItsOwn(t *testing.T) {
 			"leased": handlers.Timeout(20 * time.Second), "leased without": handlers.NoHeartbeat(20 * time.Second)}
 		for name, opt := range types {
 			kind, _, _ := strings.Cut(name, " ")
-			relaytest.Register(reg, kind, name, 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+			relaytest.Register(reg, kind, name, 10, func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) error {
 				mu.Lock()
 				defer mu.Unlock()
 				deadline, _ := ctx.Deadline()

@@ -83,7 +83,7 @@ func TestATaskThatCannotBeReadIsSetAsideAndNamed(t *testing.T) {
 			db.Enqueue(t, "IT", 5)
 			db.Enqueue(t, "OTHER", 3)
 			reg := handlers.New()
-			count := func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+			count := func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) error {
 				for _, task := range tasks {
 					if _, err := db.ExecContext(ctx, `INSERT INTO effect (task_id, attempt) VALUES ($1, $2)`, task.ID,
 						task.Attempt); err != nil {
@@ -181,7 +181,7 @@ func TestAnOldTaskThatCannotBeReadIsSetAside(t *testing.T) {
 	bad := db.damaged(t, "IT", "priority = 5")
 	db.Enqueue(t, "IT", 60)
 	reg := handlers.New()
-	relaytest.Register(reg, "tx", "IT", 1, func(context.Context, outbox.Tx,
+	relaytest.Register(reg, "tx", "IT", 1, func(context.Context, *sql.Tx,
 		[]*outbox.Task[payload]) error {
 		return nil
 	})
@@ -204,7 +204,7 @@ func TestMissingRightsSetNoTaskAside(t *testing.T) {
 		END $$`)
 	db.Enqueue(t, "IT", 3)
 	reg := handlers.New()
-	relaytest.Register(reg, "tx", "IT", 1, func(context.Context, outbox.Tx,
+	relaytest.Register(reg, "tx", "IT", 1, func(context.Context, *sql.Tx,
 		[]*outbox.Task[payload]) error {
 		return nil
 	})

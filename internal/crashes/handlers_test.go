@@ -71,7 +71,7 @@ type worker struct{ side *sql.DB }
 func registry(side *sql.DB) *handlers.Registry {
 	w, reg := worker{side}, handlers.New()
 	for name, kind := range kinds {
-		relaytest.Register(reg, kind, name, 20, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+		relaytest.Register(reg, kind, name, 20, func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) error {
 			again := handlers.BatchError{}
 			for _, task := range tasks {
 				if err := w.effect(ctx, tx, task); err != nil {
@@ -96,7 +96,7 @@ func registry(side *sql.DB) *handlers.Registry {
 }
 
 // effect does what the payload says.
-func (w worker) effect(ctx context.Context, tx outbox.Tx, task *outbox.Task[payload]) error {
+func (w worker) effect(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
 	if tx != nil {
 		if _, err := tx.ExecContext(ctx, `SELECT stop_at('handler begun')`); err != nil {
 			return err

@@ -2,6 +2,7 @@ package crashes_test
 
 import (
 	"context"
+	"database/sql"
 	"os"
 	"slices"
 	"testing"
@@ -21,7 +22,7 @@ const (
 
 // limited is in the table inside while it runs, and notes in the table crowd if it finds more than
 // the limit there.
-func (w worker) limited(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
+func (w worker) limited(_ context.Context, _ *sql.Tx, tasks []*outbox.Task[payload]) error {
 	task := tasks[0]
 	_, err := w.side.Exec(`INSERT INTO inside VALUES ($1, $2, $3)`, task.Type, task.ID, os.Getpid())
 	if err != nil {
@@ -88,7 +89,7 @@ func TestALimitOfATypeHoldsInAllProcessesAndSurvivesTheirDeath(t *testing.T) {
 }
 
 // rated notes the starts of its tasks.
-func (w worker) rated(ctx context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
+func (w worker) rated(ctx context.Context, _ *sql.Tx, tasks []*outbox.Task[payload]) error {
 	for _, task := range tasks {
 		if _, err := w.side.ExecContext(ctx, noteStart, task.ID, task.Type, task.Attempt, time.Now()); err != nil {
 			return err

@@ -23,7 +23,7 @@ var (
 )
 
 // Effect is what a run of a task leaves when it takes effect.
-func Effect(ctx context.Context, tx outbox.Tx, id int64, attempt int) error {
+func Effect(ctx context.Context, tx outbox.Querier, id int64, attempt int) error {
 	_, err := tx.ExecContext(ctx, `INSERT INTO effect (task_id, attempt) VALUES ($1, $2)`, id, attempt)
 	return err
 }

@@ -2,6 +2,7 @@ package relaytest
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"testing"
 
@@ -31,7 +32,7 @@ func (db *Database) CreateRuns(t testing.TB) {
 func Ordered(opts ...handlers.Option) *handlers.Registry {
 	reg := handlers.New()
 	opts = append([]handlers.Option{RetrySoon(), handlers.MaxAttempts(4)}, opts...)
-	one := func(ctx context.Context, tx outbox.Tx, task *outbox.Task[OrderedPayload]) error {
+	one := func(ctx context.Context, tx *sql.Tx, task *outbox.Task[OrderedPayload]) error {
 		if task.Attempt <= task.Payload.Fail {
 			return errors.New("boom")
 		}
@@ -40,7 +41,7 @@ func Ordered(opts ...handlers.Option) *handlers.Registry {
 	}
 	for i, kind := range []string{"tx", "batch", "complete"} {
 		Register(reg, kind, OrderedTypes[i],
-			20, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[OrderedPayload]) error {
+			20, func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[OrderedPayload]) error {
 				failed := handlers.BatchError{}
 				for _, task := range tasks {
 					if err := one(ctx, tx, task); err != nil {

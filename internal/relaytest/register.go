@@ -10,7 +10,7 @@ import (
 
 // Handle is a handler of any kind. The transaction is the one that removes the tasks; a Leased
 // handler has none.
-type Handle[P any] func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[P]) error
+type Handle[P any] func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[P]) error
 
 // Register registers h as a kind of handler: "tx", "batch" of the size, "leased", or "complete",
 // which is the function that a Leased handler gives to Complete.
@@ -22,9 +22,7 @@ func Register[P any](reg *handlers.Registry, kind, taskType string, size int, h 
 			return h(ctx, tx, []*outbox.Task[P]{task})
 		}, opts...)
 	case "batch":
-		handlers.Batch(reg, of, size, func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[P]) error {
-			return h(ctx, tx, tasks)
-		}, opts...)
+		handlers.Batch(reg, of, size, h, opts...)
 	case "leased":
 		handlers.Leased(reg, of, func(ctx context.Context, task *outbox.Task[P]) error {
 			return h(ctx, nil, []*outbox.Task[P]{task})

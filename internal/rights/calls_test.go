@@ -265,29 +265,29 @@ func runOnce(ctx context.Context, db *sql.DB, in string) error {
 func registry(in string) *handlers.Registry {
 	reg := handlers.New()
 	errNotNow := errors.New("not now")
-	register := func(kind, name string, do func(ctx context.Context, tx outbox.Tx, task *outbox.Task[number]) error,
+	register := func(kind, name string, do func(ctx context.Context, tx *sql.Tx, task *outbox.Task[number]) error,
 		opts ...handlers.Option) {
-		relaytest.Register(reg, kind, name, 3, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[number]) error {
+		relaytest.Register(reg, kind, name, 3, func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[number]) error {
 			return do(ctx, tx, tasks[0])
 		}, opts...)
 	}
-	nothing := func(context.Context, outbox.Tx, *outbox.Task[number]) error { return nil }
-	fails := func(context.Context, outbox.Tx, *outbox.Task[number]) error { return errNotNow }
+	nothing := func(context.Context, *sql.Tx, *outbox.Task[number]) error { return nil }
+	fails := func(context.Context, *sql.Tx, *outbox.Task[number]) error { return errNotNow }
 	keep, one := handlers.Retention(time.Hour), handlers.MaxAttempts(1)
-	register("tx", "TX", func(ctx context.Context, tx outbox.Tx, _ *outbox.Task[number]) error {
+	register("tx", "TX", func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[number]) error {
 		return last(outbox.Enqueue(ctx, tx, "BATCH", number{1}, outbox.Schema(in), outbox.UniquePayload()))
 	}, keep)
 	register("batch", "BATCH", nothing, keep)
 	handlers.Leased(reg, outbox.NewTaskType[number]("LEASED"), func(ctx context.Context, task *outbox.Task[number]) error {
 		return errors.Join(task.Extend(ctx, time.Minute), task.Complete(ctx, func(*sql.Tx) error { return nil }))
 	}, keep)
-	register("leased", "RUNS_AGAIN", func(_ context.Context, _ outbox.Tx, task *outbox.Task[number]) error {
+	register("leased", "RUNS_AGAIN", func(_ context.Context, _ *sql.Tx, task *outbox.Task[number]) error {
 		if task.Iterations < 2 {
 			return handlers.RunAgain(0)
 		}
 		return nil
 	})
-	register("tx", "FAILS", func(_ context.Context, _ outbox.Tx, task *outbox.Task[number]) error {
+	register("tx", "FAILS", func(_ context.Context, _ *sql.Tx, task *outbox.Task[number]) error {
 		if task.Attempt > 1 {
 			return handlers.RetryAfter(time.Hour, errNotNow)
 		}

@@ -67,7 +67,7 @@ func (w *worker) tx(ctx context.Context, tx *sql.Tx, task *outbox.Task[Payload])
 
 // effect writes a row and moves money from one account to another. It fails after that, if the task
 // asks for it.
-func (w *worker) effect(ctx context.Context, tx outbox.Tx, task *outbox.Task[Payload]) error {
+func (w *worker) effect(ctx context.Context, tx *sql.Tx, task *outbox.Task[Payload]) error {
 	if err := w.write(ctx, tx, task); err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func (w *worker) effect(ctx context.Context, tx outbox.Tx, task *outbox.Task[Pay
 	return nil
 }
 
-func (w *worker) write(ctx context.Context, tx outbox.Tx, task *outbox.Task[Payload]) error {
+func (w *worker) write(ctx context.Context, tx *sql.Tx, task *outbox.Task[Payload]) error {
 	_, err := tx.ExecContext(ctx, `INSERT INTO effect (k, kind, seq, ordering_key, fail, task_id, attempt, relay)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`,
 		task.Payload.K, task.Type, task.Payload.Seq, task.OrderingKey, task.Payload.Fail, task.ID, task.Attempt, w.Name)

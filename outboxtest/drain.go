@@ -53,30 +53,11 @@ import (
 func Drain(t testing.TB, in outbox.Querier, registry *handlers.Registry, opts ...DrainOption) *Result {
 	t.Helper()
 	d, err := newDrainer(t, in, registry, opts)
-	if err == nil {
-		err = d.start()
-	}
-	for err == nil {
-		before, failed := len(d.result.Runs), t.Failed()
-		var more bool
-		more, err = d.next()
-		for _, one := range d.result.Runs[before:] {
-			if one.Err != nil {
-				t.Logf("outboxtest: %v", one)
-			}
-			if !failed && t.Failed() && call.IsGoexit(one.Err) {
-				t.FailNow()
-			}
-		}
-		if !more {
-			break
-		}
-	}
-	if err == nil {
-		err = d.countUnhandled()
-	}
 	if err != nil {
 		t.Fatalf("%v", err)
+	}
+	if err := d.run(t); err != nil {
+		t.Fatalf("outboxtest: Drain: %v", err)
 	}
 	return d.result
 }
@@ -84,6 +65,7 @@ func Drain(t testing.TB, in outbox.Querier, registry *handlers.Registry, opts ..
 // drainer is one Drain.
 type drainer struct {
 	drainSettings
+	in       outbox.Querier // for statements that need no transaction of their own
 	stepper  *stepper
 	handlers map[string]*handler.Handler
 	types    []string
@@ -95,7 +77,7 @@ type drainer struct {
 }
 
 func newDrainer(t testing.TB, in outbox.Querier, registry *handlers.Registry, opts []DrainOption) (*drainer, error) {
-	d := &drainer{handlers: map[string]*handler.Handler{}, result: &Result{}}
+	d := &drainer{in: in, handlers: map[string]*handler.Handler{}, result: &Result{}}
 	d.drainSettings = drainSettings{ctx: t.Context(), schema: outbox.DefaultSchema, maxRuns: 1_000}
 	for _, o := range opts {
 		if o == nil {
@@ -117,15 +99,40 @@ func newDrainer(t testing.TB, in outbox.Querier, registry *handlers.Registry, op
 		d.types, d.bases = append(d.types, h.Type), append(d.bases, int64(h.Priority))
 	}
 	log := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError}))
-	d.stepper = newStepper(database, d.schema, log)
+	d.stepper = &stepper{in: database, log: log,
+		store: store.Store{Schema: d.schema, RelayID: store.NewUUID(), Identity: &store.Identity{}}}
 	return d, nil
+}
+
+func (d *drainer) run(t testing.TB) (err error) {
+	t.Helper()
+	if err := d.start(); err != nil {
+		return err
+	}
+	for more := true; more; {
+		before, failed := len(d.result.Runs), t.Failed()
+		more, err = d.next()
+		for _, one := range d.result.Runs[before:] {
+			if one.Err != nil {
+				t.Logf("outboxtest: %v", one)
+			}
+			if !failed && t.Failed() && call.IsGoexit(one.Err) {
+				t.FailNow()
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	d.result.Unhandled, err = otherTypes(d.ctx, d.in, d.schema, d.types...)
+	return err
 }
 
 const clockSQL = `/* outboxtest: PostgreSQL's clock */
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
 
 func (d *drainer) start() error {
-	err := d.inTx("look which database this is", func(tx *sql.Tx) error {
+	err := d.stepper.in.InTx(d.ctx, func(tx *sql.Tx) error {
 		noted, err := origin.Check(d.ctx, tx, d.schema, "")
 		d.stepper.store.Identity.Set(noted.DatabaseID)
 		return err
@@ -134,9 +141,7 @@ func (d *drainer) start() error {
 		return err
 	}
 	if d.within > 0 {
-		if err := d.inTx("read the clock", func(tx *sql.Tx) error {
-			return tx.QueryRowContext(d.ctx, clockSQL).Scan(&d.horizon)
-		}); err != nil {
+		if err := d.in.QueryRowContext(d.ctx, clockSQL).Scan(&d.horizon); err != nil {
 			return err
 		}
 		d.horizon += d.within.Microseconds()
@@ -145,14 +150,11 @@ func (d *drainer) start() error {
 	return err
 }
 
-// next makes the next runs. Without more it is done.
+// next makes the next runs. Without more it is done. An error is the database's, or a [misuse].
 func (d *drainer) next() (more bool, err error) {
 	runs, err := d.step()
-	switch {
-	case errors.As(err, new(*misuse)):
+	if err != nil {
 		return false, err
-	case err != nil:
-		return false, fmt.Errorf("outboxtest: Drain: %w", err)
 	}
 	if len(runs) == 0 {
 		return d.advance()
@@ -168,7 +170,7 @@ func (d *drainer) next() (more bool, err error) {
 	}
 	if n := len(d.result.Runs); n >= d.maxRuns {
 		last := &Result{Runs: d.result.Runs[max(0, n-5):]}
-		return false, fmt.Errorf("outboxtest: Drain stopped after %d runs: do tasks enqueue each other, snooze, wait or "+
+		return false, fmt.Errorf("stopped after %d runs: do tasks enqueue each other, snooze, wait or "+
 			"run again without end? MaxRuns allows more. The last ones:\n%v", n, last)
 	}
 	return true, nil
@@ -182,22 +184,17 @@ SELECT t.task_type FROM outbox.task t
  ORDER BY t.priority + h.base, t.attempt, t.task_id LIMIT 1 FOR UPDATE OF t SKIP LOCKED`
 
 // step runs the next ready task, by priority, attempt and id, or the batch that it heads. Without
-// runs none is ready. An error is the database's, or a [misuse].
+// runs none is ready.
 func (d *drainer) step() ([]step, error) {
 	for {
+		if _, err := d.exec(store.PromoteHeadsSQL, math.MaxInt32); err != nil { // of all keys
+			return nil, err
+		}
 		var next string
-		err := d.stepper.in.InTx(d.ctx, func(tx *sql.Tx) error {
-			_, err := tx.ExecContext(d.ctx, d.schema.SQL(store.PromoteHeadsSQL), math.MaxInt32) // of all keys
-			if err != nil {
-				return err
-			}
-			err = tx.QueryRowContext(d.ctx, d.schema.SQL(nextTypeSQL), pq.Array(d.types), pq.Array(d.bases)).Scan(&next)
-			if errors.Is(err, sql.ErrNoRows) {
-				return nil
-			}
-			return err
-		})
-		if err != nil || next == "" {
+		err := d.in.QueryRowContext(d.ctx, d.schema.SQL(nextTypeSQL), pq.Array(d.types), pq.Array(d.bases)).Scan(&next)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil, nil
+		} else if err != nil {
 			return nil, err
 		}
 		var runs []step
@@ -226,7 +223,7 @@ UPDATE outbox.task SET run_at = GREATEST(run_at, timestamptz 'epoch' + $2::bigin
 func (d *drainer) later(last Run, wait time.Duration) error {
 	if last.Outcome == relay.Failed || last.Outcome == relay.Throttled {
 		if d.retry {
-			_, err := d.exec("retry a task", retrySQL, last.ID, d.clock)
+			_, err := d.exec(retrySQL, last.ID, d.clock)
 			return err
 		}
 	} else if wait <= 0 {
@@ -238,7 +235,7 @@ func (d *drainer) later(last Run, wait time.Duration) error {
 	if d.clock == 0 {
 		return nil
 	}
-	_, err := d.exec("delay a task", delaySQL, last.ID, d.clock+wait.Microseconds())
+	_, err := d.exec(delaySQL, last.ID, d.clock+wait.Microseconds())
 	return err
 }
 
@@ -251,7 +248,7 @@ UPDATE outbox.task SET state = 'ready'
 // promote makes ready what is due, but for what this drain has put off itself: that depends on how
 // fast the test is.
 func (d *drainer) promote() (more bool, err error) {
-	n, err := d.exec("promote scheduled tasks", promoteScheduledSQL, pq.Array(d.types), d.clock,
+	n, err := d.exec(promoteScheduledSQL, pq.Array(d.types), d.clock,
 		pq.Array(append([]int64{}, d.waiting...)))
 	return n > 0, err
 }
@@ -268,9 +265,7 @@ func (d *drainer) advance() (more bool, err error) {
 		return more, err
 	}
 	var due sql.NullInt64
-	err = d.inTx("look for due tasks", func(tx *sql.Tx) error {
-		return tx.QueryRowContext(d.ctx, d.schema.SQL(dueSQL), pq.Array(d.types), d.horizon).Scan(&due)
-	})
+	err = d.in.QueryRowContext(d.ctx, d.schema.SQL(dueSQL), pq.Array(d.types), d.horizon).Scan(&due)
 	if err != nil || !due.Valid {
 		return false, err
 	}
@@ -279,27 +274,10 @@ func (d *drainer) advance() (more bool, err error) {
 	return d.promote()
 }
 
-func (d *drainer) countUnhandled() error {
-	return d.inTx("count tasks without a handler", func(tx *sql.Tx) (err error) {
-		d.result.Unhandled, err = otherTypes(d.ctx, tx, d.schema, d.types...)
-		return err
-	})
-}
-
-func (d *drainer) exec(what, query string, args ...any) (n int64, err error) {
-	err = d.inTx(what, func(tx *sql.Tx) error {
-		result, err := tx.ExecContext(d.ctx, d.schema.SQL(query), args...)
-		if err == nil {
-			n, err = result.RowsAffected()
-		}
-		return err
-	})
-	return n, err
-}
-
-func (d *drainer) inTx(what string, f func(*sql.Tx) error) error {
-	if err := d.stepper.in.InTx(d.ctx, f); err != nil {
-		return fmt.Errorf("outboxtest: Drain: %s: %w", what, err)
+func (d *drainer) exec(query string, args ...any) (n int64, err error) {
+	result, err := d.in.ExecContext(d.ctx, d.schema.SQL(query), args...)
+	if err == nil {
+		n, err = result.RowsAffected()
 	}
-	return nil
+	return n, err
 }

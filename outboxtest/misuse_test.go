@@ -92,7 +92,7 @@ func TestAHandlerThatEndsOrSpoilsItsTransactionFailsTheTest(t *testing.T) {
 							return task.Complete(ctx, func(tx *sql.Tx) error { return c.handler(ctx, tx) })
 						})
 						enqueue(t, in, kind, 1)
-						wantFatal(t, failing(t, func(t testing.TB) { outboxtest.Drain(t, in, reg) }), "outboxtest: "+kind+" #1: ", c.want)
+						wantFatal(t, failing(t, func(t testing.TB) { outboxtest.Drain(t, in, reg) }), "outboxtest: Drain: "+kind+" #1: ", c.want)
 					})
 				}
 			}
@@ -116,12 +116,12 @@ func TestAHandlerThatLosesItsConnectionFailsTheTest(t *testing.T) {
 		enqueue(t, db, "CUT", 1)
 		wantFatal(t, failing(t, func(t testing.TB) {
 			outboxtest.Drain(t, db, reg)
-		}), "outboxtest: CUT #", "a context of its own")
+		}), "outboxtest: Drain: CUT #", "a context of its own")
 		tx := begin(t, db)
 		enqueue(t, tx, "CUT", 1)
 		wantFatal(t, failing(t, func(t testing.TB) {
 			outboxtest.Drain(t, tx, reg)
-		}), "outboxtest: CUT #", "a context of its own", "the test's transaction cannot be used any more")
+		}), "outboxtest: Drain: CUT #", "a context of its own", "the test's transaction cannot be used any more")
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"github.com/txoutbox/outbox/internal/call"
 	"github.com/txoutbox/outbox/internal/decide"
 	"github.com/txoutbox/outbox/internal/handler"
-	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -39,11 +38,6 @@ type stepper struct {
 	log   *slog.Logger // gets a relay's records of an app's functions
 }
 
-func newStepper(in database, schema pg.Schema, log *slog.Logger) *stepper {
-	s := store.Store{Schema: schema, RelayID: store.NewUUID(), Identity: &store.Identity{}}
-	return &stepper{in: in, store: s, log: log}
-}
-
 // newRun is how a run of the handler ended, by the stepper's clock.
 func (s *stepper) newRun(h *handler.Handler, out call.Result) decide.Run {
 	e := decide.NewRun(s.log, h, out)
@@ -65,8 +59,6 @@ func stepOf(r *store.Row, attempt int, v decide.Verdict) step {
 // should hear of.
 type misuse struct{ error }
 
-func (m *misuse) Unwrap() error { return m.error }
-
 const (
 	misuseAbandoned = "the handler did not return after its context's end"
 	misuseEnded     = "the handler ended the transaction; that is the relay's to do"
@@ -74,18 +66,16 @@ const (
 		"inside a statement?)"
 )
 
-// newMisuse is a misuse by the handler of a task. err, of the handler or the database, may be nil.
-func newMisuse(taskType string, taskID int64, text string, err error) *misuse {
-	if err != nil {
-		return &misuse{fmt.Errorf("outboxtest: %s #%d: %s: %w", taskType, taskID, text, err)}
-	}
-	return &misuse{fmt.Errorf("outboxtest: %s #%d: %s", taskType, taskID, text)}
+// newMisuse is a misuse by the handler of a task.
+func newMisuse(taskType string, taskID int64, text string) *misuse {
+	return &misuse{fmt.Errorf("%s #%d: %s", taskType, taskID, text)}
 }
 
 // misuseBy is the misuse that the end of a transaction shows.
 func misuseBy(h *handler.Handler, taskID int64, end apptx.Ended) *misuse {
+	text := misuseUnusable
 	if end.How == apptx.EndedByCode {
-		return newMisuse(h.Type, taskID, misuseEnded, end.Err)
+		text = misuseEnded
 	}
-	return newMisuse(h.Type, taskID, misuseUnusable, end.Err)
+	return newMisuse(h.Type, taskID, fmt.Sprintf("%s: %v", text, end.Err))
 }

@@ -42,7 +42,7 @@ func (s *stepper) stepLeased(ctx context.Context, h *handler.Handler) ([]step, e
 	out := call.Run(limited, func(ctx context.Context) error { return h.Run(ctx, nil, handler.Claim{}, []*store.Task{task}) })
 	l.ctx.Cancel(nil)
 	if out.Abandoned {
-		return nil, newMisuse(h.Type, t.ID, misuseAbandoned, nil)
+		return nil, newMisuse(h.Type, t.ID, misuseAbandoned)
 	}
 	if l.misuse != nil {
 		return nil, l.misuse
@@ -81,7 +81,7 @@ func (s *stepper) finish(ctx context.Context, h *handler.Handler, t *store.Row, 
 			return err
 		}
 		if !end.Held {
-			return newMisuse(t.TaskType, t.ID, "the handler took its lease away, or the task is gone", nil)
+			return newMisuse(t.TaskType, t.ID, "the handler took its lease away, or the task is gone")
 		}
 		return nil
 	})
@@ -134,16 +134,14 @@ func (l *stepLease) Complete(ctx context.Context, fn func(*sql.Tx) error) error 
 		switch {
 		case end.How == apptx.Committed:
 			return nil
-		case failure != nil && end.How == apptx.EndedByCode:
-			return misuseBy(l.h, l.row.ID, end)
-		case failure != nil:
+		case failure != nil && end.How != apptx.EndedByCode:
 			return failure
 		case end.How == apptx.Failed:
 			return fail(end.Err)
 		case end.How == apptx.RolledBack:
 			return fail(end.Failure)
 		}
-		return fail(misuseBy(l.h, l.row.ID, end))
+		return misuseBy(l.h, l.row.ID, end)
 	})
 	if err == nil {
 		l.completed.Store(&became)

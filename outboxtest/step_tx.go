@@ -61,7 +61,7 @@ func (s *stepper) runUnit(ctx context.Context, h *handler.Handler, u *txrun.Unit
 	tasks := u.Tasks()
 	out := call.Run(limit, func(ctx context.Context) error { return h.Run(ctx, u.Tx.SQL(), handler.Claim{}, tasks) })
 	if out.Abandoned {
-		return nil, newMisuse(h.Type, u.Rows[0].ID, misuseAbandoned, nil)
+		return nil, newMisuse(h.Type, u.Rows[0].ID, misuseAbandoned)
 	}
 	var work decide.Work
 	var verdicts []decide.Verdict

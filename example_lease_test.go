@@ -51,7 +51,7 @@ func ExampleTask_Complete() {
 	// A relay takes over by itself, 10 s after the last heartbeat; an operator need not wait.
 	var id string
 	must(db.QueryRowContext(ctx, `SELECT relay_id FROM outbox.task`).Scan(&id))
-	client, err := admin.New(db, admin.Options{})
+	client, err := admin.New(db, admin.Config{})
 	must(err)
 	_, err = client.HandBack(ctx, id)
 	must(err)

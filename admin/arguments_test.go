@@ -11,7 +11,7 @@ import (
 	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
-func errOf(_ admin.Taken, _ string, err error) error { return err }
+func errOf(_ admin.BulkResult, err error) error { return err }
 
 func TestBadArgumentsAreRefusedBeforeAnySQL(t *testing.T) {
 	t.Parallel()
@@ -24,66 +24,74 @@ func TestBadArgumentsAreRefusedBeforeAnySQL(t *testing.T) {
 	}
 	tasks := func(taskType string, state admin.State, after, want string) {
 		t.Helper()
-		_, _, err := c.Tasks(ctx, taskType, state, admin.Page{After: after})
+		_, err := c.Tasks(ctx, admin.TaskQuery{Type: taskType, State: state, After: after})
 		refused("Tasks, "+taskType+", "+string(state)+", "+after, err, want)
 	}
-	tasks("A", "", "", "state")
-	tasks("A", "late", "", "state")
-	tasks("", admin.Ready, "", "task type")
-	tasks("", admin.Leased, "", "task type")
-	tasks("A\x00", admin.Ready, "", "task type")
-	tasks("\xff", admin.Dead, "", "task type")
-	tasks("A", admin.Scheduled, "scheduled.9223372036854775807.1", "Page.After")
+	tasks("A", "", "", "TaskQuery.State")
+	tasks("A", "late", "", "TaskQuery.State")
+	tasks("", admin.Ready, "", "TaskQuery.Type")
+	tasks("", admin.Leased, "", "TaskQuery.Type")
+	tasks("A\x00", admin.Ready, "", "TaskQuery.Type")
+	tasks("\xff", admin.Dead, "", "TaskQuery.Type")
+	tasks("A", admin.Scheduled, "scheduled.9223372036854775807.1", "After")
 	for _, after := range []string{
 		"x", "ready.1.2", "ready.1.2.3.4", "waiting.1", "ready.1.2.x", "ready.40000.0.1", "ready.0.0.-1",
 		"ready.0.0.9223372036854775808", "ready.0.0.1; DROP TABLE x",
 	} {
-		tasks("A", admin.Ready, after, "Page.After")
+		tasks("A", admin.Ready, after, "After")
 	}
-	for name, bad := range map[string]time.Duration{"A": 0, "\xff": time.Hour} {
-		_, err := c.Samples(ctx, name, bad)
+	for _, bad := range []admin.SampleQuery{{Last: -1}, {Type: "\xff"}} {
+		_, err := c.Samples(ctx, bad)
 		refused("Samples", err, "")
 	}
 	some := admin.Filter{Type: "X"}
-	for want, b := range map[string]struct {
-		filter admin.Filter
-		page   admin.Page
-	}{
-		"Filter.Type":               {filter: admin.Filter{Type: "a\x00"}},
-		"Filter.Error: \"a\\xff\"":  {filter: admin.Filter{Error: "a\xff"}},
-		"Filter.Reason":             {filter: admin.Filter{Reason: "old age"}},
-		"Filter.OlderThan":          {filter: admin.Filter{OlderThan: -1}},
-		"Filter.DiedAfter":          {filter: admin.Filter{DiedAfter: time.Unix(1<<50, 0)}},
-		"Filter.DiedBefore":         {filter: admin.Filter{DiedBefore: time.Unix(-1<<50, 0)}},
-		"Filter.IDs":                {filter: admin.Filter{IDs: make([]int64, 1001)}},
-		"Page.Limit: -1":            {some, admin.Page{Limit: -1}},
-		"Page.Limit: 1001":          {some, admin.Page{Limit: 1001}},
-		"Page.MaxScan: -1":          {some, admin.Page{MaxScan: -1}},
-		"Page.MaxScan: 100001":      {some, admin.Page{MaxScan: 100_001}},
-		`Page.After: "scheduled.1"`: {some, admin.Page{After: "scheduled.1"}},
-		`Page.After: "dead.`:        {some, admin.Page{After: "dead.9223372036854775807.1"}},
+	for want, f := range map[string]admin.Filter{
+		"Filter.Type":              {Type: "a\x00"},
+		"Filter.Error: \"a\\xff\"": {Error: "a\xff"},
+		"Filter.Reason":            {Reason: "old age"},
+		"Filter.OlderThan":         {OlderThan: -1},
+		"Filter.DiedAfter":         {DiedAfter: time.Unix(1<<50, 0)},
+		"Filter.DiedBefore":        {DiedBefore: time.Unix(-1<<50, 0)},
+		"Filter.IDs":               {IDs: make([]int64, 1001)},
 	} {
-		b.filter.All = true // Redrive and Purge refuse it for no other reason
-		_, _, err := c.DeadLetters(ctx, b.filter, b.page)
+		f.All = true // Redrive and Purge refuse it for no other reason
+		_, err := c.DeadLetters(ctx, admin.DeadQuery{Filter: f})
 		refused("DeadLetters", err, want)
-		_, _, err = c.CountDeadLetters(ctx, b.filter, b.page)
+		_, err = c.CountDeadLetters(ctx, admin.DeadQuery{Filter: f})
 		refused("CountDeadLetters", err, want)
-		refused("Redrive", errOf(c.Redrive(ctx, b.filter, b.page)), want)
-		refused("Purge", errOf(c.Purge(ctx, b.filter, b.page)), want)
-		if b.page != (admin.Page{}) {
-			_, _, err = c.Audit(ctx, b.page)
+		_, err = c.DeadGroups(ctx, admin.DeadQuery{Filter: f})
+		refused("DeadGroups", err, want)
+		refused("Redrive", errOf(c.Redrive(ctx, f, admin.Bulk{})), want)
+		refused("Purge", errOf(c.Purge(ctx, f, admin.Bulk{})), want)
+	}
+	for want, q := range map[string]admin.DeadQuery{
+		"Limit: -1": {Limit: -1}, "Limit: 1001": {Limit: 1001}, "MaxScan: -1": {MaxScan: -1},
+		"MaxScan: 100001": {MaxScan: 100_001}, `After: "scheduled.1"`: {After: "scheduled.1"},
+		`After: "dead.`: {After: "dead.9223372036854775807.1"},
+	} {
+		_, err := c.DeadLetters(ctx, q)
+		refused("DeadLetters", err, want)
+		_, err = c.CountDeadLetters(ctx, q)
+		refused("CountDeadLetters", err, want)
+		_, err = c.DeadGroups(ctx, q)
+		refused("DeadGroups", err, want)
+		if q.MaxScan == 0 {
+			_, err = c.Audit(ctx, admin.AuditQuery{After: q.After, Limit: q.Limit})
 			refused("Audit", err, want)
-			_, _, err = c.Tasks(ctx, "A", admin.Ready, b.page)
+			_, err = c.Tasks(ctx, admin.TaskQuery{Type: "A", State: admin.Ready, After: q.After, Limit: q.Limit})
 			refused("Tasks", err, want)
 		}
 	}
-	refused("Redrive", errOf(c.Redrive(ctx, admin.Filter{}, admin.Page{})), "would redrive all")
-	refused("Purge", errOf(c.Purge(ctx, admin.Filter{}, admin.Page{})), "would purge all")
-	_, _, err := c.EveryPage(ctx, c.Purge, admin.Filter{}, 0)
-	refused("EveryPage", err, "would take all")
-	_, _, err = c.EveryPage(ctx, c.Purge, some, -1)
-	refused("EveryPage", err, "-1 a second")
-	_, err = c.HandBack(ctx, "'; --")
+	refused("Redrive", errOf(c.Redrive(ctx, admin.Filter{}, admin.Bulk{})), "would redrive all")
+	refused("Purge", errOf(c.Purge(ctx, admin.Filter{}, admin.Bulk{})), "would purge all")
+	refused("Purge", errOf(c.Purge(ctx, some, admin.Bulk{WithoutKey: true})), "Bulk.WithoutKey")
+	for want, bad := range map[string]admin.Bulk{
+		"Bulk.Limit: -1": {Limit: -1}, "Bulk.PerSecond: -1": {PerSecond: -1}, "Bulk.Timeout: -1ns": {Timeout: -1},
+		`After: "x"`: {After: "x"},
+	} {
+		refused("Redrive", errOf(c.Redrive(ctx, some, bad)), want)
+	}
+	_, err := c.HandBack(ctx, "'; --")
 	refused("HandBack", err, "which is a UUID")
 	refused("PauseSchedule", c.PauseSchedule(ctx, "\x00"), "")
 	for _, name := range []string{"", "a\nb", "\xff", strings.Repeat("x", 129)} {
@@ -104,7 +112,7 @@ func TestWhatIsNotThereIsNotFound(t *testing.T) {
 			t.Errorf("got %v, want ErrNotFound", err)
 		}
 	}
-	err := client(t, db.DB, admin.Options{Schema: "elsewhere"}).PauseType(ctx, "TX")
+	err := client(t, db.DB, admin.Config{Schema: "elsewhere"}).PauseType(ctx, "TX")
 	if err == nil || !strings.Contains(err.Error(), "elsewhere") {
 		t.Errorf("a pause in a schema that does not exist: got %v", err)
 	}

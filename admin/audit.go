@@ -12,6 +12,32 @@ import (
 	"github.com/txoutbox/outbox"
 )
 
+// Action is an action in the audit log. An app may write actions of its own.
+type Action string
+
+// The actions of this package, and those of the command outbox. HandBack, Reindex, Repair and
+// grant_roles have an entry before them and one after them, whose action ends in ": done" or
+// ": failed".
+const (
+	ActionCancel         Action = "cancel"
+	ActionRunNow         Action = "run_now"
+	ActionRedrive        Action = "redrive"
+	ActionPurge          Action = "purge"
+	ActionPause          Action = "pause" // of a type
+	ActionResume         Action = "resume"
+	ActionPauseSchedule  Action = "pause_schedule"
+	ActionResumeSchedule Action = "resume_schedule"
+	ActionRemoveSchedule Action = "remove_schedule"
+	ActionHandBack       Action = "hand_back"
+	ActionReindex        Action = "reindex"
+	ActionRepair         Action = "repair"
+	ActionAdopt          Action = "adopt"
+	ActionAdoptDiscard   Action = "adopt_discard" // Adopt with Discard
+	ActionEnqueue        Action = "enqueue"       // of the command
+	ActionMigrate        Action = "migrate"       // of the command
+	ActionGrantRoles     Action = "grant_roles"   // of the command
+)
+
 // AuditEntry is one action in the audit log. Its texts must be valid UTF-8 without NUL.
 //
 // Nothing deletes entries. With the roles of docs/security.md workers and operators add entries,
@@ -19,9 +45,9 @@ import (
 type AuditEntry struct {
 	ID     int64     // set by WriteAudit and Audit; ascending, with gaps
 	At     time.Time // when its transaction began, by PostgreSQL's clock; set by WriteAudit and Audit
-	Actor  string    // "": that of the Client's Options; 1 to 256 bytes
-	Tool   string    // "": that of the Client's Options; 1 to 64 bytes
-	Action string    // like redrive, purge, cancel, run_now, pause, resume: 1 to 64 bytes
+	Actor  string    // "": that of the Client's Config; 1 to 256 bytes
+	Tool   string    // "": that of the Client's Config; 1 to 64 bytes
+	Action Action    // 1 to 64 bytes
 	Target string    // a task type, a task id, a filter in words; at most 1 kB; never a payload
 	Count  int64     // the number of tasks; not negative
 }
@@ -34,7 +60,7 @@ func (e AuditEntry) check() error {
 		return invalid("AuditEntry.Count: %d: must not be negative", e.Count)
 	}
 	return errors.Join(checkLength("AuditEntry.Actor", e.Actor, 1, 256), checkLength("AuditEntry.Tool", e.Tool, 1, 64),
-		checkLength("AuditEntry.Action", e.Action, 1, 64), checkLength("AuditEntry.Target", e.Target, 0, maxTarget))
+		checkLength("AuditEntry.Action", string(e.Action), 1, 64), checkLength("AuditEntry.Target", e.Target, 0, maxTarget))
 }
 
 const writeAuditSQL = `/* outbox: write an audit entry */
@@ -48,10 +74,10 @@ func (c *Client) WriteAudit(ctx context.Context, e AuditEntry) (AuditEntry, erro
 		return AuditEntry{}, fmt.Errorf("admin: write an audit entry: %w: a %T is not one", outbox.ErrNoTransaction, db)
 	}
 	if e.Actor == "" {
-		e.Actor = c.options.Actor
+		e.Actor = c.config.Actor
 	}
 	if e.Tool == "" {
-		e.Tool = c.options.Tool
+		e.Tool = c.config.Tool
 	}
 	if err := e.check(); err != nil {
 		return AuditEntry{}, err
@@ -66,39 +92,50 @@ func (c *Client) WriteAudit(ctx context.Context, e AuditEntry) (AuditEntry, erro
 	return e, nil
 }
 
+// AuditQuery selects a page of the audit log. The zero value is its first page.
+type AuditQuery struct {
+	// TaskID selects the entries about this task alone: their targets are "task 17", or begin with
+	// "task 17 ". Entries about several tasks and about filters are left out. 0 selects all entries.
+	TaskID int64
+	After  string // AuditPage.Next of the page before; "": the first page
+	Limit  int    // at most 1,000; 0: 100
+}
+
+// AuditPage is a page of the audit log.
+type AuditPage struct {
+	Entries []AuditEntry
+	Next    string // After of the next page; "": this is the last page
+}
+
 const auditSQL = `/* outbox: list audit entries */
 SELECT entry_id, at, actor, tool, action, target, count FROM outbox.audit
  WHERE entry_id < $1 ORDER BY entry_id DESC LIMIT $2`
 
 // Audit returns a page of the audit log, the latest entry first. An entry is seen once its
 // transaction has committed: the ids of transactions that are open are gaps.
-func (c *Client) Audit(ctx context.Context, p Page) (entries []AuditEntry, next string, err error) {
-	if err := p.check(defaultLimit); err != nil {
-		return nil, "", err
+func (c *Client) Audit(ctx context.Context, q AuditQuery) (page AuditPage, err error) {
+	if err := checkLimit(&q.Limit, defaultLimit); err != nil {
+		return page, err
 	}
-	from, err := parsePlace("audit", p.After)
+	args, err := parsePlace("audit", q.After)
 	if err != nil {
-		return nil, "", err
+		return page, err
 	}
-	entries, err = list(ctx, c, "list audit entries", auditSQL, append(from, p.Limit+1), scanEntry)
-	if err != nil {
-		return nil, "", err
+	query, args := auditSQL, append(args, q.Limit+1)
+	if q.TaskID != 0 {
+		query, args = taskAuditSQL, append(args, fmt.Sprint("task ", q.TaskID))
 	}
-	entries, next = cut(entries, p.Limit, func(e AuditEntry) string { return formatPlace("audit", e.ID) })
-	return entries, next, nil
+	found, err := list(ctx, c, "list audit entries", query, args, scanEntry)
+	page.Entries, page.Next = cut(found, q.Limit, func(e AuditEntry) string { return formatPlace("audit", e.ID) })
+	return page, err
 }
 
+// The entries of a task are few: they are found by their target, and then sorted.
 const taskAuditSQL = `/* outbox: list audit entries of a task */
-SELECT entry_id, at, actor, tool, action, target, count FROM outbox.audit
- WHERE target COLLATE "C" = $1 OR target COLLATE "C" > $1 || ' ' AND target COLLATE "C" < $1 || '!'
- ORDER BY entry_id DESC LIMIT 20`
-
-// TaskAudit returns the latest 20 entries of the audit log about this task alone, the latest first.
-// Their targets are "task 17", or begin with "task 17 ". Entries about several tasks and about
-// filters are left out.
-func (c *Client) TaskAudit(ctx context.Context, taskID int64) ([]AuditEntry, error) {
-	return list(ctx, c, "list audit entries of a task", taskAuditSQL, []any{fmt.Sprint("task ", taskID)}, scanEntry)
-}
+WITH e AS MATERIALIZED (
+  SELECT entry_id, at, actor, tool, action, target, count FROM outbox.audit
+   WHERE target COLLATE "C" = $3 OR target COLLATE "C" > $3 || ' ' AND target COLLATE "C" < $3 || '!')
+SELECT * FROM e WHERE entry_id < $1 ORDER BY entry_id DESC LIMIT $2`
 
 func scanEntry(row scanner, e *AuditEntry) error {
 	return row.Scan(&e.ID, &e.At, &e.Actor, &e.Tool, &e.Action, &e.Target, &e.Count)
@@ -109,7 +146,7 @@ func scanEntry(row scanner, e *AuditEntry) error {
 func (c *Client) act(ctx context.Context, action func(q outbox.Querier) ([]AuditEntry, error)) error {
 	return c.inTx(ctx, func(q outbox.Querier) error {
 		entries, err := action(q)
-		if err != nil || c.options.Actor == "" {
+		if err != nil || c.config.Actor == "" {
 			return err
 		}
 		for _, e := range entries {
@@ -125,12 +162,12 @@ func (c *Client) act(ctx context.Context, action func(q outbox.Querier) ([]Audit
 	})
 }
 
-// Noted calls f, an action in transactions of its own. The audit log gets an entry with the count 0
+// audited calls f, an action in transactions of its own. The audit log gets an entry with the count 0
 // before it, and an entry with the result after it: the action with ": done" and f's count, or with
 // ": failed". Without an Actor it only calls f.
-func (c *Client) Noted(ctx context.Context, e AuditEntry, f func() (int64, error)) error {
+func (c *Client) audited(ctx context.Context, e AuditEntry, f func() (int64, error)) error {
 	note := func(ctx context.Context) error {
-		if c.options.Actor == "" {
+		if c.config.Actor == "" {
 			return nil
 		}
 		return c.inTx(ctx, func(q outbox.Querier) error {
@@ -152,7 +189,7 @@ func (c *Client) Noted(ctx context.Context, e AuditEntry, f func() (int64, error
 }
 
 // entriesOf are the entries of an action that name all its tasks.
-func entriesOf(action string, ids []int64) (out []AuditEntry) {
+func entriesOf(action Action, ids []int64) (out []AuditEntry) {
 	for some := range slices.Chunk(slices.Sorted(slices.Values(ids)), maxTarget/21) { // an id has 19 digits at most
 		names := strings.Trim(strings.ReplaceAll(fmt.Sprint(some), " ", ", "), "[]")
 		noun := "tasks "

@@ -18,7 +18,7 @@ func TestEntriesHaveTheirLimits(t *testing.T) {
 	tx := begin(t, db)
 	c := client(t, db.DB).In(tx)
 	long := func(n int) string { return strings.Repeat("ü", n/2) }
-	most := admin.AuditEntry{Actor: long(256), Tool: long(64), Action: long(64), Target: long(1024), Count: 1 << 62}
+	most := admin.AuditEntry{Actor: long(256), Tool: long(64), Action: admin.Action(long(64)), Target: long(1024), Count: 1 << 62}
 	for _, good := range []admin.AuditEntry{most, {Actor: "a", Tool: "t", Action: "a"}} {
 		if _, err := c.WriteAudit(t.Context(), good); err != nil {
 			t.Error(err)
@@ -27,7 +27,7 @@ func TestEntriesHaveTheirLimits(t *testing.T) {
 	for field, change := range map[string]func(e *admin.AuditEntry, text string){
 		"Actor":  func(e *admin.AuditEntry, text string) { e.Actor = text },
 		"Tool":   func(e *admin.AuditEntry, text string) { e.Tool = text },
-		"Action": func(e *admin.AuditEntry, text string) { e.Action = text },
+		"Action": func(e *admin.AuditEntry, text string) { e.Action = admin.Action(text) },
 		"Target": func(e *admin.AuditEntry, text string) { e.Target = text + strings.Repeat(" ", len(text)) },
 		"Count":  func(e *admin.AuditEntry, _ string) { e.Count = -1 },
 	} {
@@ -52,8 +52,8 @@ func TestEntriesHaveTheirLimits(t *testing.T) {
 		}
 	}
 	for _, want := range []int{0, 3} {
-		if seen, _, err := client(t, db.DB).Audit(t.Context(), admin.Page{}); err != nil || len(seen) != want {
-			t.Errorf("%d entries, %v, want %d", len(seen), err, want)
+		if seen, err := client(t, db.DB).Audit(t.Context(), admin.AuditQuery{}); err != nil || len(seen.Entries) != want {
+			t.Errorf("%d entries, %v, want %d", len(seen.Entries), err, want)
 		}
 		if want == 0 {
 			if err := tx.Commit(); err != nil {
@@ -68,9 +68,13 @@ func TestATaskHasItsEntries(t *testing.T) {
 	db := relaytest.NewDatabase(t)
 	db.Do(t, `INSERT INTO outbox.audit (actor, tool, action, target)
 		SELECT 'ada', 'test', 'try', unnest('{task 7,task 70,"tasks 7, 8",task 7 of type MAIL,TASK 7,task 8}'::text[])`)
-	entries, err := client(t, db.DB).TaskAudit(t.Context(), 7)
+	entries, next, err := entriesOf(client(t, db.DB).Audit(t.Context(), admin.AuditQuery{TaskID: 7, Limit: 2}))
 	if err != nil || len(entries) != 2 || entries[0].Target != "task 7 of type MAIL" || entries[1].Target != "task 7" {
 		t.Errorf("got %+v, %v, want the entries of task 7 alone, the latest first", entries, err)
+	}
+	older, err := client(t, db.DB).Audit(t.Context(), admin.AuditQuery{TaskID: 7, After: fmt.Sprint("audit.", entries[0].ID)})
+	if err != nil || next != "" || len(older.Entries) != 1 || older.Entries[0] != entries[1] {
+		t.Errorf("got %q and %+v, %v, want the older entry", next, older, err)
 	}
 }
 
@@ -79,19 +83,19 @@ func TestATaskHasItsEntries(t *testing.T) {
 func TestEntriesNameTheTasksThatWereChanged(t *testing.T) {
 	t.Parallel()
 	db := relaytest.NewDatabase(t)
-	c := client(t, db.DB, admin.Options{Actor: "ada", Tool: "test"})
+	c := client(t, db.DB, admin.Config{Actor: "ada", Tool: "test"})
 	bury(t, db, "MANY", "attempts", "x", 1_000_000, 600, 60)
 	chosen := admin.Filter{}
 	for i := range int64(1000) {
 		chosen.IDs = append(chosen.IDs, 1_000_000+i)
 	}
 	for _, want := range []int{600, 0} { // an action on no task is not noted
-		if moved, _, err := c.Redrive(t.Context(), chosen, admin.Page{}); err != nil || len(moved.IDs) != want {
+		if moved, err := c.Redrive(t.Context(), chosen, admin.Bulk{}); err != nil || len(moved.IDs) != want {
 			t.Fatalf("got %d, %v, want %d", len(moved.IDs), err, want)
 		}
 	}
-	entries, _ := pages(t, admin.Page{Limit: 5}, func(p admin.Page) ([]admin.AuditEntry, string, error) {
-		return c.Audit(t.Context(), p)
+	entries, _ := pages(t, 5, func(after string) ([]admin.AuditEntry, string, error) {
+		return entriesOf(c.Audit(t.Context(), admin.AuditQuery{After: after, Limit: 5}))
 	})
 	var named []string
 	for _, e := range entries {
@@ -107,11 +111,11 @@ func TestEntriesNameTheTasksThatWereChanged(t *testing.T) {
 	}
 	long := admin.Filter{Error: strings.Repeat("ü", 1000)}
 	bury(t, db, "LONG", "attempts", long.Error, 2_000_000, 1, 60)
-	if purged, _, err := c.Purge(t.Context(), long, admin.Page{}); err != nil || len(purged.IDs) != 1 {
+	if purged, err := c.Purge(t.Context(), long, admin.Bulk{}); err != nil || len(purged.IDs) != 1 {
 		t.Errorf("got %v, %v", purged, err)
 	}
-	after, _, err := c.Audit(t.Context(), admin.Page{})
-	if got := after[0].Target; err != nil || len(got) > 1024 || !strings.HasSuffix(got, "ü…") {
+	after, err := c.Audit(t.Context(), admin.AuditQuery{})
+	if got := after.Entries[0].Target; err != nil || len(got) > 1024 || !strings.HasSuffix(got, "ü…") {
 		t.Errorf("the target is %s, %v", got, err)
 	}
 }
@@ -120,7 +124,7 @@ func TestEntriesNameTheTasksThatWereChanged(t *testing.T) {
 func TestHandingBackIsNotedBeforeItAndAfterIt(t *testing.T) {
 	t.Parallel()
 	db := relaytest.NewDatabase(t)
-	c := client(t, db.DB, admin.Options{Actor: "ada", Tool: "test"})
+	c := client(t, db.DB, admin.Config{Actor: "ada", Tool: "test"})
 	lease(t, db, deadRelay, 1001)
 	db.Do(t, `CREATE FUNCTION outbox.boom() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'boom'; END $$;
 		CREATE TRIGGER boom BEFORE UPDATE ON outbox.task FOR EACH ROW EXECUTE FUNCTION outbox.boom()`)

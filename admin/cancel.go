@@ -2,14 +2,20 @@ package admin
 
 import (
 	"context"
+	"slices"
 
 	"github.com/txoutbox/outbox"
 )
 
-// Cancel cancels tasks, in one transaction. It returns the waiting tasks that it deleted, and the
-// running tasks that it asked to end. The others do not exist, or are dead letters. See
-// [outbox.Cancel].
-func (c *Client) Cancel(ctx context.Context, taskIDs ...int64) (canceled, requested []int64, err error) {
+// CancelResult is what became of tasks by [Client.Cancel]. Those that are in neither list do not
+// exist, or are dead letters.
+type CancelResult struct {
+	Canceled  []int64 // they waited, and are deleted
+	Requested []int64 // they run, and were asked to end
+}
+
+// Cancel cancels tasks, in one transaction. See [outbox.Cancel].
+func (c *Client) Cancel(ctx context.Context, taskIDs []int64) (r CancelResult, err error) {
 	err = c.act(ctx, func(q outbox.Querier) ([]AuditEntry, error) {
 		for _, id := range taskIDs {
 			result, err := outbox.Cancel(ctx, q, id, outbox.Schema(string(c.schema)))
@@ -17,22 +23,26 @@ func (c *Client) Cancel(ctx context.Context, taskIDs ...int64) (canceled, reques
 			case err != nil:
 				return nil, err
 			case result == outbox.CancelRemoved:
-				canceled = append(canceled, id)
+				r.Canceled = append(r.Canceled, id)
 			case result == outbox.CancelRequested:
-				requested = append(requested, id)
+				r.Requested = append(r.Requested, id)
 			}
 		}
-		return entriesOf("cancel", append(append([]int64{}, canceled...), requested...)), nil
+		return entriesOf(ActionCancel, slices.Concat(r.Canceled, r.Requested)), nil
 	})
 	if err != nil {
-		return nil, nil, failed("cancel", err)
+		return CancelResult{}, failed("cancel", err)
 	}
-	return canceled, requested, nil
+	return r, nil
 }
 
-// RunNow makes scheduled tasks due at once, in one transaction, and returns those that were
-// scheduled. See [outbox.RunNow].
-func (c *Client) RunNow(ctx context.Context, taskIDs ...int64) (due []int64, err error) {
+// RunNowResult is what became of tasks by [Client.RunNow].
+type RunNowResult struct {
+	Due []int64 // they were scheduled; the others were not
+}
+
+// RunNow makes scheduled tasks due at once, in one transaction. See [outbox.RunNow].
+func (c *Client) RunNow(ctx context.Context, taskIDs []int64) (r RunNowResult, err error) {
 	err = c.act(ctx, func(q outbox.Querier) ([]AuditEntry, error) {
 		for _, id := range taskIDs {
 			found, err := outbox.RunNow(ctx, q, id, outbox.Schema(string(c.schema)))
@@ -40,13 +50,13 @@ func (c *Client) RunNow(ctx context.Context, taskIDs ...int64) (due []int64, err
 				return nil, err
 			}
 			if found {
-				due = append(due, id)
+				r.Due = append(r.Due, id)
 			}
 		}
-		return entriesOf("run_now", due), nil
+		return entriesOf(ActionRunNow, r.Due), nil
 	})
 	if err != nil {
-		return nil, failed("run now", err)
+		return RunNowResult{}, failed("run now", err)
 	}
-	return due, nil
+	return r, nil
 }

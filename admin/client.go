@@ -18,8 +18,8 @@ import (
 // not kept, purged, canceled, uncommitted, or never existed.
 var ErrNotFound = errors.New("admin: not found")
 
-// Options are the settings of a Client.
-type Options struct {
+// Config has the settings of a Client.
+type Config struct {
 	// Schema is the PostgreSQL schema of the outbox; "" is "outbox".
 	Schema string
 
@@ -37,38 +37,38 @@ type Options struct {
 // An action on a pool is a transaction of its own, whose commit can fail with
 // outbox.ErrCommitUnknown.
 type Client struct {
-	q       outbox.Querier
-	schema  pg.Schema
-	options Options
+	q      outbox.Querier
+	schema pg.Schema
+	config Config
 }
 
 // New returns a client of the outbox in db, without sending any SQL. The error names all invalid
 // arguments. Of a *sqlx.DB pass the field DB.
-func New(db *sql.DB, o Options) (*Client, error) {
-	if o.Schema == "" {
-		o.Schema = outbox.DefaultSchema
+func New(db *sql.DB, config Config) (*Client, error) {
+	if config.Schema == "" {
+		config.Schema = outbox.DefaultSchema
 	}
 	var errs []error
 	if db == nil {
 		errs = append(errs, errors.New("admin: the *sql.DB is nil"))
 	}
-	if !outbox.ValidSchema(o.Schema) {
-		errs = append(errs, invalid("Options.Schema: %q: use a lower-case name like outbox, "+
-			"letters, digits and _ only, at most 63 bytes", o.Schema))
+	if !outbox.ValidSchema(config.Schema) {
+		errs = append(errs, invalid("Config.Schema: %q: use a lower-case name like outbox, "+
+			"letters, digits and _ only, at most 63 bytes", config.Schema))
 	}
-	if o.Actor != "" {
-		errs = append(errs, checkLength("Options.Actor", o.Actor, 1, 256), checkLength("Options.Tool", o.Tool, 1, 64))
+	if config.Actor != "" {
+		errs = append(errs, checkLength("Config.Actor", config.Actor, 1, 256), checkLength("Config.Tool", config.Tool, 1, 64))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	return &Client{db, pg.Schema(o.Schema), o}, nil
+	return &Client{db, pg.Schema(config.Schema), config}, nil
 }
 
 // In returns a client whose calls run on tx and commit with it: a *sql.Tx or *sqlx.Tx, of lib/pq or
-// pgx, or a *sql.Conn on which a transaction is open. HandBack, Reindex, Repair and EveryPage need the
-// pool, and return outbox.ErrNoTransaction here, as every call does if tx is nil, and every action
-// if tx is a pool other than a *sql.DB.
+// pgx, or a *sql.Conn on which a transaction is open. HandBack, Reindex and Repair need the pool, and
+// return outbox.ErrNoTransaction here, as every call does if tx is nil, and every action if tx is a
+// pool other than a *sql.DB.
 func (c *Client) In(tx outbox.Querier) *Client {
 	in := *c
 	in.q = tx

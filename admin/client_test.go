@@ -18,15 +18,15 @@ import (
 
 func TestOptionsAreChecked(t *testing.T) {
 	t.Parallel()
-	_, err := admin.New(nil, admin.Options{Schema: "A b", Actor: strings.Repeat("x", 257)})
-	for _, want := range []string{"*sql.DB is nil", "Options.Schema", "Options.Actor", "Options.Tool"} {
+	_, err := admin.New(nil, admin.Config{Schema: "A b", Actor: strings.Repeat("x", 257)})
+	for _, want := range []string{"*sql.DB is nil", "Config.Schema", "Config.Actor", "Config.Tool"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the error %v does not name %s", err, want)
 		}
 	}
 	db := sql.OpenDB(nil)
 	defer db.Close()
-	for _, good := range []admin.Options{{}, {Schema: "app_outbox"}, {Actor: "ada", Tool: "backoffice"}} {
+	for _, good := range []admin.Config{{}, {Schema: "app_outbox"}, {Actor: "ada", Tool: "backoffice"}} {
 		if _, err := admin.New(db, good); err != nil {
 			t.Errorf("%+v: %v", good, err)
 		}
@@ -36,13 +36,13 @@ func TestOptionsAreChecked(t *testing.T) {
 // changes are all that change something.
 var changes = map[string]func(context.Context, *admin.Client) error{
 	"Redrive": func(ctx context.Context, c *admin.Client) error {
-		return errOf(c.Redrive(ctx, admin.Filter{All: true}, admin.Page{}))
+		return errOf(c.Redrive(ctx, admin.Filter{All: true}, admin.Bulk{}))
 	},
 	"Purge": func(ctx context.Context, c *admin.Client) error {
-		return errOf(c.Purge(ctx, admin.Filter{All: true}, admin.Page{}))
+		return errOf(c.Purge(ctx, admin.Filter{All: true}, admin.Bulk{}))
 	},
-	"Cancel":         func(ctx context.Context, c *admin.Client) error { _, _, err := c.Cancel(ctx, 100); return err },
-	"RunNow":         func(ctx context.Context, c *admin.Client) error { _, err := c.RunNow(ctx, 100); return err },
+	"Cancel":         func(ctx context.Context, c *admin.Client) error { _, err := c.Cancel(ctx, []int64{100}); return err },
+	"RunNow":         func(ctx context.Context, c *admin.Client) error { _, err := c.RunNow(ctx, []int64{100}); return err },
 	"PauseType":      func(ctx context.Context, c *admin.Client) error { return c.PauseType(ctx, "A") },
 	"ResumeType":     func(ctx context.Context, c *admin.Client) error { return c.ResumeType(ctx, "A") },
 	"PauseSchedule":  func(ctx context.Context, c *admin.Client) error { return c.PauseSchedule(ctx, "s") },
@@ -75,7 +75,7 @@ func TestWhatIsNoTransactionIsRefused(t *testing.T) {
 	in := c.In(&sql.Tx{})
 	_, err1 := in.HandBack(t.Context(), deadRelay)
 	_, err2 := in.Reindex(t.Context())
-	_, _, err3 := in.EveryPage(t.Context(), in.Redrive, admin.Filter{All: true}, 0)
+	_, err3 := in.Repair(t.Context(), admin.RepairOptions{})
 	for i, err := range []error{err1, err2, err3} {
 		if !errors.Is(err, outbox.ErrNoTransaction) {
 			t.Errorf("call %d that needs the pool: got %v, want ErrNoTransaction", i+1, err)
@@ -85,17 +85,24 @@ func TestWhatIsNoTransactionIsRefused(t *testing.T) {
 
 // reads are all that only read.
 var reads = map[string]func(context.Context, *admin.Client) error{
-	"Task":      func(ctx context.Context, c *admin.Client) error { _, err := c.Task(ctx, 101); return err },
-	"Secrets":   func(ctx context.Context, c *admin.Client) error { _, err := c.Payload(ctx, 101); return err },
-	"Relays":    func(ctx context.Context, c *admin.Client) error { _, err := c.Relays(ctx); return err },
-	"Types":     func(ctx context.Context, c *admin.Client) error { _, err := c.Types(ctx); return err },
-	"Samples":   func(ctx context.Context, c *admin.Client) error { _, err := c.Samples(ctx, "A", 1); return err },
+	"Task":    func(ctx context.Context, c *admin.Client) error { _, err := c.Task(ctx, 101); return err },
+	"Payload": func(ctx context.Context, c *admin.Client) error { _, err := c.Payload(ctx, 101); return err },
+	"Relays":  func(ctx context.Context, c *admin.Client) error { _, err := c.Relays(ctx); return err },
+	"Types":   func(ctx context.Context, c *admin.Client) error { _, err := c.Types(ctx); return err },
+	"Samples": func(ctx context.Context, c *admin.Client) error {
+		_, err := c.Samples(ctx, admin.SampleQuery{Type: "A"})
+		return err
+	},
 	"Schedules": func(ctx context.Context, c *admin.Client) error { _, err := c.Schedules(ctx); return err },
-	"Audit":     func(ctx context.Context, c *admin.Client) error { _, _, err := c.Audit(ctx, admin.Page{}); return err },
-	"TaskAudit": func(ctx context.Context, c *admin.Client) error { _, err := c.TaskAudit(ctx, 101); return err },
-	"Origin":    func(ctx context.Context, c *admin.Client) error { _, err := c.Origin(ctx); return err },
+	"Audit": func(ctx context.Context, c *admin.Client) error {
+		return read(entriesOf(c.Audit(ctx, admin.AuditQuery{})))
+	},
+	"TaskAudit": func(ctx context.Context, c *admin.Client) error {
+		return read(entriesOf(c.Audit(ctx, admin.AuditQuery{TaskID: 101})))
+	},
+	"Origin": func(ctx context.Context, c *admin.Client) error { _, err := c.Origin(ctx); return err },
 	"DeadGroups": func(ctx context.Context, c *admin.Client) error {
-		_, err := c.DeadGroups(ctx, admin.Filter{})
+		_, err := c.DeadGroups(ctx, admin.DeadQuery{})
 		return err
 	},
 	"Defects": func(ctx context.Context, c *admin.Client) error {
@@ -103,14 +110,14 @@ var reads = map[string]func(context.Context, *admin.Client) error{
 		return err
 	},
 	"DeadLetters": func(ctx context.Context, c *admin.Client) error {
-		return read(c.DeadLetters(ctx, admin.Filter{}, admin.Page{}))
+		return read(tasksOf(c.DeadLetters(ctx, admin.DeadQuery{})))
 	},
 	"Tasks": func(ctx context.Context, c *admin.Client) error {
-		return read(c.Tasks(ctx, "A", admin.Ready, admin.Page{}))
+		return read(tasksOf(c.Tasks(ctx, admin.TaskQuery{Type: "A", State: admin.Ready})))
 	},
 }
 
-func read(_ []admin.Task, _ string, err error) error { return err }
+func read[T any](_ []T, _ string, err error) error { return err }
 
 // Every call works on each kind of connection, in an outbox of another name, and commits with its
 // transaction.
@@ -118,7 +125,7 @@ func TestEveryCallOnEachConnectionAndInAnotherSchema(t *testing.T) {
 	t.Parallel()
 	for _, driver := range drivers() {
 		db := relaytest.Open(t, relaytest.Migrated(t, schema.Schema("select")), driver)
-		c := client(t, db.DB, admin.Options{Schema: "select", Actor: "ada", Tool: "test"})
+		c := client(t, db.DB, admin.Config{Schema: "select", Actor: "ada", Tool: "test"})
 		conn, err := db.Conn(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -174,7 +181,7 @@ func TestEveryCallOnEachConnectionAndInAnotherSchema(t *testing.T) {
 func TestAnActionAndItsEntryAreOne(t *testing.T) {
 	t.Parallel()
 	db := relaytest.NewDatabase(t)
-	c := client(t, db.DB, admin.Options{Actor: "ada", Tool: "test"})
+	c := client(t, db.DB, admin.Config{Actor: "ada", Tool: "test"})
 	bury(t, db, "X", "attempts", "boom", 1000, 2, 60)
 	db.Do(t, `INSERT INTO outbox.task (task_id, task_type, run_at) OVERRIDING SYSTEM VALUE
 		VALUES (100, 'A', now() + interval '1 hour')`)

@@ -113,11 +113,14 @@ func calls(t *testing.T, db *database, n int) map[string]call {
 	middle := int64(db.Int(t, `SELECT max(task_id) / 2 FROM outbox.task`))
 	all := map[string]call{
 		"task":      {400, func(c *admin.Client) error { _, err := c.Task(ctx, middle); return err }},
-		"secrets":   {10, func(c *admin.Client) error { _, err := c.Payload(ctx, middle); return err }},
+		"payload":   {10, func(c *admin.Client) error { _, err := c.Payload(ctx, middle); return err }},
 		"relays":    {2000, func(c *admin.Client) error { _, err := c.Relays(ctx); return err }},
 		"types":     {100, func(c *admin.Client) error { _, err := c.Types(ctx); return err }},
 		"schedules": {10, func(c *admin.Client) error { _, err := c.Schedules(ctx); return err }},
-		"samples":   {100, func(c *admin.Client) error { _, err := c.Samples(ctx, "A", time.Hour); return err }},
+		"samples": {100, func(c *admin.Client) error {
+			_, err := c.Samples(ctx, admin.SampleQuery{Type: "A", Last: time.Hour})
+			return err
+		}},
 	}
 	for state, o := range listed {
 		places := map[string][]string{"A": {""}, "RARE": {""}}
@@ -136,7 +139,7 @@ func calls(t *testing.T, db *database, n int) map[string]call {
 		for taskType, places := range places {
 			for _, place := range places {
 				all[fmt.Sprint(state, " ", taskType, " ", place)] = call{400, func(c *admin.Client) error {
-					_, _, err := c.Tasks(ctx, taskType, state, admin.Page{After: place})
+					_, err := c.Tasks(ctx, admin.TaskQuery{Type: taskType, State: state, After: place})
 					return err
 				}}
 			}
@@ -158,16 +161,16 @@ func calls(t *testing.T, db *database, n int) map[string]call {
 		"of none since": {Error: "no such", DiedAfter: letter.EndedAt.Add(-time.Hour)},
 	} {
 		all["list "+name] = call{2 * 3000, func(c *admin.Client) error {
-			_, _, err := c.DeadLetters(ctx, f, admin.Page{MaxScan: 2000, Limit: 1000})
+			_, err := c.DeadLetters(ctx, admin.DeadQuery{Filter: f, MaxScan: 2000, Limit: 1000})
 			return err
 		}}
 		all["count "+name] = call{2 * 3000, func(c *admin.Client) error {
-			_, _, err := c.CountDeadLetters(ctx, f, admin.Page{After: at, MaxScan: 2000})
+			_, err := c.CountDeadLetters(ctx, admin.DeadQuery{Filter: f, After: at, MaxScan: 2000})
 			return err
 		}}
 		for action, take := range takers {
 			all[action+" "+name] = call{2 * 10_000, func(c *admin.Client) error {
-				_, _, err := take(c, ctx, f, admin.Page{After: at, MaxScan: 10_000})
+				_, err := take(c, ctx, f, admin.Bulk{After: at, Progress: func(admin.BulkResult) bool { return false }})
 				return err
 			}}
 		}

@@ -6,6 +6,23 @@ import (
 	"github.com/txoutbox/outbox"
 )
 
+// DeadQuery selects a page of dead letters. The zero value is the first page of all.
+type DeadQuery struct {
+	Filter Filter
+	// After is TaskPage.Next or DeadCount.Next of the page before; "" is the first page. It has the
+	// form dead.1700000000000000.42: the time of death in µs since 1970, and the id.
+	After string
+	// Limit is the most rows, at most 1,000. 0 means 100, and 20 for DeadGroups. CountDeadLetters
+	// ignores it.
+	Limit int
+	// MaxScan bounds how many dead letters a search by a field of Filter without an index reads, and
+	// CountDeadLetters counts. A page may then have fewer rows than Limit, or none, and not be the
+	// last. 0 is no bound, but 10,000 for DeadGroups; the most is 100,000.
+	MaxScan int
+}
+
+const maxScan = 100_000
+
 const listDeadSQL = `/* outbox: list dead letters */
 SELECT ` + deadColumns + ` FROM outbox.dead_task t
  WHERE %s`
@@ -14,14 +31,15 @@ SELECT ` + deadColumns + ` FROM outbox.dead_task t
 // die meanwhile are before the first page.
 //
 // A field of the filter without an index, whose value few dead letters have, makes it read all that
-// the rest of the filter lets through, unless Page.MaxScan bounds that.
-func (c *Client) DeadLetters(ctx context.Context, f Filter, p Page) (tasks []Task, next string, err error) {
-	d, err := newDeadPage(f, p, defaultLimit, latestFirst)
+// the rest of the filter lets through, unless MaxScan bounds that.
+func (c *Client) DeadLetters(ctx context.Context, q DeadQuery) (page TaskPage, err error) {
+	d, err := newDeadPage(q, defaultLimit, latestFirst)
 	if err != nil {
-		return nil, "", err
+		return page, err
 	}
-	if words := f.String(); words == "all" || words == "type "+f.Type { // the plan of that statement is good for any type
-		return c.Tasks(ctx, f.Type, Dead, p)
+	if words := q.Filter.String(); words == "all" || words == "type "+q.Filter.Type {
+		// The plan of that statement is good for any type.
+		return c.Tasks(ctx, TaskQuery{Type: q.Filter.Type, State: Dead, After: q.After, Limit: q.Limit})
 	}
 	err = c.read(func(q outbox.Querier) error {
 		if err := d.findEnd(ctx, c, q); err != nil {
@@ -29,39 +47,46 @@ func (c *Client) DeadLetters(ctx context.Context, f Filter, p Page) (tasks []Tas
 		}
 		// One more than the limit, to know whether there is a next page.
 		query, args := d.statement(listDeadSQL, " ORDER BY "+d.order.words+" LIMIT %s", d.Limit+1)
-		tasks, err = rows(ctx, q, c.schema.SQL(query), args, scanTask)
+		page.Tasks, err = rows(ctx, q, c.schema.SQL(query), args, scanTask)
 		return err
 	})
 	if err != nil {
-		return nil, "", failed("list dead letters", err)
+		return TaskPage{}, failed("list dead letters", err)
 	}
-	if tasks, next = cut(tasks, d.Limit, Task.place); next == "" {
-		next = d.until.String()
+	if page.Tasks, page.Next = cut(page.Tasks, d.Limit, Task.place); page.Next == "" {
+		page.Next = d.until.String()
 	}
-	return tasks, next, nil
+	return page, nil
+}
+
+// DeadCount is a number of dead letters.
+type DeadCount struct {
+	Count int64
+	Next  string // DeadQuery.After to count on; "": all are counted
 }
 
 const countDeadSQL = `/* outbox: count dead letters */
 SELECT count(*) FROM outbox.dead_task WHERE %s`
 
 // CountDeadLetters returns how many dead letters pass the filter. It reads all of them, which takes
-// its time where they are millions. With a Page.MaxScan it counts among so many at most, the latest
-// first, from Page.After on; next is where the next page begins, "" after the last one.
-func (c *Client) CountDeadLetters(ctx context.Context, f Filter, p Page) (n int64, next string, err error) {
-	d, err := newDeadPage(f, p, defaultLimit, latestFirst)
+// its time where they are millions. With a MaxScan it counts among so many at most, the latest
+// first.
+func (c *Client) CountDeadLetters(ctx context.Context, q DeadQuery) (n DeadCount, err error) {
+	d, err := newDeadPage(q, defaultLimit, latestFirst)
 	if err != nil {
-		return 0, "", err
+		return n, err
 	}
-	d.MaxScan = p.MaxScan
+	d.MaxScan = q.MaxScan
 	err = c.read(func(q outbox.Querier) error {
 		if err := d.findEnd(ctx, c, q); err != nil {
 			return err
 		}
 		query, args := d.statement(countDeadSQL, "")
-		return q.QueryRowContext(ctx, c.schema.SQL(query), args...).Scan(&n)
+		return q.QueryRowContext(ctx, c.schema.SQL(query), args...).Scan(&n.Count)
 	})
 	if err != nil {
-		return 0, "", failed("count dead letters", err)
+		return DeadCount{}, failed("count dead letters", err)
 	}
-	return n, d.until.String(), nil
+	n.Next = d.until.String()
+	return n, nil
 }

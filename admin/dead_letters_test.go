@@ -1,7 +1,6 @@
 package admin_test
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -20,20 +19,20 @@ func TestPagesOfDeadLettersNeitherRepeatNorSkip(t *testing.T) {
 		bury(t, db, "MAIL", "attempts", "boom", 1, 25, 60)
 		// At the same moment.
 		db.Do(t, `UPDATE outbox.dead_task SET died_at = (SELECT min(died_at) FROM outbox.dead_task) WHERE task_id % 2 = 0`)
-		all, _, err := c.DeadLetters(t.Context(), admin.Filter{}, admin.Page{Limit: 1000})
-		if err != nil || len(all) != 25 {
-			t.Fatalf("got %d letters, %v, want 25", len(all), err)
+		all, err := c.DeadLetters(t.Context(), admin.DeadQuery{Limit: 1000})
+		if err != nil || len(all.Tasks) != 25 {
+			t.Fatalf("got %d letters, %v, want 25", len(all.Tasks), err)
 		}
 		newer := 100
-		got, _ := pages(t, admin.Page{Limit: 5}, func(p admin.Page) ([]admin.Task, string, error) {
-			if p.After != "" {
+		got, _ := pages(t, 5, func(after string) ([]admin.Task, string, error) {
+			if after != "" {
 				newer++
 				bury(t, db, "MAIL", "attempts", "boom", newer, 1, 1) // before the first page
 			}
-			return c.DeadLetters(t.Context(), admin.Filter{Type: "MAIL"}, p)
+			return tasksOf(c.DeadLetters(t.Context(), admin.DeadQuery{Filter: admin.Filter{Type: "MAIL"}, After: after, Limit: 5}))
 		})
-		if !slices.Equal(ids(got), ids(all)) {
-			t.Errorf("pages have %v, want %v", ids(got), ids(all))
+		if !slices.Equal(ids(got), ids(all.Tasks)) {
+			t.Errorf("pages have %v, want %v", ids(got), ids(all.Tasks))
 		}
 	})
 }
@@ -53,44 +52,40 @@ func TestPagesOfASearchFindAll(t *testing.T) {
 			WHERE task_id BETWEEN 10000 AND 15000`) // at one moment
 		rare := admin.Filter{Error: "rare", DiedBefore: time.Now()}
 		for limit, most := range map[int]int{1: 13 + 9, 1000: 13} { // of 2,000
-			found, n := pages(t, admin.Page{Limit: limit, MaxScan: 2000}, func(p admin.Page) ([]admin.Task, string, error) {
-				return c.DeadLetters(ctx, rare, p)
+			found, n := pages(t, limit, func(after string) ([]admin.Task, string, error) {
+				return tasksOf(c.DeadLetters(ctx, admin.DeadQuery{Filter: rare, After: after, Limit: limit, MaxScan: 2000}))
 			})
 			if !slices.Equal(ids(found), want) || n < 13 || n > most {
 				t.Errorf("by %d: %d pages have %v, want %v", limit, n, ids(found), want)
 			}
 		}
-		counted, n := pages(t, admin.Page{MaxScan: 2000}, func(p admin.Page) ([]int64, string, error) {
-			n, next, err := c.CountDeadLetters(ctx, rare, p)
-			return slices.Repeat([]int64{0}, int(n)), next, err
+		counted, n := pages(t, 2000, func(after string) ([]int64, string, error) {
+			n, err := c.CountDeadLetters(ctx, admin.DeadQuery{Filter: rare, After: after, MaxScan: 2000})
+			return slices.Repeat([]int64{0}, int(n.Count)), n.Next, err
 		})
 		if len(counted) != 9 || n != 13 {
 			t.Errorf("%d pages count %d, want 9 in 13", n, len(counted))
 		}
 		// By what an index tells, a list needs no bound; a count does.
 		mail := admin.Filter{Type: "MAIL"}
-		letters, next, err := c.DeadLetters(ctx, mail, admin.Page{Limit: 2, MaxScan: 1})
+		letters, next, err := tasksOf(c.DeadLetters(ctx, admin.DeadQuery{Filter: mail, Limit: 2, MaxScan: 1}))
 		if err != nil || !slices.Equal(ids(letters), []int64{25_000, 24_999}) || next != admin.PlaceOf(letters[1]) {
 			t.Errorf("got %v, %q, %v", ids(letters), next, err)
 		}
-		count, next, err := c.CountDeadLetters(ctx, mail, admin.Page{MaxScan: 10_000})
-		if err != nil || count != 10_000 || !strings.HasSuffix(next, ".15001") {
-			t.Errorf("got %d, %q, %v, want the first 10,000", count, next, err)
+		count, err := c.CountDeadLetters(ctx, admin.DeadQuery{Filter: mail, MaxScan: 10_000})
+		if err != nil || count.Count != 10_000 || !strings.HasSuffix(count.Next, ".15001") {
+			t.Errorf("got %+v, %v, want the first 10,000", count, err)
 		}
 		for name, take := range takers {
-			_, _, err := c.EveryPage(ctx, func(_ context.Context, _ admin.Filter, p admin.Page) (admin.Taken, string, error) {
-				if p.MaxScan != 10_000 {
-					t.Errorf("EveryPage looks at %d", p.MaxScan)
-				}
-				return admin.Taken{}, "", nil
-			}, rare, 0)
 			tx := begin(t, db)
-			taken, n := pages(t, admin.Page{Limit: 2, MaxScan: 10_000}, func(p admin.Page) ([]int64, string, error) {
-				page, next, err := take(c.In(tx), ctx, rare, p)
-				return page.IDs, next, err
+			transactions := 0
+			taken, n := pages(t, 2, func(after string) ([]int64, string, error) {
+				r, err := take(c.In(tx), ctx, rare, admin.Bulk{After: after, Limit: 2,
+					Progress: func(admin.BulkResult) bool { transactions++; return true }})
+				return r.IDs, r.Next, err
 			})
-			if slices.Reverse(taken); !slices.Equal(taken, want) || n > 8 || err != nil {
-				t.Errorf("%s: %d pages took %v, %v, want %v", name, n, taken, err, want)
+			if slices.Reverse(taken); !slices.Equal(taken, want) || n != 5 || transactions < 6 || transactions > 8 {
+				t.Errorf("%s: %d calls and %d transactions took %v, want %v", name, n, transactions, taken, want)
 			}
 			if err := tx.Rollback(); err != nil {
 				t.Fatal(err)
@@ -113,7 +108,7 @@ func TestDeadLettersAreGroupedByTypeAndError(t *testing.T) {
 		"A order #: user # is gone 4, A timeout after # s 4, B timeout after # s 1, A  1": {},
 		"B timeout after # s 1": {Type: "B"},
 	} {
-		groups, err := client(t, db.DB).DeadGroups(t.Context(), f)
+		groups, err := client(t, db.DB).DeadGroups(t.Context(), admin.DeadQuery{Filter: f})
 		var got []string
 		for _, g := range groups {
 			got = append(got, fmt.Sprint(g.Type, " ", g.Error, " ", g.Count))

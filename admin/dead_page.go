@@ -19,25 +19,28 @@ var (
 
 // deadPage is a page of dead letters before it is read.
 type deadPage struct {
-	Page
-	filter  Filter
+	DeadQuery
 	order   order
 	after   deadPlace
 	until   deadPlace // zero: to the last one
+	before  int64     // they died before this time, in µs since 1970; 0: at any time
 	by      *string   // who acts, for statements that write it
 	indexed bool      // without the conditions that no index answers
 }
 
-// newDeadPage checks a filter and a page. MaxScan is of use only where no index tells which pass.
-func newDeadPage(f Filter, p Page, limit int, o order) (d deadPage, err error) {
-	if err := errors.Join(p.check(limit), f.check()); err != nil {
+// newDeadPage checks a query. MaxScan is of use only where no index tells which pass.
+func newDeadPage(q DeadQuery, ifZero int, o order) (d deadPage, err error) {
+	if q.MaxScan < 0 || q.MaxScan > maxScan {
+		return d, invalid("DeadQuery.MaxScan: %d: must be between 1 and %d, or 0 for no bound", q.MaxScan, maxScan)
+	}
+	if err := errors.Join(checkLimit(&q.Limit, ifZero), q.Filter.check()); err != nil {
 		return d, err
 	}
-	d = deadPage{Page: p, filter: f, order: o}
-	if !f.searches() {
+	d = deadPage{DeadQuery: q, order: o}
+	if !q.Filter.searches() {
 		d.MaxScan = 0
 	}
-	d.after, err = parseDeadPlace(p.After)
+	d.after, err = parseDeadPlace(q.After)
 	return d, err
 }
 
@@ -45,7 +48,10 @@ func newDeadPage(f Filter, p Page, limit int, o order) (d deadPage, err error) {
 // the other.
 func (d deadPage) bind() *binder {
 	b := &binder{indexed: d.indexed}
-	d.filter.bind(b)
+	d.Filter.bind(b)
+	if d.before != 0 {
+		b.and("died_at < "+moment, d.before)
+	}
 	none := deadPlace{}
 	if d.after != none {
 		b.and("(died_at, task_id) "+d.order.after+" ("+moment+", ?)", d.after.diedAt, d.after.taskID)
@@ -96,12 +102,4 @@ func (d *deadPage) findEnd(ctx context.Context, c *Client, q outbox.Querier) err
 	}
 	d.until = end
 	return err
-}
-
-// next is where the next page begins, after a page with n rows, the last of them at last.
-func (d deadPage) next(n int, last deadPlace) string {
-	if n == d.Limit && n > 0 {
-		return last.String()
-	}
-	return d.until.String()
 }

@@ -1,10 +1,10 @@
 // Package admin is for operators' tools: it reads an outbox, and has the actions that operators take
 // by hand.
 //
-//	client, err := admin.New(db, admin.Options{Actor: "ada@example.com", Tool: "backoffice"})
-//	dead, next, err := client.DeadLetters(ctx, admin.Filter{Type: "SEND_MAIL"}, admin.Page{Limit: 50})
-//	taken, next, err := client.Redrive(ctx, admin.Filter{IDs: []int64{42}}, admin.Page{})
-//	redriven, skipped, err := client.EveryPage(ctx, client.Redrive, admin.Filter{Error: "connection refused"}, 100)
+//	client, err := admin.New(db, admin.Config{Actor: "ada@example.com", Tool: "backoffice"})
+//	page, err := client.DeadLetters(ctx, admin.DeadQuery{Filter: admin.Filter{Type: "SEND_MAIL"}, Limit: 50})
+//	done, err := client.Redrive(ctx, admin.Filter{IDs: []int64{42}}, admin.Bulk{})
+//	done, err = client.Redrive(ctx, admin.Filter{Error: "connection refused"}, admin.Bulk{PerSecond: 100})
 //
 // The nouns are tasks in any state, dead letters, types, relays, schedules, samples of the counts,
 // and the audit log. The actions are Cancel, RunNow, Redrive, Purge, HandBack, Reindex, Repair, and

@@ -132,7 +132,7 @@ func ExampleClient_WriteAudit() {
 	execute(db, `CREATE TABLE invoice (invoice_id bigint, paid bool)`)
 	enqueueAll(db, outbox.TaskSpec{Type: "SEND_INVOICE", Payload: 17})
 
-	_, _, err := client.Cancel(ctx, 1) // which is noted
+	_, err := client.Cancel(ctx, []int64{1}) // writes an entry
 	must(err)
 	must(outbox.InTx(ctx, db, func(tx *sql.Tx) error { // an action of the app's own
 		if _, err := tx.ExecContext(ctx, `UPDATE invoice SET paid = true WHERE invoice_id = 17`); err != nil {
@@ -142,9 +142,9 @@ func ExampleClient_WriteAudit() {
 		return err
 	}))
 
-	entries, _, err := client.Audit(ctx, admin.Page{Limit: 10})
+	page, err := client.Audit(ctx, admin.AuditQuery{Limit: 10})
 	must(err)
-	for _, e := range entries {
+	for _, e := range page.Entries {
 		fmt.Printf("%s: %s, %s of %s, %d task\n", e.Tool, e.Actor, e.Action, e.Target, e.Count)
 	}
 	// Output:

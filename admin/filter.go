@@ -3,7 +3,6 @@ package admin
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,7 +14,7 @@ import (
 
 // Filter selects the dead letters that pass all set fields. For lists and counts the zero Filter
 // selects all; Redrive and Purge need All for that. To select by a field without an index is to
-// read all dead letters that the other fields let through, unless Page.MaxScan bounds that.
+// read all dead letters that the other fields let through, unless DeadQuery.MaxScan bounds that.
 type Filter struct {
 	// All selects all dead letters if no other field is set.
 	All bool
@@ -35,15 +34,6 @@ type Filter struct {
 	OlderThan time.Duration
 }
 
-// Until is the filter as of a time: tasks that die or become old enough later do not pass it.
-func (f Filter) Until(t time.Time) Filter {
-	t = t.Add(-f.OlderThan)
-	if f.OlderThan = 0; f.DiedBefore.IsZero() || f.DiedBefore.After(t) {
-		f.DiedBefore = t
-	}
-	return f
-}
-
 // searches reports whether the filter has fields without an index.
 func (f Filter) searches() bool {
 	b := new(binder)
@@ -52,7 +42,7 @@ func (f Filter) searches() bool {
 }
 
 // checkChosen refuses the zero Filter, unless All is set.
-func (f Filter) checkChosen(action string) error {
+func (f Filter) checkChosen(action Action) error {
 	if !f.All && f.String() == "all" {
 		return invalid("the zero Filter would %s all dead letters: set Filter.All if this is intended", action)
 	}
@@ -69,8 +59,10 @@ func (f Filter) String() string {
 }
 
 func (f Filter) check() error {
-	if known := Reasons(); f.Reason != "" && known[f.Reason] == "" {
-		return invalid("Filter.Reason: %q: must be one of %q", f.Reason, slices.Sorted(maps.Keys(known)))
+	known := []outbox.Reason{"", outbox.ReasonAttempts, outbox.ReasonHandler, outbox.ReasonLostConnections,
+		outbox.ReasonCommitted}
+	if !slices.Contains(known, f.Reason) {
+		return invalid("Filter.Reason: %q: must be one of %q", f.Reason, known[1:])
 	}
 	if len(f.IDs) > maxRows {
 		return invalid("Filter.IDs: %d ids, at most %d", len(f.IDs), maxRows)

@@ -42,7 +42,7 @@ func (c *Client) HandBack(ctx context.Context, relayID string) (tasks int64, err
 	if !uuid.MatchString(relayID) {
 		return 0, invalid("HandBack: %q is not the id of a relay, which is a UUID", relayID)
 	}
-	err = c.Noted(ctx, AuditEntry{Action: "hand_back", Target: "relay " + relayID}, func() (int64, error) {
+	err = c.audited(ctx, AuditEntry{Action: ActionHandBack, Target: "relay " + relayID}, func() (int64, error) {
 		for n := int64(maxRows); n == maxRows; {
 			err := c.inTx(ctx, func(q outbox.Querier) error {
 				result, err := q.ExecContext(ctx, c.schema.SQL(handBackSQL), relayID)

@@ -35,9 +35,9 @@ func onEachDriver(t *testing.T, test func(t *testing.T, db *database)) {
 }
 
 // client is one of the database's outbox; its actions are noted if the options say so.
-func client(t testing.TB, db *sql.DB, o ...admin.Options) *admin.Client {
+func client(t testing.TB, db *sql.DB, o ...admin.Config) *admin.Client {
 	t.Helper()
-	c, err := admin.New(db, append(o, admin.Options{})[0])
+	c, err := admin.New(db, append(o, admin.Config{})[0])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,18 +146,25 @@ const (
 )
 
 // pages reads a list to its end, and returns how many pages it has.
-func pages[T any](t testing.TB, p admin.Page, read func(admin.Page) ([]T, string, error)) (all []T, n int) {
+func pages[T any](t testing.TB, limit int, read func(after string) ([]T, string, error)) (all []T, n int) {
 	t.Helper()
-	for n = 1; ; n++ {
-		page, next, err := read(p)
-		if err != nil || p.Limit > 0 && len(page) > p.Limit || next != "" && next == p.After {
-			t.Fatalf("page %d, after %q: %d rows, next %q, %v", n, p.After, len(page), next, err)
+	for after := ""; ; n++ {
+		page, next, err := read(after)
+		if err != nil || len(page) > limit || next != "" && next == after {
+			t.Fatalf("page %d, after %q: %d rows, next %q, %v", n, after, len(page), next, err)
 		}
 		all = append(all, page...)
-		if p.After = next; next == "" {
-			return all, n
+		if after = next; next == "" {
+			return all, n + 1
 		}
 	}
+}
+
+// tasksOf and entriesOf are the rows of a page and the place of the next one.
+func tasksOf(p admin.TaskPage, err error) ([]admin.Task, string, error) { return p.Tasks, p.Next, err }
+
+func entriesOf(p admin.AuditPage, err error) ([]admin.AuditEntry, string, error) {
+	return p.Entries, p.Next, err
 }
 
 func ids(tasks []admin.Task) (out []int64) {

@@ -21,18 +21,17 @@ var (
 
 // Origin is the database that the tasks belong to, as it was noted. In a copy that is another one.
 type Origin struct {
-	DatabaseID  string // "": none is noted, before the first relay
-	Name        string // of the database
-	Environment string // relay.Config.Environment of the first relay that named one; "": none did
-	Hidden      bool   // the server does not show its system identifier
-	Copy        bool   // this database is a copy: relays run nothing here
-	Problem     string // of a copy: its original and the remedy, in a sentence
-	LivedAt     time.Time
+	DatabaseID  string    // "": none is noted, before the first relay
+	Name        string    // of the database
+	Environment string    // relay.Config.Environment of the first relay that named one; "": none did
+	Hidden      bool      // the server does not show its system identifier
+	Copy        bool      // this database is a copy: relays run nothing here
+	Problem     string    // of a copy: its original and the remedy, in a sentence
+	LastSeen    time.Time // the latest heartbeat of a relay: in a copy from before the copy was made
 }
 
 // Origin returns the database that the tasks belong to, and whether this is a copy of it. It does not
-// recognise a copy that only the environment tells apart: relay.Relay.Health does. LivedAt is the
-// time of the latest heartbeat, which in a copy was before the copy was made.
+// recognise a copy that only the environment tells apart: relay.Relay.Health does.
 func (c *Client) Origin(ctx context.Context) (o Origin, err error) {
 	err = c.read(func(q outbox.Querier) (err error) {
 		o, err = c.origin(ctx, q)
@@ -48,7 +47,7 @@ func (c *Client) origin(ctx context.Context, q outbox.Querier) (Origin, error) {
 	}
 	o := Origin{
 		DatabaseID: s.DatabaseID, Name: s.Name, Environment: s.Environment, Hidden: s.Hidden, Copy: s.Refused,
-		LivedAt: s.LivedAt,
+		LastSeen: s.LivedAt,
 	}
 	if problem := s.Err(""); problem != nil {
 		o.Problem = strings.TrimPrefix(problem.Error(), "relay: ")
@@ -70,8 +69,8 @@ type AdoptOptions struct {
 	Discard bool
 }
 
-// Adopted is the result of Adopt.
-type Adopted struct {
+// AdoptResult is what became of the original's rows by [Client.Adopt].
+type AdoptResult struct {
 	DatabaseID  string
 	Leases      int64 // tasks that the original's relays ran, ready again
 	Tasks       int64 // that were discarded
@@ -98,7 +97,7 @@ SELECT EXISTS (SELECT 1 FROM outbox.relay
 // A snapshot looks like its original, so it is adopted with another Environment.
 //
 // Errors are ErrNotCopy; ErrRelaysLive, where this database is no copy and KeepID is not set.
-func (c *Client) Adopt(ctx context.Context, o AdoptOptions) (a Adopted, err error) {
+func (c *Client) Adopt(ctx context.Context, o AdoptOptions) (a AdoptResult, err error) {
 	if o.KeepID && o.Discard {
 		return a, invalid("Adopt: KeepID and Discard exclude each other")
 	}
@@ -111,16 +110,16 @@ func (c *Client) Adopt(ctx context.Context, o AdoptOptions) (a Adopted, err erro
 		return err
 	})
 	if errors.Is(err, ErrNotCopy) || errors.Is(err, ErrRelaysLive) {
-		return Adopted{}, err
+		return AdoptResult{}, err
 	}
 	if err != nil {
-		return Adopted{}, failed("adopt this database", err)
+		return AdoptResult{}, failed("adopt this database", err)
 	}
 	wake.All()
 	return a, nil
 }
 
-func (c *Client) adopt(ctx context.Context, q outbox.Querier, o AdoptOptions) (a Adopted, err error) {
+func (c *Client) adopt(ctx context.Context, q outbox.Querier, o AdoptOptions) (a AdoptResult, err error) {
 	was, err := c.origin(ctx, q)
 	if err != nil {
 		return a, err
@@ -146,12 +145,12 @@ func (c *Client) adopt(ctx context.Context, q outbox.Querier, o AdoptOptions) (a
 	if err == nil {
 		err = q.QueryRowContext(ctx, c.schema.SQL(adoptedIDSQL)).Scan(&a.DatabaseID)
 	}
-	if err != nil || c.options.Actor == "" {
+	if err != nil || c.config.Actor == "" {
 		return a, err
 	}
-	action, target := "adopt", fmt.Sprintf("database %s, which was %s of %q", a.DatabaseID, was.DatabaseID, was.Name)
+	action, target := ActionAdopt, fmt.Sprintf("database %s, which was %s of %q", a.DatabaseID, was.DatabaseID, was.Name)
 	if o.Discard {
-		action = "adopt_discard"
+		action = ActionAdoptDiscard
 	}
 	_, err = c.In(q).WriteAudit(ctx,
 		AuditEntry{Action: action, Target: cutTarget(target), Count: a.Leases + a.Tasks + a.DeadLetters})

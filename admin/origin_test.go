@@ -35,8 +35,8 @@ func TestADatabaseInWhichRelaysLiveIsNotAdopted(t *testing.T) {
 		// A relay that died while its server's clock was a day ahead lives no more, and holds up no adoption.
 		addRelay(t, db, deadRelay, "1 day", "{A}")
 		adopt(admin.AdoptOptions{Environment: "staging", KeepID: true}, nil, true)
-		if o, err := c.Origin(t.Context()); err != nil || time.Until(o.LivedAt) > time.Hour {
-			t.Errorf("the last heartbeat was at %v, %v", o.LivedAt, err)
+		if o, err := c.Origin(t.Context()); err != nil || time.Until(o.LastSeen) > time.Hour {
+			t.Errorf("the last heartbeat was at %v, %v", o.LastSeen, err)
 		}
 		db.Do(t, `DELETE FROM outbox.relay`)
 		addRelay(t, db, liveRelay, "1 minute", "{A}")

@@ -6,37 +6,18 @@ import (
 	"strings"
 )
 
-// Page says where a page of a list begins, and how long it is. The zero Page is the first one. A
-// list returns beside its rows where the next page begins; "" means that this page was the last.
-// Pages neither repeat nor skip a row that keeps its place.
-type Page struct {
-	// After is what the call for the page before returned; "" is the beginning. Of dead letters it
-	// has the form dead.1700000000000000.42: the time of death in µs since 1970, and the id.
-	After string
-	// Limit is the most rows; 0 means 100, but 1,000 for Redrive and Purge. The most is 1,000.
-	Limit int
-	// MaxScan bounds how many dead letters a search by a field of Filter without an index reads, and
-	// CountDeadLetters counts. A page may then have fewer rows than Limit, or none, and not be the
-	// last. 0 is no bound; the most is 100,000.
-	MaxScan int
-}
-
 const (
 	defaultLimit = 100
 	maxRows      = 1000 // of a page, and that one statement moves or deletes
-	maxScan      = 100_000
 )
 
-// check sets the Limit.
-func (p *Page) check(limit int) error {
-	if p.Limit == 0 {
-		p.Limit = limit
+// checkLimit sets the limit of a query.
+func checkLimit(limit *int, ifZero int) error {
+	if *limit == 0 {
+		*limit = ifZero
 	}
-	if p.Limit < 0 || p.Limit > maxRows {
-		return invalid("Page.Limit: %d: must be between 1 and %d, or 0 for %d", p.Limit, maxRows, limit)
-	}
-	if p.MaxScan < 0 || p.MaxScan > maxScan {
-		return invalid("Page.MaxScan: %d: must be between 1 and %d, or 0 for no bound", p.MaxScan, maxScan)
+	if *limit < 0 || *limit > maxRows {
+		return invalid("Limit: %d: must be between 1 and %d, or 0 for %d", *limit, maxRows, ifZero)
 	}
 	return nil
 }
@@ -87,7 +68,7 @@ func parsePlace(list, text string) ([]any, error) {
 	all := places[list]
 	args := make([]any, len(all))
 	fields := strings.Split(text, ".")
-	refused := invalid("Page.After: %.60q: it is not the end of a page of this list (%s)", text, list)
+	refused := invalid("After: %.60q: it is not the end of a page of this list (%s)", text, list)
 	for i, b := range all {
 		if text == "" {
 			args[i] = b.start

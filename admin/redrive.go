@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-
-	"github.com/txoutbox/outbox"
 )
 
 // One statement moves the row, so it is in one place at any time. It arrives as scheduled and due,
@@ -80,87 +78,42 @@ gone AS (
 SELECT d.task_id, (extract(epoch FROM d.died_at) * 1000000)::bigint, true, true
   FROM gone JOIN d USING (task_id) ORDER BY d.died_at, d.task_id`
 
-// Taken is what became of a page of dead letters; the oldest are first.
-type Taken struct {
-	IDs     []int64 // redriven or purged
-	Skipped []int64 // left by Redrive: another task holds their unique key
-}
-
-// Redrive makes a page of the dead letters that pass the filter tasks again, the oldest first. next
-// is where the next page begins. The zero Filter is refused: see Filter.All.
+// Redrive makes the dead letters that pass the filter tasks again, the oldest first. The zero Filter
+// is refused: see Filter.All.
 //
 // They start at attempt 1, with the limit that they were enqueued with or that their handler has
 // now, and are due at once, or as soon as no other task of their ordering key runs. They keep
 // all else, as their ids, payloads and last errors. Their timelines say that they were redriven, and
-// by the Client's Actor. Dead letters that another transaction is moving or deleting are left out;
-// they are not waited for.
+// by the Client's Actor.
 //
 // A unique key is theirs again. If another task holds it by now, so that an Enqueue of that key
-// would be skipped, the dead letter stays as it is, and is in Taken.Skipped. Of dead letters with
-// one key the first to die is redriven. [Client.RedriveWithoutKey] runs the others too.
+// would be skipped, the dead letter stays as it is, and is in BulkResult.Skipped. Of dead letters
+// with one key the first to die is redriven. Bulk.WithoutKey redrives the others too.
 //
-// A page that searches by a field without an index should have a Page.MaxScan. After a rollback the
-// page begins where it began before. Redriven tasks may die again: set DiedBefore, or the pages may
-// never end. [Client.EveryPage] does both.
-func (c *Client) Redrive(ctx context.Context, f Filter, p Page) (t Taken, next string, err error) {
-	return c.take(ctx, "redrive", redriveSQL, &c.options.Actor, f, p)
+// It works in transactions of 1,000 dead letters, with an audit entry each. On a Client that In
+// returned, all of it is in that transaction: bound it by Bulk.Limit. It leaves out dead letters that
+// died after it began, and those that another transaction moves or deletes; it does not wait for
+// them. It may leave out those whose death commits meanwhile.
+//
+// With an error the result is that of the transactions before. The error is ctx's, the server's, or
+// outbox.ErrCommitUnknown, after which one transaction more may have committed. It may be called
+// again.
+func (c *Client) Redrive(ctx context.Context, f Filter, o Bulk) (BulkResult, error) {
+	query := redriveSQL
+	if o.WithoutKey {
+		query = redriveWithoutKeySQL
+	}
+	return c.bulk(ctx, bulk{action: ActionRedrive, query: query, by: &c.config.Actor}, f, o)
 }
 
-// RedriveWithoutKey is [Client.Redrive], but a dead letter whose unique key another task holds is
-// redriven as a task without a unique key. It skips none.
-func (c *Client) RedriveWithoutKey(ctx context.Context, f Filter, p Page) (t Taken, next string, err error) {
-	return c.take(ctx, "redrive", redriveWithoutKeySQL, &c.options.Actor, f, p)
-}
-
-// Purge deletes a page of the dead letters that pass the filter, the oldest first. All else is as
-// of [Client.Redrive], but it skips none. For dead letters that are to go by themselves see
+// Purge deletes the dead letters that pass the filter, the oldest first. All else is as of
+// [Client.Redrive], but it skips none. For dead letters that are to go by themselves see
 // relay.Config.DeadRetention.
-func (c *Client) Purge(ctx context.Context, f Filter, p Page) (t Taken, next string, err error) {
-	return c.take(ctx, "purge", purgeSQL, nil, f, p)
-}
-
-// take takes a page of dead letters away. by is who acts, for a query that writes it.
-func (c *Client) take(
-	ctx context.Context, action, query string, by *string, f Filter, p Page,
-) (t Taken, next string, err error) {
-	if err := f.checkChosen(action); err != nil {
-		return Taken{}, "", err
+func (c *Client) Purge(ctx context.Context, f Filter, o Bulk) (BulkResult, error) {
+	if o.WithoutKey {
+		return BulkResult{}, invalid("Bulk.WithoutKey: Purge takes dead letters with their keys")
 	}
-	d, err := newDeadPage(f, p, maxRows, oldestFirst)
-	if err != nil {
-		return Taken{}, "", err
-	}
-	d.by = by
-	var found []takenLetter
-	err = c.act(ctx, func(q outbox.Querier) ([]AuditEntry, error) {
-		if err := d.findEnd(ctx, c, q); err != nil {
-			return nil, err
-		}
-		query, args := d.statement(query, " ORDER BY "+d.order.words+" LIMIT %s", d.Limit)
-		found, err = rows(ctx, q, c.schema.SQL(query), args, scanTaken)
-		if err != nil {
-			return nil, err
-		}
-		for _, l := range found {
-			if l.skipped {
-				t.Skipped = append(t.Skipped, l.taskID)
-			} else {
-				t.IDs = append(t.IDs, l.taskID)
-			}
-		}
-		if f.IDs != nil {
-			return entriesOf(action, t.IDs), nil
-		}
-		return []AuditEntry{{Action: action, Target: "dead letters: " + f.String(), Count: int64(len(t.IDs))}}, nil
-	})
-	if err != nil {
-		return Taken{}, "", failed(action, err)
-	}
-	var last deadPlace
-	if len(found) > 0 {
-		last = found[len(found)-1].deadPlace
-	}
-	return t, d.next(len(found), last), nil
+	return c.bulk(ctx, bulk{action: ActionPurge, query: purgeSQL}, f, o)
 }
 
 // takenLetter is a dead letter of a page: redriven, purged or skipped.

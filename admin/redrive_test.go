@@ -17,7 +17,7 @@ func redriven(t *testing.T, c *admin.Client, tasks []int64, want ...int64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // it waits for no lock
 	defer cancel()
-	if got, _, err := c.Redrive(ctx, admin.Filter{IDs: tasks}, admin.Page{}); !slices.Equal(got.IDs, want) || err != nil {
+	if got, err := c.Redrive(ctx, admin.Filter{IDs: tasks}, admin.Bulk{}); !slices.Equal(got.IDs, want) || err != nil {
 		t.Fatalf("got %v, %v, want %v", got, err, want)
 	}
 }
@@ -48,7 +48,7 @@ func TestARedriveThatDoesNotArriveIsRolledBack(t *testing.T) {
 	bury(t, db, "X", "attempts", "boom", 1, 3, 60)
 	db.Do(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
 		CREATE TRIGGER refuse BEFORE INSERT ON outbox.task FOR EACH ROW WHEN (NEW.task_id = 2) EXECUTE FUNCTION refuse()`)
-	moved, _, err := c.Redrive(t.Context(), admin.Filter{IDs: []int64{1, 2, 3}}, admin.Page{})
+	moved, err := c.Redrive(t.Context(), admin.Filter{IDs: []int64{1, 2, 3}}, admin.Bulk{})
 	if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task`); n != 3 || err == nil || moved.IDs != nil {
 		t.Errorf("%d dead letters are left, got %v, %v, want all and an error", n, moved, err)
 	}
@@ -69,11 +69,11 @@ func TestTwoWhoRedriveTheSameShareIt(t *testing.T) {
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
-			n, _, err := c.EveryPage(t.Context(), c.Redrive, admin.Filter{All: true}, 0)
+			r, err := c.Redrive(t.Context(), admin.Filter{All: true}, admin.Bulk{})
 			if err != nil {
 				t.Error(err)
 			}
-			total.Add(n)
+			total.Add(int64(len(r.IDs)))
 		})
 	}
 	all.Wait()
@@ -88,24 +88,25 @@ func TestTwoWhoRedriveTheSameShareIt(t *testing.T) {
 func TestARedriveOfAllSkipsThoseWhoseKeyAnotherTaskHolds(t *testing.T) {
 	t.Parallel()
 	db := relaytest.NewDatabase(t)
-	c := client(t, db.DB, admin.Options{Actor: "ada", Tool: "test"})
+	c := client(t, db.DB, admin.Config{Actor: "ada", Tool: "test"})
 	bury(t, db, "X", "attempts", "boom", 11, 6, 60)
 	db.Do(t, `UPDATE outbox.dead_task SET unique_key = (ARRAY['free', 'held', 'free'])[task_id - 10],
 		unique_until_done = true WHERE task_id <= 13`)
 	db.Do(t, `INSERT INTO outbox.task (task_type, unique_key) VALUES ('X', 'held')`)
 	all := admin.Filter{All: true}
-	paged := func(ctx context.Context, f admin.Filter, p admin.Page) (admin.Taken, string, error) {
-		p.Limit = 2
-		return c.Redrive(ctx, f, p)
-	}
-	if redriven, skipped, err := c.EveryPage(t.Context(), paged, all, 0); redriven != 4 || skipped != 2 || err != nil {
-		t.Errorf("%d were redriven and %d skipped, %v, want 4 and 2", redriven, skipped, err)
+	pages := 0
+	r, err := c.Redrive(t.Context(), all, admin.Bulk{PerSecond: 20, Progress: func(r admin.BulkResult) bool {
+		pages++
+		return len(r.IDs)+len(r.Skipped) == 2*pages
+	}})
+	if !slices.Equal(r.IDs, []int64{11, 14, 15, 16}) || !slices.Equal(r.Skipped, []int64{12, 13}) || err != nil {
+		t.Errorf("got %+v, %v, want 12 and 13 skipped", r, err)
 	}
 	left := db.Text(t, `SELECT string_agg(task_id || ' ' || unique_key, ', ' ORDER BY task_id) FROM outbox.dead_task`)
 	if left != "12 held, 13 free" {
 		t.Errorf("%s are left, want 12 held, 13 free", left)
 	}
-	taken, _, err := c.RedriveWithoutKey(t.Context(), all, admin.Page{})
+	taken, err := c.Redrive(t.Context(), all, admin.Bulk{WithoutKey: true})
 	if len(taken.IDs) != 2 || taken.Skipped != nil || err != nil {
 		t.Errorf("without their keys: got %+v, %v, want two redriven and none skipped", taken, err)
 	}
@@ -128,9 +129,9 @@ func TestOfTwoRedrivesOfOneKeyAtATimeOneIsSkipped(t *testing.T) {
 	db.Do(t, `INSERT INTO outbox.unique_key (task_type, key, task_id) VALUES ('X', 'k', 1)`)
 	tx := begin(t, db)
 	redriven(t, c.In(tx), []int64{1}, 1)
-	second := make(chan admin.Taken, 1)
+	second := make(chan admin.BulkResult, 1)
 	go func() {
-		got, _, err := c.Redrive(t.Context(), admin.Filter{IDs: []int64{2}}, admin.Page{})
+		got, err := c.Redrive(t.Context(), admin.Filter{IDs: []int64{2}}, admin.Bulk{})
 		if err != nil {
 			t.Error(err)
 		}

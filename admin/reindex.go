@@ -41,7 +41,7 @@ func (c *Client) Reindex(ctx context.Context) (done []Index, err error) {
 	if err != nil {
 		return nil, err
 	}
-	err = c.Noted(ctx, AuditEntry{Action: "reindex", Target: "all indexes"}, func() (int64, error) {
+	err = c.audited(ctx, AuditEntry{Action: ActionReindex, Target: "all indexes"}, func() (int64, error) {
 		conn, err := db.Conn(ctx)
 		if err == nil {
 			defer func() { _ = conn.Close() }()

@@ -38,7 +38,7 @@ func TestReindexBuildsAllIndexesAnew(t *testing.T) {
 func TestReindexSaysWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	db := relaytest.NewDatabase(t)
-	_, err := client(t, db.DB, admin.Options{Schema: "nothing"}).Reindex(t.Context())
+	_, err := client(t, db.DB, admin.Config{Schema: "nothing"}).Reindex(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "no outbox in this schema") {
 		t.Errorf("in no outbox: got %v", err)
 	}

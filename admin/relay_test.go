@@ -9,6 +9,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/taskview"
 )
 
 func TestRelaysAreListedWithWhatTheyRun(t *testing.T) {
@@ -46,7 +47,7 @@ func TestRelaysAreListedWithWhatTheyRun(t *testing.T) {
 			t.Errorf("the last relay: %+v, want the dead one", gone)
 		}
 		var by []string
-		for _, of := range append(gone.ByType(), real.ByType()...) {
+		for _, of := range append(taskview.RunsByType(gone), taskview.RunsByType(real)...) {
 			by = append(by, fmt.Sprint(of.Type, " ", of.Tasks, " ", of.Lost, " ", len(of.Oldest.TaskIDs)))
 		}
 		want := []string{" 2 true 2", "NOBODYS 1 true 1", "BATCH 3 false 3", "LEASED 1 false 1", "TX 1 false 1"}
@@ -134,7 +135,7 @@ func TestTypesAreThoseThatAnybodyKnows(t *testing.T) {
 			t.Errorf("got %+v, want %+v", types, want)
 		}
 		types[0].Dead, types[1].OldestReady = 5, time.Hour
-		sum, want := admin.Sum(types).TypeStats, outbox.TypeStats{Ready: 2, Dead: 5, OldestReady: time.Hour}
+		sum, want := taskview.Sum(types).TypeStats, outbox.TypeStats{Ready: 2, Dead: 5, OldestReady: time.Hour}
 		if sum != want {
 			t.Errorf("the sum is %+v, want %+v", sum, want)
 		}

@@ -109,7 +109,7 @@ func (c *Client) Repair(ctx context.Context, o RepairOptions) (found []Defect, e
 		}
 		todo = todo[1:]
 	}
-	err = c.Noted(ctx, AuditEntry{Action: "repair", Target: strings.Join(targets, ", ")}, func() (int64, error) {
+	err = c.audited(ctx, AuditEntry{Action: ActionRepair, Target: strings.Join(targets, ", ")}, func() (int64, error) {
 		for _, r := range todo {
 			if err := r.do(ctx, c, o); err != nil {
 				return 0, err

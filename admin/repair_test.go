@@ -69,7 +69,7 @@ func lines(defects []admin.Defect) string {
 // repaired repairs, and fails unless nothing is found then.
 func repaired(t testing.TB, db *sql.DB) string {
 	t.Helper()
-	done, err := client(t, db, admin.Options{Actor: "ada", Tool: "test"}).Repair(t.Context(), admin.RepairOptions{})
+	done, err := client(t, db, admin.Config{Actor: "ada", Tool: "test"}).Repair(t.Context(), admin.RepairOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,10 +1,8 @@
 package admin
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
-	"maps"
 	"slices"
 	"time"
 
@@ -20,31 +18,6 @@ type Run struct {
 	// Lost: its relay is dead, or lost the run's connection, or the lease has run out. The run counts as an
 	// attempt when the task is claimed next.
 	Lost bool
-}
-
-// TypeRuns are the runs of one type in a relay.
-type TypeRuns struct {
-	Type   string // "" where it is not known
-	Tasks  int
-	Oldest Run
-	Lost   bool // one of them at least
-}
-
-// ByType are the relay's runs by type, those with most tasks first.
-func (r Relay) ByType() []TypeRuns {
-	by := map[string]TypeRuns{}
-	for _, run := range r.Runs { // the oldest first
-		of, found := by[run.Type]
-		if !found {
-			of = TypeRuns{Type: run.Type, Oldest: run}
-		}
-		of.Tasks += len(run.TaskIDs)
-		of.Lost = of.Lost || run.Lost
-		by[run.Type] = of
-	}
-	return slices.SortedFunc(maps.Values(by), func(a, b TypeRuns) int {
-		return cmp.Or(cmp.Compare(b.Tasks, a.Tasks), cmp.Compare(a.Type, b.Type))
-	})
 }
 
 // maxRuns is how many runs are read of a task, or of a relay.

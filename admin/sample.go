@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"time"
 )
@@ -26,20 +27,25 @@ SELECT at, ready, scheduled, leased, waiting, dead, finished, failed, oldest_rea
   FROM outbox.sample
  WHERE task_type = $1 AND at >= now() - $2::bigint * interval '1 microsecond' ORDER BY at LIMIT 10000`
 
-// Samples returns the samples of the last d, of one type, or of all summed up ("": Type is "" and
-// OldestReady the greatest), the oldest first. d must be positive; there are none of more than a
-// day ago.
-func (c *Client) Samples(ctx context.Context, taskType string, d time.Duration) ([]Sample, error) {
-	if err := checkText("task type", taskType); err != nil {
+// SampleQuery selects samples. The zero value means those of all types for a day.
+type SampleQuery struct {
+	Type string        // "": all types summed up; OldestReady is the greatest
+	Last time.Duration // until now; 0: a day, which is all there is
+}
+
+// Samples returns the samples of a type, the oldest first.
+func (c *Client) Samples(ctx context.Context, q SampleQuery) ([]Sample, error) {
+	if err := checkText("SampleQuery.Type", q.Type); err != nil {
 		return nil, err
 	}
-	if d <= 0 {
-		return nil, invalid("samples of the last %v: must be positive", d)
+	if q.Last < 0 {
+		return nil, invalid("SampleQuery.Last: %v: must not be negative", q.Last)
 	}
-	return list(ctx, c, "samples", samplesSQL, []any{taskType, d.Microseconds()}, func(row scanner, s *Sample) error {
+	last := cmp.Or(q.Last, 24*time.Hour)
+	return list(ctx, c, "samples", samplesSQL, []any{q.Type, last.Microseconds()}, func(row scanner, s *Sample) error {
 		var oldest int64
 		err := row.Scan(&s.At, &s.Ready, &s.Scheduled, &s.Leased, &s.Waiting, &s.Dead, &s.Finished, &s.Failed, &oldest)
-		s.Type, s.OldestReady = taskType, time.Duration(oldest)*time.Microsecond
+		s.Type, s.OldestReady = q.Type, time.Duration(oldest)*time.Microsecond
 		return err
 	})
 }

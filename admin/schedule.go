@@ -20,8 +20,17 @@ type Schedule struct {
 	LastAt    time.Time // zero: never
 	CreatedAt time.Time
 	Paused    bool
-	CatchUp   string // once, all
+	CatchUp   CatchUp
 }
+
+// CatchUp is what becomes of the firings that a schedule missed: see relay.Schedule.
+type CatchUp string
+
+// The values of CatchUp.
+const (
+	CatchUpOnce CatchUp = "once"
+	CatchUpAll  CatchUp = "all"
+)
 
 const schedulesSQL = `/* outbox: inspect schedules */
 SELECT name, task_type, spec, next_at, last_at, created_at, paused, catch_up
@@ -47,23 +56,23 @@ UPDATE outbox.schedule SET paused = $2 WHERE name = $1`
 // PauseSchedule makes a schedule skip its firings, for all relays, until ResumeSchedule; restarts do
 // not end it. The error is ErrNotFound if there is no schedule of that name.
 func (c *Client) PauseSchedule(ctx context.Context, name string) error {
-	return c.changeSchedule(ctx, "pause_schedule", pauseScheduleSQL, name, true)
+	return c.changeSchedule(ctx, ActionPauseSchedule, pauseScheduleSQL, name, true)
 }
 
 // ResumeSchedule ends a pause. Skipped firings are not made up for.
 // Errors are as of [Client.PauseSchedule].
 func (c *Client) ResumeSchedule(ctx context.Context, name string) error {
-	return c.changeSchedule(ctx, "resume_schedule", pauseScheduleSQL, name, false)
+	return c.changeSchedule(ctx, ActionResumeSchedule, pauseScheduleSQL, name, false)
 }
 
 // RemoveSchedule removes a schedule; tasks that it has enqueued stay. A relay that has it in its
 // Config adds it again within 10 s, so deploy without it first, or use PauseSchedule. Errors are as
 // of [Client.PauseSchedule].
 func (c *Client) RemoveSchedule(ctx context.Context, name string) error {
-	return c.changeSchedule(ctx, "remove_schedule", removeScheduleSQL, name)
+	return c.changeSchedule(ctx, ActionRemoveSchedule, removeScheduleSQL, name)
 }
 
-func (c *Client) changeSchedule(ctx context.Context, action, query, name string, args ...any) error {
+func (c *Client) changeSchedule(ctx context.Context, action Action, query, name string, args ...any) error {
 	if err := checkText("the name of a schedule", name); err != nil {
 		return err
 	}

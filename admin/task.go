@@ -25,16 +25,6 @@ const (
 	Finished  State = "finished"  // of a type that keeps them (handlers.Retention)
 )
 
-// Reasons are the reasons of dead letters with what they mean, in words.
-func Reasons() map[outbox.Reason]string {
-	return map[outbox.Reason]string{
-		outbox.ReasonAttempts:        "all attempts were used",
-		outbox.ReasonHandler:         "its handler gave it up",
-		outbox.ReasonLostConnections: "ten runs lost their connection",
-		outbox.ReasonCommitted:       "its handler committed, then failed",
-	}
-}
-
 // Task is one task, without what may be secret; see [Secrets].
 type Task struct {
 	ID          int64

@@ -167,7 +167,7 @@ func TestATaskIsFoundWhereverItIs(t *testing.T) {
 			admin.Leased: {"LEASED", []int64{s.leased}}, admin.Waiting: {"ORDERED", []int64{s.waiting}},
 			admin.Dead: {"", []int64{s.dead}}, admin.Finished: {"", []int64{s.finished}},
 		} {
-			tasks, next, err := c.Tasks(t.Context(), want.taskType, state, admin.Page{})
+			tasks, next, err := tasksOf(c.Tasks(t.Context(), admin.TaskQuery{Type: want.taskType, State: state}))
 			if err != nil || !slices.Equal(ids(tasks), want.ids) || next != "" {
 				t.Errorf("%s: got %+v %q %v, want %v", state, tasks, next, err, want.ids)
 				continue

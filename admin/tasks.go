@@ -80,38 +80,48 @@ var orders = map[State]struct{ ofType, ofAll string }{
 	Finished:  {finishedOfTypeSQL, finishedSQL},
 }
 
+// TaskQuery selects a page of the tasks of a type in a state.
+type TaskQuery struct {
+	Type  string // "": all types, of dead and finished tasks only
+	State State
+	After string // TaskPage.Next of the page before; "": the first page
+	Limit int    // at most 1,000; 0: 100
+}
+
+// TaskPage is a page of tasks. Pages neither repeat nor skip a task that keeps its place.
+type TaskPage struct {
+	Tasks []Task
+	Next  string // After of the next page; "": this is the last page
+}
+
 // Tasks returns a page of the tasks in a state: ready ones as they are claimed, scheduled ones by
 // RunAt, leased and waiting ones by id, dead ones with the latest death first, finished ones with
-// the latest id first. Of dead and finished ones taskType may be "": all types.
+// the latest id first.
 //
 // A page costs the same wherever it is and however many there are, but of scheduled tasks: those
 // that are due at the very same microsecond, as tasks enqueued in one transaction with outbox.After
 // may be, are sorted by id for each page that has some of them.
-func (c *Client) Tasks(
-	ctx context.Context, taskType string, state State, p Page,
-) (tasks []Task, next string, err error) {
-	order, known := orders[state]
+func (c *Client) Tasks(ctx context.Context, q TaskQuery) (page TaskPage, err error) {
+	order, known := orders[q.State]
 	if !known {
-		return nil, "", invalid("state %q: must be one of %q", state, slices.Sorted(maps.Keys(orders)))
+		return page, invalid("TaskQuery.State: %q: must be one of %q", q.State, slices.Sorted(maps.Keys(orders)))
 	}
-	if err := errors.Join(checkText("task type", taskType), p.check(defaultLimit)); err != nil {
-		return nil, "", err
+	if err := errors.Join(checkText("TaskQuery.Type", q.Type), checkLimit(&q.Limit, defaultLimit)); err != nil {
+		return page, err
 	}
-	if taskType == "" && order.ofAll == "" {
-		return nil, "", invalid("task type: it is needed for %s tasks", state)
+	if q.Type == "" && order.ofAll == "" {
+		return page, invalid("TaskQuery.Type: it is needed for %s tasks", q.State)
 	}
-	args, err := parsePlace(string(state), p.After)
+	args, err := parsePlace(string(q.State), q.After)
 	if err != nil {
-		return nil, "", err
+		return page, err
 	}
 	query := order.ofAll
-	if taskType != "" {
-		query, args = order.ofType, append([]any{taskType}, args...)
+	if q.Type != "" {
+		query, args = order.ofType, append([]any{q.Type}, args...)
 	}
-	args = append(args, p.Limit+1) // one more, to know whether there is a next page
-	if tasks, err = list(ctx, c, "list tasks", query, args, scanTask); err != nil {
-		return nil, "", err
-	}
-	tasks, next = cut(tasks, p.Limit, Task.place)
-	return tasks, next, nil
+	args = append(args, q.Limit+1) // one more, to know whether there is a next page
+	found, err := list(ctx, c, "list tasks", query, args, scanTask)
+	page.Tasks, page.Next = cut(found, q.Limit, Task.place)
+	return page, err
 }

@@ -42,11 +42,12 @@ func TestPagesHaveEachTaskOnceInItsOrder(t *testing.T) {
 		c := client(t, db.DB)
 		all := func(taskType string, state admin.State, limit int, between func()) []admin.Task {
 			t.Helper()
-			tasks, n := pages(t, admin.Page{Limit: limit}, func(p admin.Page) ([]admin.Task, string, error) {
-				if p.After != "" {
+			tasks, n := pages(t, limit, func(after string) ([]admin.Task, string, error) {
+				if after != "" {
 					between()
 				}
-				return c.Tasks(t.Context(), taskType, state, p)
+				q := admin.TaskQuery{Type: taskType, State: state, After: after, Limit: limit}
+				return tasksOf(c.Tasks(t.Context(), q))
 			})
 			if n != (max(len(tasks), 1)+limit-1)/limit {
 				t.Errorf("%s: %d tasks are on %d pages of %d", state, len(tasks), n, limit)

@@ -63,13 +63,13 @@ func TestTheTimelineOfATaskHasEachAttemptTheRedriveAndItsEnd(t *testing.T) {
 			return task.Complete(ctx, func(*sql.Tx) error { return work(task) })
 		}, opts...)
 	relaytest.Run(t, db.DB, reg, relay.Config{PollInterval: 20 * time.Millisecond})
-	c := client(t, db.DB, admin.Options{Actor: "admin", Tool: "test"})
+	c := client(t, db.DB, admin.Config{Actor: "admin", Tool: "test"})
 	for _, taskType := range []string{"TX", "BATCH", "LEASED", "COMPLETE"} {
 		id := enqueue(t, db, taskType, number{1})
 		relaytest.Eventually(t, 30*time.Second, taskType+" is dead", func() bool {
 			return db.Int(t, `SELECT count(*) FROM outbox.dead_task`) == 1
 		})
-		if _, _, err := c.Redrive(t.Context(), admin.Filter{IDs: []int64{id}}, admin.Page{}); err != nil {
+		if _, err := c.Redrive(t.Context(), admin.Filter{IDs: []int64{id}}, admin.Bulk{}); err != nil {
 			t.Fatal(err)
 		}
 		for i, e := range <-told {

@@ -20,21 +20,6 @@ type Type struct {
 	Relays     int // alive, with a handler for it
 }
 
-// Sum is the counts of all the types together, with the greatest OldestReady. The rest is zero.
-func Sum(types []Type) (sum Type) {
-	for _, t := range types {
-		sum.Ready += t.Ready
-		sum.Scheduled += t.Scheduled
-		sum.Leased += t.Leased
-		sum.Waiting += t.Waiting
-		sum.Dead += t.Dead
-		sum.Finished += t.Finished
-		sum.Failed += t.Failed
-		sum.OldestReady = max(sum.OldestReady, t.OldestReady)
-	}
-	return sum
-}
-
 const typesSQL = `/* outbox: inspect types */
 SELECT s.task_type, bool_or(s.paused), COALESCE(max(s.max_running), 0), COALESCE(max(s.rate), 0),
        COALESCE(max(s.rate_per), 0)::bigint, sum(s.relays)::bigint
@@ -91,17 +76,17 @@ SELECT pg_notify($3, '')::text`
 // task. Tasks can still be enqueued. A second pause, or a pause of an unknown type, is no error; a bad
 // name of a type is outbox.ErrInvalidType. It needs SELECT, INSERT and UPDATE on outbox.task_type.
 func (c *Client) PauseType(ctx context.Context, taskType string) error {
-	return c.pauseType(ctx, "pause", taskType, true)
+	return c.pauseType(ctx, ActionPause, taskType, true)
 }
 
 // ResumeType ends a pause after the commit, and wakes the relays, which start the tasks that became
 // due meanwhile. Relays that cannot LISTEN see it at their next poll. All else is as for
 // [Client.PauseType].
 func (c *Client) ResumeType(ctx context.Context, taskType string) error {
-	return c.pauseType(ctx, "resume", taskType, false)
+	return c.pauseType(ctx, ActionResume, taskType, false)
 }
 
-func (c *Client) pauseType(ctx context.Context, action, taskType string, paused bool) error {
+func (c *Client) pauseType(ctx context.Context, action Action, taskType string, paused bool) error {
 	if _, err := (outbox.TaskSpec{Type: taskType, Payload: struct{}{}}).Encode(); err != nil { // checks the type
 		return err
 	}
@@ -110,5 +95,5 @@ func (c *Client) pauseType(ctx context.Context, action, taskType string, paused 
 		err := q.QueryRowContext(ctx, c.schema.SQL(pauseTypeSQL), taskType, paused, string(c.schema)).Scan(&ignored)
 		return []AuditEntry{{Action: action, Target: taskType, Count: 1}}, err
 	})
-	return failed(action+" type "+taskType, err)
+	return failed(string(action)+" type "+taskType, err)
 }

@@ -42,7 +42,7 @@ func (v *view) acted(action, target string, timeout time.Duration,
 	f func(ctx context.Context, c *admin.Client) (int64, error)) (int64, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(v.r.Context()), timeout)
 	defer cancel()
-	client, err := admin.New(v.site.db, admin.Options{Schema: v.site.config.Schema, Actor: v.Actor, Tool: "dashboard"})
+	client, err := admin.New(v.site.db, admin.Config{Schema: v.site.config.Schema, Actor: v.Actor, Tool: "dashboard"})
 	if err != nil {
 		return 0, err
 	}
@@ -86,18 +86,18 @@ func (v *view) cancel() error {
 		return err
 	}
 	var t admin.Task
-	var canceled, requested []int64
+	var r admin.CancelResult
 	_, err = v.act("cancel", taskName(id), func(ctx context.Context, c *admin.Client) (_ int64, err error) {
 		if t, err = c.Task(ctx, id); err != nil {
 			return 0, err
 		}
-		canceled, requested, err = c.Cancel(ctx, id)
-		return int64(len(canceled) + len(requested)), err
+		r, err = c.Cancel(ctx, []int64{id})
+		return int64(len(r.Canceled) + len(r.Requested)), err
 	})
-	if len(requested) > 0 {
+	if len(r.Requested) > 0 {
 		return v.done(err, "task", ofTask(id), "requested", 1)
 	}
-	return v.done(err, "type", url.Values{"name": {t.Type}}, "canceled", int64(len(canceled))) // its own page has gone
+	return v.done(err, "type", url.Values{"name": {t.Type}}, "canceled", int64(len(r.Canceled))) // its own page has gone
 }
 
 func (v *view) runNow() error {
@@ -106,8 +106,8 @@ func (v *view) runNow() error {
 		return err
 	}
 	n, err := v.act("run_now", taskName(id), func(ctx context.Context, c *admin.Client) (int64, error) {
-		due, err := c.RunNow(ctx, id)
-		return int64(len(due)), err
+		r, err := c.RunNow(ctx, []int64{id})
+		return int64(len(r.Due)), err
 	})
 	return v.done(err, "task", ofTask(id), "run-now", n)
 }
@@ -123,15 +123,12 @@ func (v *view) redrive() error {
 	if err != nil {
 		return err
 	}
-	do := (*admin.Client).Redrive
-	if v.r.PostForm.Get("keyless") == "1" {
-		do = (*admin.Client).RedriveWithoutKey
-	}
+	bulk := admin.Bulk{WithoutKey: v.r.PostForm.Get("keyless") == "1"}
 	held := false
 	n, err := v.act("redrive", taskName(id), func(ctx context.Context, c *admin.Client) (int64, error) {
-		t, _, err := do(c, ctx, admin.Filter{IDs: []int64{id}}, admin.Page{})
-		held = len(t.Skipped) > 0
-		return int64(len(t.IDs)), err
+		r, err := c.Redrive(ctx, admin.Filter{IDs: []int64{id}}, bulk)
+		held = len(r.Skipped) > 0
+		return int64(len(r.IDs)), err
 	})
 	switch {
 	case held:

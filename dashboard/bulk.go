@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/internal/taskview"
 )
 
 // bulkData is the question before a bulk action, and its progress.
@@ -97,15 +98,15 @@ func (v *view) countDead(f deadFilter) (n int64, more bool, err error) {
 		}
 		return s.dead(f.Type), false, nil
 	}
-	next := ""
+	var found admin.DeadCount
 	err = v.read(func(ctx context.Context, c *admin.Client) (err error) {
-		n, next, err = c.CountDeadLetters(ctx, f.Filter, admin.Page{MaxScan: looks})
+		found, err = c.CountDeadLetters(ctx, admin.DeadQuery{Filter: f.Filter, MaxScan: looks})
 		return err
 	})
 	if tooLong(err) {
 		return 0, true, nil
 	}
-	return n, next != "", err
+	return found.Count, found.Next != "", err
 }
 
 // bulkFor bounds the work of one request. With script the page sends the next one by itself.
@@ -122,31 +123,27 @@ func (v *view) bulk() error {
 	if d.Until == 0 {
 		return badRequest("The form lacks the time of its question.")
 	}
-	filter := d.Filter.Filter.Until(time.UnixMicro(d.Until))
+	filter := taskview.Until(d.Filter.Filter, time.UnixMicro(d.Until))
 	do := (*admin.Client).Redrive
-	switch {
-	case d.Do == "purge":
+	if d.Do == "purge" {
 		do = (*admin.Client).Purge
-	case d.Keyless:
-		do = (*admin.Client).RedriveWithoutKey
 	}
-	d.Begun, d.Left = true, true
-	for start := time.Now(); d.Left && time.Since(start) < bulkFor && v.r.Context().Err() == nil; {
-		before, skipped := d.After, int64(0)
-		n, err := v.act(d.Do, filter.String(), func(ctx context.Context, c *admin.Client) (int64, error) {
-			t, next, err := do(c, ctx, filter, admin.Page{After: before, MaxScan: 10_000})
-			d.After, skipped = next, int64(len(t.Skipped))
-			return int64(len(t.IDs)), err
-		})
-		if err != nil {
-			if d.Done+d.Skipped == 0 {
-				return err
-			}
-			_, v.Warning = v.explain(err) // earlier transactions are committed
-			d.After = before
-			break
-		}
-		d.Done, d.Skipped, d.Left = d.Done+n, d.Skipped+skipped, d.After != ""
+	v.limit = 2 * v.site.config.StatementTimeout
+	start := time.Now()
+	o := admin.Bulk{After: d.After, WithoutKey: d.Keyless, Timeout: v.limit, Progress: func(admin.BulkResult) bool {
+		return time.Since(start) < bulkFor && v.r.Context().Err() == nil
+	}}
+	var r admin.BulkResult
+	_, err = v.acted(d.Do, filter.String(), bulkFor+v.limit, func(ctx context.Context, c *admin.Client) (int64, error) {
+		r, err = do(c, ctx, filter, o)
+		return int64(len(r.IDs)), err
+	})
+	d.Done, d.Skipped, d.After = d.Done+int64(len(r.IDs)), d.Skipped+int64(len(r.Skipped)), r.Next
+	if err != nil && d.Done+d.Skipped == 0 {
+		return err
+	}
+	if d.Begun, d.Left = true, r.Next != "" || err != nil; err != nil {
+		_, v.Warning = v.explain(err) // earlier transactions are committed
 	}
 	d.Going = d.Left && v.Warning == "" && v.htmx()
 	if d.Skipped > 0 && !d.Left {

@@ -38,7 +38,7 @@ type Handler struct {
 // (docs/security.md). The pool needs one connection for each concurrent request. The error names all
 // faults of c.
 func New(db *sql.DB, c Config) (*Handler, error) {
-	client, err := admin.New(db, admin.Options{Schema: c.Schema})
+	client, err := admin.New(db, admin.Config{Schema: c.Schema})
 	errs := []error{c.check(), err}
 	cross := http.NewCrossOriginProtection()
 	for _, origin := range c.TrustedOrigins {

@@ -12,15 +12,14 @@ import (
 
 // deadData is the page of dead letters.
 type deadData struct {
-	Filter  deadFilter
-	Types   []string
-	Total   int64
-	Letters []admin.Task
-	After   string
-	Next    string
-	Looked  time.Time // the place that a search has reached; zero: it filled the page
-	Groups  []deadGroup
-	Match   string // how many pass a filter that searches
+	Filter deadFilter
+	Types  []string
+	Total  int64
+	admin.TaskPage
+	First  bool
+	Looked time.Time // the place that a search has reached; zero: it filled the page
+	Groups []deadGroup
+	Match  string // how many pass a filter that searches
 }
 
 // deadGroup is a line of the table of errors.
@@ -43,7 +42,7 @@ func groupOf(g admin.DeadGroup, f deadFilter) deadGroup {
 
 // groups reads the most frequent errors, and the number of matches up to a bound.
 func (d *deadData) groups(ctx context.Context, c *admin.Client) error {
-	found, err := c.DeadGroups(ctx, d.Filter.Filter)
+	found, err := c.DeadGroups(ctx, admin.DeadQuery{Filter: d.Filter.Filter})
 	if err != nil {
 		return err
 	}
@@ -53,8 +52,8 @@ func (d *deadData) groups(ctx context.Context, c *admin.Client) error {
 	if !d.Filter.searches() {
 		return nil
 	}
-	n, next, err := c.CountDeadLetters(ctx, d.Filter.Filter, admin.Page{MaxScan: looks})
-	if d.Match = number(n); next != "" {
+	n, err := c.CountDeadLetters(ctx, admin.DeadQuery{Filter: d.Filter.Filter, MaxScan: looks})
+	if d.Match = number(n.Count); n.Next != "" {
 		d.Match += " or more"
 	}
 	return err
@@ -66,7 +65,8 @@ func (v *view) dead() error {
 	if err != nil {
 		return err
 	}
-	d := deadData{Filter: f, After: q.Get("after")}
+	d := deadData{Filter: f, First: q.Get("after") == ""}
+	dead := admin.DeadQuery{Filter: f.Filter, After: q.Get("after"), Limit: pageSize, MaxScan: looks}
 	s, err := v.snapshot()
 	if err != nil {
 		return err
@@ -78,18 +78,18 @@ func (v *view) dead() error {
 	}
 	d.Total = s.dead(f.Type)
 	err = v.read(func(ctx context.Context, c *admin.Client) (err error) {
-		d.Letters, d.Next, err = c.DeadLetters(ctx, f.Filter, admin.Page{After: d.After, Limit: pageSize, MaxScan: looks})
+		d.TaskPage, err = c.DeadLetters(ctx, dead)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if d.After == "" && !v.htmx() {
+	if d.First && !v.htmx() {
 		if err := v.read(d.groups); err != nil && !tooLong(err) { // else the list is worth showing
 			return err
 		}
 	}
-	if len(d.Letters) < pageSize {
+	if len(d.Tasks) < pageSize {
 		d.Looked = diedAt(d.Next)
 	}
 	// A search by a field without an index reads many rows, so it runs only when asked. And a list

@@ -31,13 +31,12 @@ func (v *view) relays() error {
 
 func (v *view) audit() error {
 	var d struct {
-		Entries []admin.AuditEntry
-		Next    string
-		First   bool
+		admin.AuditPage
+		First bool
 	}
 	after := v.r.URL.Query().Get("after")
 	err := v.read(func(ctx context.Context, c *admin.Client) (err error) {
-		d.Entries, d.Next, err = c.Audit(ctx, admin.Page{After: after, Limit: pageSize})
+		d.AuditPage, err = c.Audit(ctx, admin.AuditQuery{After: after, Limit: pageSize})
 		return err
 	})
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/internal/taskview"
 )
 
 // overviewData is the first page.
@@ -41,7 +42,7 @@ func (v *view) overview() error {
 	if err != nil {
 		return err
 	}
-	d := overviewData{Sum: admin.Sum(s.types), Range: name, Over: over, Relays: s.relays}
+	d := overviewData{Sum: taskview.Sum(s.types), Range: name, Over: over, Relays: s.relays}
 	all := history(samples[""], d.Sum, s.at)
 	d.Rate = rateOf(all)
 	d.Charts = charts(all, d.Rate, span, over)

@@ -229,7 +229,7 @@ func TestConfigIsChecked(t *testing.T) {
 	t.Parallel()
 	_, err := dashboard.New(nil, dashboard.Config{Schema: "Bad-Name", BasePath: "/a/../b", StatementTimeout: -1,
 		TrustedOrigins: []string{"admin.example.com"}})
-	for _, want := range []string{"*sql.DB is nil", "Options.Schema", "Config.BasePath", "Config.StatementTimeout",
+	for _, want := range []string{"*sql.DB is nil", "Config.Schema", "Config.BasePath", "Config.StatementTimeout",
 		"Config.TrustedOrigins"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the error %v does not name %s", err, want)

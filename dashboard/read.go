@@ -12,6 +12,7 @@ import (
 
 	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/taskview"
 )
 
 const beginReadSQL = `/* outbox: dashboard: bound the statements of a page */
@@ -134,7 +135,7 @@ func (s *snapshot) typeNamed(name string) (admin.Type, bool) {
 // dead is the number of dead letters of a type ("": of all).
 func (s *snapshot) dead(taskType string) int64 {
 	if taskType == "" {
-		return admin.Sum(s.types).Dead
+		return taskview.Sum(s.types).Dead
 	}
 	t, _ := s.typeNamed(taskType)
 	return t.Dead
@@ -149,7 +150,7 @@ func (v *view) readSamples(d time.Duration, types ...string) (map[string][]admin
 			out := map[string][]admin.Sample{}
 			_, err := v.readShared(func(ctx context.Context, c *admin.Client) (err error) {
 				for _, t := range types {
-					if out[t], err = c.Samples(ctx, t, d); err != nil {
+					if out[t], err = c.Samples(ctx, admin.SampleQuery{Type: t, Last: d}); err != nil {
 						return err
 					}
 				}

@@ -21,9 +21,9 @@ type taskData struct {
 	admin.Task
 	Facts    []fact
 	Timeline []taskview.Event
-	Entries  []admin.AuditEntry // of the audit log
-	KeyHeld  bool               // a redrive was skipped
-	Asked    bool               // for the payload
+	Audit    admin.AuditPage
+	KeyHeld  bool // a redrive was skipped
+	Asked    bool // for the payload
 	Hidden   admin.Payload
 	Payload  string
 	Cut      bool
@@ -90,7 +90,7 @@ func (v *view) task() error {
 		if d.Task, err = c.Task(ctx, id); err != nil {
 			return err
 		}
-		if d.Entries, err = c.TaskAudit(ctx, id); err != nil || !d.Asked {
+		if d.Audit, err = c.Audit(ctx, admin.AuditQuery{TaskID: id, Limit: 20}); err != nil || !d.Asked {
 			return err
 		}
 		d.Hidden, err = c.Payload(ctx, id)

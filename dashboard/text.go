@@ -124,11 +124,11 @@ func ago(m moment) string {
 
 // runsOf are the runs of a relay by type, as seen from a time, and how many types are left out.
 func runsOf(now time.Time, r admin.Relay) any {
-	by := r.ByType()
+	by := taskview.RunsByType(r)
 	shown := min(len(by), 20)
 	return struct {
 		Now  time.Time
-		Runs []admin.TypeRuns
+		Runs []taskview.TypeRuns
 		More int
 	}{now, by[:shown], len(by) - shown}
 }

@@ -20,8 +20,8 @@ type typeData struct {
 	Range, Over string
 	States      []stateTab
 	State       admin.State
-	Tasks       []admin.Task
-	After, Next string
+	First       bool
+	admin.TaskPage
 }
 
 // stateTab leads to the tasks in one state.
@@ -45,7 +45,7 @@ func (d typeData) Link(key, value string) string {
 
 func (v *view) taskType() error {
 	q := v.r.URL.Query()
-	d := typeData{State: admin.State(q.Get("state")), After: q.Get("after")}
+	d := typeData{State: admin.State(q.Get("state")), First: q.Get("after") == ""}
 	name := q.Get("name")
 	if name == "" {
 		return errNotFound
@@ -84,7 +84,7 @@ func (v *view) taskType() error {
 	d.Rate = rateOf(h)
 	d.Charts = charts(h, d.Rate, span, over)
 	err = v.read(func(ctx context.Context, c *admin.Client) (err error) {
-		d.Tasks, d.Next, err = c.Tasks(ctx, name, d.State, admin.Page{After: d.After, Limit: pageSize})
+		d.TaskPage, err = c.Tasks(ctx, admin.TaskQuery{Type: name, State: d.State, After: q.Get("after"), Limit: pageSize})
 		return err
 	})
 	if err != nil {

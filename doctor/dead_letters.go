@@ -3,7 +3,7 @@ package doctor
 import (
 	"encoding/json"
 
-	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/internal/taskview"
 )
 
 const deadLettersSQL = `/* outbox: dead letters */
@@ -31,7 +31,7 @@ SELECT CASE WHEN letters >= 100000 THEN 'warning' ELSE 'info' END, '', format('d
 
 // reasons are the words for the reasons of dead letters, as JSON.
 func (v *visit) reasons() any {
-	text, err := json.Marshal(admin.Reasons())
+	text, err := json.Marshal(taskview.Reasons)
 	if err != nil {
 		panic(err) // they are texts
 	}

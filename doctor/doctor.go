@@ -35,7 +35,7 @@ func Check(ctx context.Context, db *sql.DB, opts ...Option) ([]Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := admin.New(db, admin.Options{Schema: s.schema})
+	client, err := admin.New(db, admin.Config{Schema: s.schema})
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}

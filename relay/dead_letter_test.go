@@ -62,9 +62,9 @@ func TestOnDeadIsCalledOnceForEachDeadLetter(t *testing.T) {
 		for _, d := range w.letters {
 			got = append(got, fmt.Sprint(d.ID, d.Key, d.Type, d.Attempt, d.MaxAttempts, d.Reason, d.Error))
 		}
-		letters, _, err := relaytest.Admin(t, db.DB).DeadLetters(t.Context(), admin.Filter{}, admin.Page{Limit: 1000})
+		letters, err := relaytest.Admin(t, db.DB).DeadLetters(t.Context(), admin.DeadQuery{Limit: 1000})
 		must(err)
-		for _, d := range letters {
+		for _, d := range letters.Tasks {
 			want = append(want, fmt.Sprint(d.ID, d.Key, d.Type, d.Attempt, d.MaxAttempts, d.Reason, d.LastError))
 		}
 		slices.Sort(got)

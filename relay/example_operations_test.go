@@ -129,7 +129,7 @@ func Example_killedProcesses() {
 		('RESIZE_IMAGE', '13', 2, 'leased', 2, $1, gen_random_uuid()), ('RESIZE_IMAGE', '14', 2, 'leased', 1, $1,
 		gen_random_uuid())`, dead)
 	must(err)
-	client, err := admin.New(db, admin.Options{})
+	client, err := admin.New(db, admin.Config{})
 	must(err)
 	_, err = client.HandBack(ctx, dead)
 	must(err)

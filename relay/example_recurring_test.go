@@ -110,7 +110,7 @@ func ExampleSchedule() {
 	must(err)
 	once()
 	// Without it in any Config it would stay in the table until it is removed.
-	client, err := admin.New(db, admin.Options{})
+	client, err := admin.New(db, admin.Config{})
 	must(err)
 	must(client.RemoveSchedule(ctx, "daily report"))
 	// Output:

@@ -208,16 +208,15 @@ func (m *machine) redrive(rt *rapid.T) {
 		rt.Skip()
 	}
 	id := rapid.SampledFrom(slices.Sorted(maps.Keys(m.dead))).Draw(rt, "dead letter")
-	task, redrive, want := m.dead[id], m.admin.Redrive, admin.Taken{IDs: []int64{id}}
-	if held := m.tasks[m.unique[task.unique]] != nil; rapid.Bool().Draw(rt, "without its key") {
-		redrive = m.admin.RedriveWithoutKey
-		if held {
-			task.unique = ""
-		}
+	task, want := m.dead[id], admin.BulkResult{IDs: []int64{id}}
+	withoutKey := rapid.Bool().Draw(rt, "without its key")
+	if held := m.tasks[m.unique[task.unique]] != nil; held && withoutKey {
+		task.unique = ""
 	} else if held {
-		want = admin.Taken{Skipped: []int64{id}}
+		want = admin.BulkResult{Skipped: []int64{id}}
 	}
-	got, _, err := redrive(context.Background(), admin.Filter{IDs: []int64{id}}, admin.Page{})
+	one := admin.Filter{IDs: []int64{id}}
+	got, err := m.admin.Redrive(context.Background(), one, admin.Bulk{WithoutKey: withoutKey})
 	m.must(rt, err)
 	if !reflect.DeepEqual(got, want) {
 		rt.Fatalf("redrive of task %d: got %v, want %v", id, got, want)
@@ -238,7 +237,7 @@ func (m *machine) redrive(rt *rapid.T) {
 
 func (m *machine) purge(rt *rapid.T) {
 	of := rapid.SampledFrom(destinyTypes).Draw(rt, "type")
-	_, _, err := m.admin.Purge(context.Background(), admin.Filter{Type: of}, admin.Page{})
+	_, err := m.admin.Purge(context.Background(), admin.Filter{Type: of}, admin.Bulk{})
 	m.must(rt, err)
 	maps.DeleteFunc(m.dead, func(_ int64, task *modelTask) bool { return task.taskType == of })
 }

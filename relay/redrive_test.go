@@ -32,8 +32,8 @@ func (db *database) redrive(t testing.TB, ids ...int64) {
 // redriveSome redrives two kinds of dead letters: those that are, and those that are skipped.
 func (db *database) redriveSome(t testing.TB, ids, skipped []int64) {
 	t.Helper()
-	got, _, err := relaytest.Admin(t, db.DB).Redrive(t.Context(), admin.Filter{IDs: slices.Concat(ids, skipped)},
-		admin.Page{})
+	both := admin.Filter{IDs: slices.Concat(ids, skipped)}
+	got, err := relaytest.Admin(t, db.DB).Redrive(t.Context(), both, admin.Bulk{})
 	if err != nil || !slices.Equal(slices.Sorted(slices.Values(got.IDs)), ids) || !slices.Equal(got.Skipped, skipped) {
 		t.Fatalf("Redrive: got %v, %v, want %v and %v skipped", got, err, ids, skipped)
 	}
@@ -66,7 +66,7 @@ func TestARedrivenTaskHasItsUniqueKeyAgain(t *testing.T) {
 			}
 			die(t, db)
 			db.redriveSome(t, []int64{old.TaskID}, []int64{newer.TaskID}) // of two with one key the first to die
-			got, _, err := relaytest.Admin(t, db.DB).RedriveWithoutKey(t.Context(), admin.Filter{All: true}, admin.Page{})
+			got, err := relaytest.Admin(t, db.DB).Redrive(t.Context(), admin.Filter{All: true}, admin.Bulk{WithoutKey: true})
 			if err != nil || !slices.Equal(got.IDs, []int64{newer.TaskID}) || got.Skipped != nil {
 				t.Errorf("without its key: got %v, %v, want task %d", got, err, newer.TaskID)
 			}
@@ -129,7 +129,7 @@ func TestRedriveAndEnqueueManyOfTheSameKeysDoNotDeadlock(t *testing.T) {
 		var all sync.WaitGroup
 		all.Go(many)
 		all.Go(many)
-		if _, _, err := client.EveryPage(t.Context(), client.Redrive, admin.Filter{All: true}, 0); err != nil {
+		if _, err := client.Redrive(t.Context(), admin.Filter{All: true}, admin.Bulk{}); err != nil {
 			t.Error(err)
 		}
 		all.Wait()

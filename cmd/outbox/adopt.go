@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/internal/taskview"
 )
 
 func (a *app) adoptCommand() *cobra.Command {
@@ -31,7 +32,7 @@ like its original: adopt it with --environment, the relay.Config.Environment of 
 			if err := a.confirm(c.Context(), yes, question); err != nil {
 				return err
 			}
-			var done admin.Adopted
+			var done admin.AdoptResult
 			err = a.bounded(c.Context(), func(ctx context.Context) (err error) {
 				done, err = a.client.Adopt(ctx, o)
 				return err
@@ -66,7 +67,7 @@ func (a *app) askAdopt(ctx context.Context, o admin.AdoptOptions) (question stri
 			return err
 		}
 		types, err := c.Types(ctx)
-		sum = admin.Sum(types)
+		sum = taskview.Sum(types)
 		return err
 	})
 	if err != nil {

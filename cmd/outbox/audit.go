@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+
 	"github.com/spf13/cobra"
 	"github.com/txoutbox/outbox/admin"
 )
@@ -14,7 +16,10 @@ func (a *app) auditCommand() *cobra.Command {
 entry for each; so has an action on more tasks than one entry can name. hand_back, reindex, repair
 and grant_roles have an entry before them, with the count 0, and one after them: that ends in
 ": done", with the count of hand_back or repair, or in ": failed".`,
-		RunE: page(a, &p, "entries", (*admin.Client).Audit, func(found []admin.AuditEntry) *table {
+		RunE: page(a, &p, "entries", func(c *admin.Client, ctx context.Context) ([]admin.AuditEntry, string, error) {
+			page, err := c.Audit(ctx, admin.AuditQuery{After: p.after, Limit: p.limit})
+			return page.Entries, page.Next, err
+		}, func(found []admin.AuditEntry) *table {
 			return tableOf("AT ACTOR TOOL ACTION >COUNT TARGET", found, func(e admin.AuditEntry) (any, []any) {
 				return e, []any{e.At, e.Actor, e.Tool, e.Action, e.Count, cut(e.Target, 80)}
 			})

@@ -50,7 +50,7 @@ func (a *app) open() error {
 	}
 	db.SetMaxOpenConns(3)
 	a.db = db
-	a.client, err = admin.New(db, admin.Options{Schema: a.schema, Actor: a.actorName(), Tool: "outbox"})
+	a.client, err = admin.New(db, admin.Config{Schema: a.schema, Actor: a.actorName(), Tool: "outbox"})
 	if err != nil {
 		return usage("--actor: %w", err)
 	}

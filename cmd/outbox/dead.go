@@ -70,8 +70,8 @@ func (a *app) deadListCommand() *cobra.Command {
 			f, err = d.read()
 			return err
 		},
-		RunE: taskPage(a, &p, "letters", func(c *admin.Client, ctx context.Context, p admin.Page) ([]admin.Task, string, error) {
-			return c.DeadLetters(ctx, f, p)
+		RunE: taskPage(a, &p, "letters", func(c *admin.Client, ctx context.Context) (admin.TaskPage, error) {
+			return c.DeadLetters(ctx, admin.DeadQuery{Filter: f, After: p.after, Limit: p.limit})
 		}, ">TASK TYPE REASON >ATTEMPTS >DIED ERROR", func(t admin.Task) (any, []any) {
 			attempts := fmt.Sprintf("%d/%d", t.Attempt, t.MaxAttempts)
 			return listJSON(t, admin.Dead), []any{
@@ -85,8 +85,7 @@ func (a *app) deadListCommand() *cobra.Command {
 }
 
 func (a *app) deadRedriveCommand() *cobra.Command {
-	b := &bulk{ask: "Redrive", done: "redriven", take: (*admin.Client).Redrive}
-	var withoutKey bool
+	b := &bulk{ask: "Redrive", done: "redriven", do: (*admin.Client).Redrive}
 	c := &cobra.Command{
 		Use: "redrive [ID...]", Short: "make dead letters tasks again",
 		Args:    cobra.MaximumNArgs(mostRows),
@@ -96,30 +95,27 @@ died before the command began. They start at attempt 1 and are due at once. If a
 the unique key of a dead letter, that is skipped, and the exit code is 1.
 ` + bulkHelp,
 		RunE: func(c *cobra.Command, args []string) error {
-			if withoutKey {
-				b.take = (*admin.Client).RedriveWithoutKey
-			}
 			if len(args) == 0 {
 				return a.bulk(c.Context(), b)
 			}
 			if f, err := b.read(); err != nil || f.String() != "all" || b.all {
 				return usage("ids and a filter exclude each other")
 			}
-			var t admin.Taken
+			var r admin.BulkResult
 			err := a.onTasks(c, args, "no dead letter, or another transaction has it",
 				func(ctx context.Context, c *admin.Client, ids []int64) (found []int64, _ object, lines []string, err error) {
-					t, _, err = b.take(c, ctx, admin.Filter{IDs: ids}, admin.Page{})
-					if len(t.IDs) > 0 {
-						lines = append(lines, count(len(t.IDs), "dead letter")+" redriven")
+					r, err = c.Redrive(ctx, admin.Filter{IDs: ids}, b.how)
+					if len(r.IDs) > 0 {
+						lines = append(lines, count(len(r.IDs), "dead letter")+" redriven")
 					}
-					found = slices.Concat(t.IDs, t.Skipped)
-					return found, object{{"matched", len(found)}, {"redriven", len(t.IDs)}, {"skipped", t.Skipped}}, lines, err
+					found = slices.Concat(r.IDs, r.Skipped)
+					return found, object{{"matched", len(found)}, {"redriven", len(r.IDs)}, {"skipped", r.Skipped}}, lines, err
 				})
-			return orSkipped(err, t.Skipped)
+			return orSkipped(err, r.Skipped)
 		},
 	}
 	b.add(c)
-	c.Flags().BoolVar(&withoutKey, "without-key", false,
+	c.Flags().BoolVar(&b.how.WithoutKey, "without-key", false,
 		"redrive also if another task holds the unique key: the task runs without its key")
 	return c
 }
@@ -142,7 +138,7 @@ func orSkipped(err error, ids []int64) error {
 }
 
 func (a *app) deadPurgeCommand() *cobra.Command {
-	b := &bulk{ask: "Delete", done: "purged", take: (*admin.Client).Purge}
+	b := &bulk{ask: "Delete", done: "purged", do: (*admin.Client).Purge}
 	c := &cobra.Command{
 		Use: "purge", Short: "delete dead letters by a filter", Args: cobra.NoArgs,
 		Example: "  outbox dead purge -older 720h\n  outbox dead purge -type SEND_MAIL -yes",
@@ -174,18 +170,17 @@ func searches() string {
 // bulk is a redrive or a purge by filter.
 type bulk struct {
 	deadFilter
-	all, yes  bool
-	perSecond int
+	all, yes bool
+	how      admin.Bulk
 
 	ask, done string // Delete, purged
-	// take does one transaction's work: Client.Redrive, RedriveWithoutKey or Purge.
-	take func(c *admin.Client, ctx context.Context, f admin.Filter, p admin.Page) (t admin.Taken, next string, err error)
+	do        func(*admin.Client, context.Context, admin.Filter, admin.Bulk) (admin.BulkResult, error)
 }
 
 func (b *bulk) add(c *cobra.Command) {
 	b.deadFilter.add(c)
 	c.Flags().BoolVar(&b.all, "all", false, "all dead letters")
-	c.Flags().IntVar(&b.perSecond, "rate", 0, "the most in a second; 0 is no limit")
+	c.Flags().IntVar(&b.how.PerSecond, "rate", 0, "the most in a second; 0 is no limit")
 	yesFlag(c, &b.yes)
 }
 
@@ -195,8 +190,8 @@ func (a *app) bulk(ctx context.Context, b *bulk) error {
 	if err != nil {
 		return err
 	}
-	if b.perSecond < 0 {
-		return usage("--rate %d: must not be negative", b.perSecond)
+	if b.how.PerSecond < 0 {
+		return usage("--rate %d: must not be negative", b.how.PerSecond)
 	}
 	words := f.String()
 	if words == "all" && !b.all {
@@ -208,60 +203,57 @@ func (a *app) bulk(ctx context.Context, b *bulk) error {
 	if err := a.connect(ctx); err != nil {
 		return err
 	}
-	var matched int64
+	var found admin.DeadCount
 	err = a.look(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
 		var now time.Time
 		if err := tx.QueryRowContext(ctx, `/* outbox: clock */ SELECT clock_timestamp()`).Scan(&now); err != nil {
 			return err
 		}
-		f = f.Until(now)
-		matched, _, err = a.client.In(tx).CountDeadLetters(ctx, f, admin.Page{})
+		f = taskview.Until(f, now)
+		found, err = a.client.In(tx).CountDeadLetters(ctx, admin.DeadQuery{Filter: f})
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	var taken int64
-	var skipped []int64
+	matched := found.Count
+	var r admin.BulkResult
 	if matched == 0 {
 		err = notFound("no dead letter matches: %s", words)
 	} else {
 		if err := a.confirm(ctx, b.yes, fmt.Sprintf("%s %s (%s)?", b.ask, count(matched, "dead letter"), words)); err != nil {
 			return err
 		}
-		taken, skipped, err = a.everyPage(ctx, b, f, matched)
+		r, err = a.takeAll(ctx, b, f, matched)
 	}
-	result := object{{"matched", matched}, {b.done, taken}, {"not_found", []int64{}}}
+	result := object{{"matched", matched}, {b.done, len(r.IDs)}, {"not_found", []int64{}}}
 	if b.done == "redriven" {
-		result = append(result, member{"skipped", skipped})
+		result = append(result, member{"skipped", r.Skipped})
 	}
 	var lines []string
 	if matched > 0 {
-		lines = append(lines, fmt.Sprintf("%s of %s %s", grouped(taken), count(matched, "dead letter"), b.done))
+		lines = append(lines, fmt.Sprintf("%s of %s %s", grouped(int64(len(r.IDs))), count(matched, "dead letter"), b.done))
 	}
 	if printed := a.out.print(result, lines...); err == nil {
 		err = printed
 	}
-	return orSkipped(err, skipped)
+	return orSkipped(err, r.Skipped)
 }
 
-// everyPage repeats b.take until nothing is left, and prints its progress every other second.
-func (a *app) everyPage(
-	ctx context.Context, b *bulk, f admin.Filter, matched int64,
-) (taken int64, skipped []int64, err error) {
+// takeAll takes all that match, and prints its progress every other second.
+func (a *app) takeAll(ctx context.Context, b *bulk, f admin.Filter, matched int64) (admin.BulkResult, error) {
 	said := time.Now()
-	page := func(ctx context.Context, f admin.Filter, at admin.Page) (t admin.Taken, next string, err error) {
-		err = a.bounded(ctx, func(ctx context.Context) (err error) {
-			t, next, err = b.take(a.client, ctx, f, at)
-			return err
-		})
-		skipped = append(skipped, t.Skipped...)
-		if taken += int64(len(t.IDs)); time.Since(said) > 2*time.Second {
-			fmt.Fprintf(a.err, "%s of %s %s\n", grouped(taken), grouped(matched), b.done)
+	b.how.Timeout = max(a.timeout, 0)
+	b.how.Progress = func(r admin.BulkResult) bool {
+		if time.Since(said) > 2*time.Second {
+			fmt.Fprintf(a.err, "%s of %s %s\n", grouped(int64(len(r.IDs))), grouped(matched), b.done)
 			said = time.Now()
 		}
-		return t, next, err
+		return true
 	}
-	taken, _, err = a.client.EveryPage(ctx, page, f, b.perSecond)
-	return taken, skipped, err
+	r, err := b.do(a.client, ctx, f, b.how)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		err = errTimeout
+	}
+	return r, err
 }

@@ -45,7 +45,7 @@ an operator enqueues by plain INSERT only.`,
 					return err
 				}
 				target := fmt.Sprintf("task %d of type %s", done.TaskID, task.Type)
-				_, err = c.WriteAudit(ctx, admin.AuditEntry{Action: "enqueue", Target: target, Count: 1})
+				_, err = c.WriteAudit(ctx, admin.AuditEntry{Action: admin.ActionEnqueue, Target: target, Count: 1})
 				return err
 			})
 			if err != nil {

@@ -27,8 +27,8 @@ func (a *app) historyListCommand() *cobra.Command {
 		Example: "  outbox history list -type SEND_MAIL -limit 10",
 		Long: `Lists the finished tasks of the types whose handlers keep them. OUTCOME is done, or the reason why
 the handler discarded the task.`,
-		RunE: taskPage(a, &p, "tasks", func(c *admin.Client, ctx context.Context, p admin.Page) ([]admin.Task, string, error) {
-			return c.Tasks(ctx, taskType, admin.Finished, p)
+		RunE: taskPage(a, &p, "tasks", func(c *admin.Client, ctx context.Context) (admin.TaskPage, error) {
+			return c.Tasks(ctx, admin.TaskQuery{Type: taskType, State: admin.Finished, After: p.after, Limit: p.limit})
 		}, ">TASK TYPE >ATTEMPT >FINISHED >TOOK OUTCOME", func(t admin.Task) (any, []any) {
 			took := ""
 			if !t.AttemptedAt.IsZero() {

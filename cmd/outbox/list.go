@@ -41,9 +41,12 @@ func (p *pageFlags) add(c *cobra.Command) {
 
 // taskPage is page for tasks, whose optional columns stand before the last one.
 func taskPage(a *app, p *pageFlags, name string,
-	read func(*admin.Client, context.Context, admin.Page) ([]admin.Task, string, error), columns string,
+	read func(*admin.Client, context.Context) (admin.TaskPage, error), columns string,
 	row func(admin.Task) (any, []any)) run {
-	return page(a, p, name, read, func(found []admin.Task) *table {
+	return page(a, p, name, func(c *admin.Client, ctx context.Context) ([]admin.Task, string, error) {
+		page, err := read(c, ctx)
+		return page.Tasks, page.Next, err
+	}, func(found []admin.Task) *table {
 		names, more := strings.Fields(columns), taskview.Columns(found)
 		last := len(names) - 1
 		for i, c := range more {
@@ -61,14 +64,14 @@ func taskPage(a *app, p *pageFlags, name string,
 
 // page reads a page of a list and prints it as list does, with the flag of the next page on stderr.
 func page[T any](a *app, p *pageFlags, name string,
-	read func(*admin.Client, context.Context, admin.Page) ([]T, string, error), rows func([]T) *table) run {
+	read func(*admin.Client, context.Context) ([]T, string, error), rows func([]T) *table) run {
 	return func(c *cobra.Command, _ []string) error {
 		if p.limit < 1 || p.limit > 1000 {
 			return usage("--limit %d: must be between 1 and 1000", p.limit)
 		}
 		var next string
 		found, err := get(c.Context(), a, func(c *admin.Client, ctx context.Context) (found []T, err error) {
-			found, next, err = read(c, ctx, admin.Page{Limit: p.limit, After: p.after})
+			found, next, err = read(c, ctx)
 			return found, err
 		})
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/schema"
 )
@@ -120,7 +121,7 @@ func (a *app) migrateUp(ctx context.Context) error {
 	if from < to { // the table of the audit may be one of those that are new
 		said = fmt.Sprintf("schema %s: migrated from version %d to %d", a.schema, from, to)
 		e := admin.AuditEntry{
-			Action: "migrate", Target: fmt.Sprintf("schema version %d to %d", from, to),
+			Action: admin.ActionMigrate, Target: fmt.Sprintf("schema version %d to %d", from, to),
 			Count: int64(len(fileNames()) - len(before)),
 		}
 		err := a.change(ctx, func(ctx context.Context, _ *sql.Tx, c *admin.Client) error {
@@ -158,11 +159,7 @@ its functions. Repeat it after each migration. --timeout does not bound it.`,
 			if err := a.knowsRights(c.Context()); err != nil {
 				return err
 			}
-			e := admin.AuditEntry{Action: "grant_roles", Target: "schema " + a.schema}
-			err := a.client.Noted(c.Context(), e, func() (int64, error) {
-				return 0, schema.GrantRoles(c.Context(), a.db, schema.Schema(a.schema))
-			})
-			if err != nil {
+			if err := a.grantRoles(c.Context()); err != nil {
 				return err
 			}
 			return a.out.print(object{{"schema", a.schema}, {"applied", true}}, "schema "+a.schema+": roles applied")
@@ -175,6 +172,26 @@ its functions. Repeat it after each migration. --timeout does not bound it.`,
 		RunE:    func(c *cobra.Command, _ []string) error { return a.printScript(schema.RolesSQL) },
 	})
 	return c
+}
+
+// grantRoles gives the roles their rights, with an entry in the audit log before it and one after it.
+func (a *app) grantRoles(ctx context.Context) error {
+	note := func(ctx context.Context, action admin.Action) error {
+		return outbox.InTx(ctx, a.db, func(tx *sql.Tx) error {
+			_, err := a.client.In(tx).WriteAudit(ctx, admin.AuditEntry{Action: action, Target: "schema " + a.schema})
+			return err
+		})
+	}
+	if err := note(ctx, admin.ActionGrantRoles); err != nil {
+		return err
+	}
+	err, done := schema.GrantRoles(ctx, a.db, schema.Schema(a.schema)), admin.ActionGrantRoles+": done"
+	if err != nil {
+		done = admin.ActionGrantRoles + ": failed"
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second) // ctx may have ended it
+	defer cancel()
+	return errors.Join(err, note(ctx, done))
 }
 
 // knowsRights refuses a schema that is newer than this command: it does not know all rights.

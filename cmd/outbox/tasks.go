@@ -37,12 +37,13 @@ func (a *app) tasksListCommand() *cobra.Command {
 		Long: `Lists tasks of one type in one state: ready (in the order of claiming), scheduled (by due time,
 retries included), leased, waiting (for another of their ordering key), dead or finished (the latest
 first; all types without --type).`,
-		RunE: taskPage(a, &p, "tasks", func(c *admin.Client, ctx context.Context, p admin.Page) ([]admin.Task, string, error) {
-			found, next, err := c.Tasks(ctx, taskType, admin.State(state), p)
+		RunE: taskPage(a, &p, "tasks", func(c *admin.Client, ctx context.Context) (admin.TaskPage, error) {
+			q := admin.TaskQuery{Type: taskType, State: admin.State(state), After: p.after, Limit: p.limit}
+			found, err := c.Tasks(ctx, q)
 			if errors.Is(err, outbox.ErrInvalidOption) {
 				err = usage("%w: use --type NAME and --state %s", err, states)
 			}
-			return found, next, err
+			return found, err
 		}, ">TASK TYPE STATE >PRIORITY >ATTEMPT >AGE DUE ERROR", func(t admin.Task) (any, []any) {
 			fault := cutError(t.LastError)
 			return listJSON(t, ""), []any{
@@ -79,9 +80,9 @@ is deleted unless its handler succeeds. Dead letters cannot be canceled: purge t
 			}
 			return a.onTasks(c, args, "neither waiting nor running",
 				func(ctx context.Context, c *admin.Client, ids []int64) ([]int64, object, []string, error) {
-					canceled, requested, err := c.Cancel(ctx, ids...)
-					lines := append(each(canceled, "task %d: canceled"), each(requested, "task %d: running, asked to end")...)
-					return slices.Concat(canceled, requested), object{{"canceled", canceled}, {"requested", requested}}, lines, err
+					r, err := c.Cancel(ctx, ids)
+					lines := append(each(r.Canceled, "task %d: canceled"), each(r.Requested, "task %d: running, asked to end")...)
+					return slices.Concat(r.Canceled, r.Requested), objectOf(r), lines, err
 				})
 		},
 	}
@@ -97,8 +98,8 @@ func (a *app) tasksRunNowCommand() *cobra.Command {
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.onTasks(c, args, "not scheduled",
 				func(ctx context.Context, c *admin.Client, ids []int64) ([]int64, object, []string, error) {
-					due, err := c.RunNow(ctx, ids...)
-					return due, object{{"due", due}}, each(due, "task %d: due"), err
+					r, err := c.RunNow(ctx, ids)
+					return r.Due, objectOf(r), each(r.Due, "task %d: due"), err
 				})
 		},
 	}

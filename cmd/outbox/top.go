@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/internal/taskview"
 )
 
 // view is the state of the outbox at one time, for top.
@@ -180,7 +181,7 @@ func (v *view) relayTable() *table {
 // runsText has the types of a relay's runs, each with the number of tasks and the age of the oldest run.
 func runsText(r admin.Relay) string {
 	var out []string
-	for _, of := range r.ByType() {
+	for _, of := range taskview.RunsByType(r) {
 		out = append(out, fmt.Sprintf("%d %s %s", of.Tasks, cut(cmp.Or(of.Type, "?"), 15), since(of.Oldest.StartedAt)))
 	}
 	return strings.Join(out, ", ")

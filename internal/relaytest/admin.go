@@ -10,7 +10,7 @@ import (
 // Admin is a client of the outbox in a database, in the schema outbox unless one is given. It writes no audit log.
 func Admin(t testing.TB, db *sql.DB, schema ...string) *admin.Client {
 	t.Helper()
-	client, err := admin.New(db, admin.Options{Schema: append(schema, "")[0]})
+	client, err := admin.New(db, admin.Config{Schema: append(schema, "")[0]})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 	"github.com/jmoiron/sqlx"
@@ -31,19 +30,19 @@ func adminCalls() map[string]func(ctx context.Context, db *sql.DB) error {
 			continue
 		}
 		calls[method.Name] = func(ctx context.Context, db *sql.DB) error {
-			c, err := admin.New(db, admin.Options{Actor: "ada", Tool: "test"})
+			c, err := admin.New(db, admin.Config{Actor: "ada", Tool: "test"})
 			if err != nil {
 				return nil // which is an error here
 			}
-			values := []any{c, ctx, "00000000-0000-8000-8000-000000000001", int64(1), 0, time.Hour, admin.Ready,
-				admin.Filter{Error: "x"}, admin.Page{}, c.Purge,
-				admin.AuditEntry{Action: "test", Target: "test"}, admin.RepairOptions{}, admin.AdoptOptions{},
-				func() (int64, error) { return 0, nil }}
+			values := []any{c, ctx, "00000000-0000-8000-8000-000000000001", int64(1), admin.Filter{Error: "x"}, admin.Bulk{},
+				admin.TaskQuery{Type: "A", State: admin.Ready}, admin.DeadQuery{}, admin.SampleQuery{}, admin.AuditQuery{},
+				admin.AuditEntry{Action: "test", Target: "test"}, admin.RepairOptions{}, admin.AdoptOptions{}}
 			var args []reflect.Value
 			for j := range method.Type.NumIn() {
 				in := method.Type.In(j)
-				if in.Kind() == reflect.Slice {
-					in = in.Elem() // one of several
+				if in == reflect.TypeFor[[]int64]() {
+					args = append(args, reflect.ValueOf([]int64{1}))
+					continue
 				}
 				at := slices.IndexFunc(values, func(v any) bool { return reflect.TypeOf(v).AssignableTo(in) })
 				args = append(args, reflect.ValueOf(values[at]))

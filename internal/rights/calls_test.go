@@ -32,7 +32,7 @@ type call struct {
 }
 
 func (r right) try(ctx context.Context, g *granted, db *sql.DB) error {
-	client, err := admin.New(db, admin.Options{Schema: g.schema, Actor: "ada", Tool: "test"})
+	client, err := admin.New(db, admin.Config{Schema: g.schema, Actor: "ada", Tool: "test"})
 	if err != nil {
 		return err
 	}
@@ -93,7 +93,7 @@ func calls() []right {
 	rest := admin.RepairOptions{Kinds: []admin.DefectKind{admin.DefectCounts, admin.DefectUniqueKeys,
 		admin.DefectOrderingKeys,
 		admin.DefectLeases, admin.DefectLeftovers}}
-	page := admin.Page{Limit: 1, MaxScan: 1}
+	tried := admin.DeadQuery{Filter: searched, MaxScan: 1}
 	return []right{
 		enqueue("Enqueue", enqueuers),
 		enqueue("Enqueue with all options", writers, all...),
@@ -113,13 +113,13 @@ func calls() []right {
 		{"PauseType and ResumeType", operators, false, func(c call) error {
 			return errors.Join(c.client.PauseType(c.ctx, "A"), c.client.ResumeType(c.ctx, "A"))
 		}},
-		{"Client.Cancel", operators, false, func(c call) error { return last(c.client.Cancel(c.ctx, 1001, 1003, 9999)) }},
-		{"Client.RunNow", operators, false, func(c call) error { return last(c.client.RunNow(c.ctx, 1007, 9999)) }},
+		{"Client.Cancel", operators, false, func(c call) error { return last(c.client.Cancel(c.ctx, []int64{1001, 1003, 9999})) }},
+		{"Client.RunNow", operators, false, func(c call) error { return last(c.client.RunNow(c.ctx, []int64{1007, 9999})) }},
 		{"Task and Tasks", viewers, false, readsTasks},
 		{"Relays", viewers, false, func(c call) error { return last(c.client.Relays(c.ctx)) }},
 		{"Types", viewers, false, func(c call) error { return last(c.client.Types(c.ctx)) }},
 		{"Schedules", viewers, false, func(c call) error { return last(c.client.Schedules(c.ctx)) }},
-		{"Samples", viewers, false, func(c call) error { return last(c.client.Samples(c.ctx, "", time.Hour)) }},
+		{"Samples", viewers, false, func(c call) error { return last(c.client.Samples(c.ctx, admin.SampleQuery{})) }},
 		{"Origin", viewers, false, func(c call) error { return last(c.client.Origin(c.ctx)) }},
 		{"Adopt", "owner operator", false, func(c call) error { return last(c.client.Adopt(c.ctx, adopt)) }},
 		{"Payload of a dead letter", operators, false, func(c call) error { return last(c.client.Payload(c.ctx, 1004)) }},
@@ -128,27 +128,32 @@ func calls() []right {
 		{"WriteAudit", operators, false, func(c call) error {
 			return last(c.client.WriteAudit(c.ctx, admin.AuditEntry{Action: "try"}))
 		}},
-		{"TaskAudit", viewers, false, func(c call) error { return last(c.client.TaskAudit(c.ctx, 1)) }},
-		{"Audit", viewers, false, func(c call) error { return last(c.client.Audit(c.ctx, admin.Page{})) }},
+		{"Audit", viewers, false, func(c call) error {
+			return errors.Join(last(c.client.Audit(c.ctx, admin.AuditQuery{TaskID: 1})),
+				last(c.client.Audit(c.ctx, admin.AuditQuery{})))
+		}},
 		{"DeadLetters", viewers, false, func(c call) error {
-			_, next, err := c.client.DeadLetters(c.ctx, letters, admin.Page{Limit: 1})
-			return errors.Join(err, last(c.client.DeadLetters(c.ctx, searched, admin.Page{After: next, MaxScan: 1})))
+			page, err := c.client.DeadLetters(c.ctx, admin.DeadQuery{Filter: letters, Limit: 1})
+			tried.After = page.Next
+			return errors.Join(err, last(c.client.DeadLetters(c.ctx, tried)))
 		}},
 		{"CountDeadLetters", viewers, false, func(c call) error {
-			return errors.Join(last(c.client.CountDeadLetters(c.ctx, letters, admin.Page{})),
-				last(c.client.CountDeadLetters(c.ctx, searched, page)))
+			return errors.Join(last(c.client.CountDeadLetters(c.ctx, admin.DeadQuery{Filter: letters})),
+				last(c.client.CountDeadLetters(c.ctx, tried)))
 		}},
+		{"DeadGroups", viewers, false, func(c call) error { return last(c.client.DeadGroups(c.ctx, tried)) }},
 		{"Redrive", operators, false, func(c call) error {
-			return errors.Join(last(c.client.Redrive(c.ctx, one, admin.Page{})), last(c.client.Redrive(c.ctx, searched, page)),
-				last(c.client.RedriveWithoutKey(c.ctx, two, admin.Page{})))
+			return errors.Join(last(c.client.Redrive(c.ctx, one, admin.Bulk{})),
+				last(c.client.Redrive(c.ctx, searched, admin.Bulk{Limit: 1})),
+				last(c.client.Redrive(c.ctx, two, admin.Bulk{WithoutKey: true})))
 		}},
-		{"Purge", operators, false, func(c call) error { return last(c.client.Purge(c.ctx, searched, page)) }},
-		{"EveryPage of Redrive", operators, true, func(c call) error {
-			n, _, err := c.client.EveryPage(c.ctx, c.client.Redrive, letters, 0)
-			return errors.Join(err, want(n, 2, err))
+		{"Purge", operators, false, func(c call) error { return last(c.client.Purge(c.ctx, searched, admin.Bulk{})) }},
+		{"Redrive on the pool", operators, true, func(c call) error {
+			r, err := c.client.Redrive(c.ctx, letters, admin.Bulk{})
+			return errors.Join(err, want(len(r.IDs), 2, err))
 		}},
-		{"EveryPage of Purge", operators, true, func(c call) error {
-			return last(c.client.EveryPage(c.ctx, c.client.Purge, letters, 0))
+		{"Purge on the pool", operators, true, func(c call) error {
+			return last(c.client.Purge(c.ctx, letters, admin.Bulk{}))
 		}},
 		{"HandBack", operators, true, func(c call) error {
 			n, err := c.client.HandBack(c.ctx, "00000000-0000-0000-0000-000000000001")
@@ -221,9 +226,10 @@ func readsTasks(c call) error {
 	}
 	for _, state := range []admin.State{admin.Ready, admin.Scheduled, admin.Leased, admin.Waiting, admin.Dead,
 		admin.Finished} {
-		_, next, err := c.client.Tasks(c.ctx, "A", state, admin.Page{Limit: 1})
-		if err == nil && next != "" {
-			_, _, err = c.client.Tasks(c.ctx, "A", state, admin.Page{After: next, Limit: 1})
+		q := admin.TaskQuery{Type: "A", State: state, Limit: 1}
+		page, err := c.client.Tasks(c.ctx, q)
+		if q.After = page.Next; err == nil && q.After != "" {
+			_, err = c.client.Tasks(c.ctx, q)
 		}
 		if err != nil {
 			return err

@@ -213,28 +213,30 @@ func (c *calls) operate() {
 		c.t.Helper()
 		c.say(what, err)
 	}
-	letters, _, err := client.DeadLetters(c.ctx, admin.Filter{Error: `\' '`, Type: "tx dies"}, admin.Page{Limit: 10})
-	c.say("DeadLetters", len(letters), err)
-	for _, l := range letters {
+	quoted := admin.Filter{Error: `\' '`, Type: "tx dies"}
+	letters, err := client.DeadLetters(c.ctx, admin.DeadQuery{Filter: quoted, Limit: 10})
+	c.say("DeadLetters", len(letters.Tasks), err)
+	for _, l := range letters.Tasks {
 		_, err1 := client.Task(c.ctx, l.ID)
 		_, err2 := client.Payload(c.ctx, l.ID)
-		_, err3 := client.TaskAudit(c.ctx, l.ID)
+		_, err3 := client.Audit(c.ctx, admin.AuditQuery{TaskID: l.ID})
 		c.say("Task", l.Type, l.LastError, err1, err2, err3)
 	}
-	groups, err := client.DeadGroups(c.ctx, admin.Filter{})
+	groups, err := client.DeadGroups(c.ctx, admin.DeadQuery{})
 	c.say("DeadGroups", len(groups), err)
-	n, _, err := client.CountDeadLetters(c.ctx, admin.Filter{Error: "NULL"}, admin.Page{})
-	c.say("CountDeadLetters", n, err)
-	taken, _, err := client.Redrive(c.ctx, admin.Filter{Type: "tx dies"}, admin.Page{})
-	c.say("Redrive", len(taken.IDs), err)
-	taken, _, err = client.Purge(c.ctx, admin.Filter{Type: "leased dies"}, admin.Page{})
-	c.say("Purge", len(taken.IDs), err)
+	n, err := client.CountDeadLetters(c.ctx, admin.DeadQuery{Filter: admin.Filter{Error: "NULL"}})
+	c.say("CountDeadLetters", n.Count, err)
+	done, err := client.Redrive(c.ctx, admin.Filter{Type: "tx dies"}, admin.Bulk{})
+	c.say("Redrive", len(done.IDs), err)
+	done, err = client.Purge(c.ctx, admin.Filter{Type: "leased dies"}, admin.Bulk{})
+	c.say("Purge", len(done.IDs), err)
 	for _, state := range []admin.State{admin.Ready, admin.Scheduled, admin.Leased, admin.Waiting, admin.Dead,
 		admin.Finished} {
-		tasks, next, err := client.Tasks(c.ctx, "tx dies", state, admin.Page{Limit: 1})
-		c.say("Tasks", state, len(tasks), err)
-		if next != "" {
-			_, _, err = client.Tasks(c.ctx, "tx dies", state, admin.Page{After: next, Limit: 1})
+		q := admin.TaskQuery{Type: "tx dies", State: state, Limit: 1}
+		page, err := client.Tasks(c.ctx, q)
+		c.say("Tasks", state, len(page.Tasks), err)
+		if q.After = page.Next; q.After != "" {
+			_, err = client.Tasks(c.ctx, q)
 			check("Tasks", err)
 		}
 	}
@@ -248,12 +250,12 @@ func (c *calls) operate() {
 	check("Relays", err)
 	schedules, err := client.Schedules(c.ctx)
 	c.say("Schedules", len(schedules), schedules[0].Name, err)
-	_, err = client.Samples(c.ctx, "tx", time.Hour)
+	_, err = client.Samples(c.ctx, admin.SampleQuery{Type: "tx"})
 	check("Samples", err)
 	check("RemoveSchedule", client.RemoveSchedule(c.ctx, hostile))
-	entries, _, err := client.Audit(c.ctx, admin.Page{})
-	c.say("Audit", len(entries), err)
-	for _, e := range entries {
+	entries, err := client.Audit(c.ctx, admin.AuditQuery{})
+	c.say("Audit", len(entries.Entries), err)
+	for _, e := range entries.Entries {
 		c.say("entry", e.Action, e.Target, e.Count)
 	}
 	relaytest.Once(c.t, c.db.DB, registry(), relay.Config{})

@@ -35,9 +35,9 @@ func TestEachColumnOfATaskSurvivesItsWays(t *testing.T) {
 	dead := Change{Attempt: 1, Err: errors.New("no"), Failed: true, Reason: outbox.ReasonHandler}
 	redrive := func(t *testing.T, db *sql.DB) {
 		t.Helper()
-		a, err := admin.New(db, admin.Options{Actor: "test", Tool: "test"})
+		a, err := admin.New(db, admin.Config{Actor: "test", Tool: "test"})
 		if err == nil {
-			_, _, err = a.Redrive(t.Context(), admin.Filter{All: true}, admin.Page{})
+			_, err = a.Redrive(t.Context(), admin.Filter{All: true}, admin.Bulk{})
 		}
 		if err != nil {
 			t.Fatal(err)

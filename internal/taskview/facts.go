@@ -4,6 +4,7 @@
 package taskview
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -99,13 +100,16 @@ func Outcome(t admin.Task) string {
 	return "discarded: " + strings.TrimPrefix(t.LastError, "discard: ")
 }
 
-// Reason is the reason of a dead letter in words.
-func Reason(reason outbox.Reason) string {
-	if words := admin.Reasons()[reason]; words != "" {
-		return words
-	}
-	return string(reason)
+// Reasons are the reasons of dead letters with what they mean.
+var Reasons = map[outbox.Reason]string{
+	outbox.ReasonAttempts:        "all attempts were used",
+	outbox.ReasonHandler:         "its handler gave it up",
+	outbox.ReasonLostConnections: "ten runs lost their connection",
+	outbox.ReasonCommitted:       "its handler committed, then failed",
 }
+
+// Reason is the reason of a dead letter in words.
+func Reason(reason outbox.Reason) string { return cmp.Or(Reasons[reason], string(reason)) }
 
 // Filter is a field of admin.Filter as text: a flag of the command line and a field of the
 // dashboard's form. "" is no condition.
@@ -162,8 +166,17 @@ var Filters = []Filter{
 	},
 }
 
+// Until is a filter as of a time: tasks that die or become old enough later do not pass it.
+func Until(f admin.Filter, t time.Time) admin.Filter {
+	t = t.Add(-f.OlderThan)
+	if f.OlderThan = 0; f.DiedBefore.IsZero() || f.DiedBefore.After(t) {
+		f.DiedBefore = t
+	}
+	return f
+}
+
 func reasonNames() (names []string) {
-	for reason := range admin.Reasons() {
+	for reason := range Reasons {
 		names = append(names, string(reason))
 	}
 	slices.Sort(names)

@@ -120,6 +120,19 @@ func TestFiltersReadAndWriteText(t *testing.T) {
 	}
 }
 
+func TestAFilterAsOfATime(t *testing.T) {
+	t.Parallel()
+	for want, f := range map[string]admin.Filter{
+		"died before 2026-05-01T11:35:00Z": {OlderThan: 25 * time.Minute},
+		"died before 2026-05-01T11:15:00Z": {DiedBefore: at.Add(-45 * time.Minute)},
+		"died before 2026-05-01T12:00:00Z": {DiedBefore: at.Add(time.Hour)},
+	} {
+		if got := taskview.Until(f, at).String(); got != want {
+			t.Errorf("%v: got %q, want %q", f, got, want)
+		}
+	}
+}
+
 // A new field of admin.Filter becomes a filter of the tools, or is named here.
 func TestFiltersHaveEachFieldOfAFilter(t *testing.T) {
 	t.Parallel()

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/internal/store"
@@ -282,7 +283,7 @@ func TestASampleHasTheTypesWithMostTasksAndTheSumOfAll(t *testing.T) {
 		count(*) FILTER (WHERE task_type = 'OLD' AND at > now() - interval '24 hours'))
 		FROM outbox.sample WHERE task_type IN ('OLD', 'MANY')`)
 	for taskType, n := range map[string]int{"": 2, "OLD": 1} {
-		got, err := relaytest.Admin(t, db.DB).Samples(t.Context(), taskType, 90*time.Minute)
+		got, err := relaytest.Admin(t, db.DB).Samples(t.Context(), admin.SampleQuery{Type: taskType, Last: 90 * time.Minute})
 		if err != nil || len(got) != n {
 			t.Fatalf("%q: %+v, %v; want %d samples", taskType, got, err, n)
 		}

@@ -93,7 +93,7 @@ func New(config Config) (*Collector, error) {
 		return c, nil
 	}
 	var err error
-	c.client, err = admin.New(config.DB, admin.Options{Schema: config.Schema})
+	c.client, err = admin.New(config.DB, admin.Config{Schema: config.Schema})
 	return c, err
 }
 

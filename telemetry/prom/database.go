@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/internal/taskview"
 )
 
 var (
@@ -146,7 +147,7 @@ func (c *Collector) bounded(all []admin.Type) []admin.Type {
 	}
 	slices.SortStableFunc(all, func(a, b admin.Type) int { return cmp.Compare(rank(a), rank(b)) })
 	c.mu.Unlock()
-	sum := admin.Sum(all[c.config.MaxTypes:])
+	sum := taskview.Sum(all[c.config.MaxTypes:])
 	sum.Type = other
 	return append(all[:c.config.MaxTypes:c.config.MaxTypes], sum)
 }

@@ -2,8 +2,8 @@ package outboxprom
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/internal/decide"
+	"github.com/txoutbox/outbox/internal/taskview"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -95,7 +95,7 @@ func (c *Collector) changed(change relay.Change) {
 			for _, outcome := range decide.Outcomes() {
 				m.runs.WithLabelValues(t, outcome)
 			}
-			for reason := range admin.Reasons() {
+			for reason := range taskview.Reasons {
 				m.deadLetters.WithLabelValues(t, string(reason))
 			}
 		}

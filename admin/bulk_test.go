@@ -11,12 +11,11 @@ import (
 	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
-// takers are what EveryPage takes.
-var takers = map[string]func(*admin.Client, context.Context, admin.Filter, admin.Page) (admin.Taken, string, error){
+var takers = map[string]func(*admin.Client, context.Context, admin.Filter, admin.Bulk) (admin.BulkResult, error){
 	"redrive": (*admin.Client).Redrive, "purge": (*admin.Client).Purge,
 }
 
-// A page takes the oldest that pass, as many as it is told to, from where the last one ended.
+// A call takes the oldest that pass, as many as it is told to, from where the last one ended.
 func TestPagesTakeTheOldestAndGoOnWhereTheyEnded(t *testing.T) {
 	t.Parallel()
 	for name, take := range takers {
@@ -38,10 +37,10 @@ func TestPagesTakeTheOldestAndGoOnWhereTheyEnded(t *testing.T) {
 			{admin.Filter{Type: "MAIL", Error: "boom"}, 1000, "13,14,15", true},
 			{all, 1000, "", true},
 		} {
-			_, next, err := take(c, t.Context(), tt.f, admin.Page{After: at, Limit: tt.limit, MaxScan: 100})
+			r, err := take(c, t.Context(), tt.f, admin.Bulk{After: at, Limit: tt.limit})
 			left := db.Text(t, `SELECT COALESCE(string_agg(task_id::text, ',' ORDER BY task_id), '') FROM outbox.dead_task`)
-			if at = next; left != tt.left || (next == "") != tt.last || err != nil {
-				t.Fatalf("%s, page %d: %q, %v, %s are left, want %s, the last page: %t", name, i, next, err, left, tt.left, tt.last)
+			if at = r.Next; left != tt.left || (at == "") != tt.last || err != nil {
+				t.Fatalf("%s, page %d: %q, %v, %s are left, want %s, the last page: %t", name, i, at, err, left, tt.left, tt.last)
 			}
 		}
 	}
@@ -60,8 +59,8 @@ func TestAPurgeEndsInSmallStatements(t *testing.T) {
 		CREATE TRIGGER deleted AFTER DELETE ON outbox.dead_task REFERENCING OLD TABLE AS gone
 			FOR EACH STATEMENT EXECUTE FUNCTION deleted()`)
 	db.Hold(t, `SELECT 1 FROM outbox.dead_task WHERE task_id IN (1, 5000) FOR UPDATE`)
-	if n, _, err := c.EveryPage(t.Context(), c.Purge, old, 0); n != 9_998 || err != nil {
-		t.Errorf("EveryPage: %d, %v, want 9998: all but those that another holds", n, err)
+	if r, err := c.Purge(t.Context(), old, admin.Bulk{}); len(r.IDs) != 9_998 || err != nil {
+		t.Errorf("Purge: %d, %v, want 9998: all but those that another holds", len(r.IDs), err)
 	}
 	if left := db.Int(t, `SELECT count(*) FROM outbox.dead_task`); left != 12 {
 		t.Errorf("%d are left, want 12", left)
@@ -85,9 +84,12 @@ func TestABulkCallWhoseContextEndsInsideAStatementSaysSo(t *testing.T) {
 				WHERE datname = current_database() AND NOT granted AND relation = 'outbox.dead_task'::regclass`).Scan(&n)
 		}
 	}()
-	n, _, err := c.EveryPage(ctx, c.Purge, admin.Filter{All: true}, 0)
-	if !errors.Is(err, context.Canceled) || n != 0 {
-		t.Errorf("got %d, %v, want 0 and the end of the context", n, err)
+	r, err := c.Purge(ctx, admin.Filter{All: true}, admin.Bulk{})
+	if !errors.Is(err, context.Canceled) || r.IDs != nil {
+		t.Errorf("got %v, %v, want none and the end of the context", r, err)
+	}
+	if _, err = c.Purge(t.Context(), admin.Filter{All: true}, admin.Bulk{Timeout: 1}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v, want the end of the transaction's time", err)
 	}
 }
 
@@ -104,16 +106,18 @@ func TestABulkCallStopsWithItsContextAndKeepsItsRate(t *testing.T) {
 			_ = db.QueryRowContext(ctx, `SELECT count(*) FROM outbox.task`).Scan(&n)
 		}
 	}()
-	n, _, err := c.EveryPage(ctx, c.Redrive, admin.Filter{All: true}, 100)
+	r, err := c.Redrive(ctx, admin.Filter{All: true}, admin.Bulk{PerSecond: 100})
+	n := len(r.IDs)
 	if !errors.Is(err, context.Canceled) || n == 0 || n == 1000 {
 		t.Errorf("got %d, %v, want some and the end of the context", n, err)
 	}
-	if moved := db.Int(t, `SELECT count(*) FROM outbox.task`); moved != int(n) {
+	if moved := db.Int(t, `SELECT count(*) FROM outbox.task`); moved != n {
 		t.Errorf("%d were moved, it said %d", moved, n)
 	}
 	start := time.Now()
 	old := admin.Filter{DiedBefore: time.Now().Add(-99 * time.Minute)}
-	if n, _, err = c.EveryPage(t.Context(), c.Purge, old, 200); err != nil || n > 60 {
+	r, err = c.Purge(t.Context(), old, admin.Bulk{PerSecond: 200})
+	if n = len(r.IDs); err != nil || n > 60 {
 		t.Errorf("got %d, %v", n, err)
 	}
 	if min := time.Duration(n-20) * time.Second / 200; time.Since(start) < min {

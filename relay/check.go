@@ -28,6 +28,7 @@ type check struct {
 	environment string
 	limits      []store.Limit
 	once        bool // RunOnce
+	waits       func()
 	log         *slog.Logger
 	outage      plan.Outage
 	health      *health
@@ -73,6 +74,7 @@ func (c *check) run(ctx context.Context) error {
 			}
 			wait = c.outage.Wait(now)
 		}
+		c.waits()
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():

@@ -26,7 +26,7 @@ func (r *Relay) Parts(now func() time.Time, only string) Parts {
 			r.settings.jobs = []upkeep.SharedJob{j}
 		}
 	}
-	x := newRun(context.Background(), r.params(false, now))
+	x := newRun(context.Background(), r.params(false, func() {}, now))
 	return Parts{Heart: x.heart, Journal: x.journal, Conns: x.store.Conns, Schedule: x.scheduler.Once,
 		Poll: func(ctx context.Context) error { _, err := x.newPoller().poll(ctx, plan.Poll{}); return err },
 	}

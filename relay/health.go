@@ -18,8 +18,7 @@ import (
 
 // Errors of Health. An outage that lasts is ErrOutage also when the heartbeat is gone by then.
 var (
-	// ErrNotRunning: neither Run nor RunOnce is under way, or its context has ended and it claims
-	// no more.
+	// ErrNotRunning: the relay was not started, has ended, or is stopping and claims no more.
 	ErrNotRunning = errors.New("relay: it is not running")
 	// ErrOutage: PostgreSQL is unavailable: it is away, restarting, read-only or out of
 	// connections. The relay tries again by itself.

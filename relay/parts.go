@@ -54,7 +54,7 @@ func (x *relayRun) newLeases() *leaserun.Leases {
 // newCheck returns the check of the database before a run.
 func (x *relayRun) newCheck() *check {
 	return &check{db: x.db, store: &x.store, environment: x.settings.config.Environment, limits: x.settings.limits,
-		once: x.once, log: x.log, health: x.health}
+		once: x.once, waits: x.begun, log: x.log, health: x.health}
 }
 
 // newHeartbeat returns the heartbeat, with the upkeep of the run's parts.

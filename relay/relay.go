@@ -2,11 +2,14 @@
 //
 //	r, err := relay.New(db, registry, relay.Config{}) // db has room for Workers + 2 connections
 //	…
-//	err = r.Run(ctx)                                  // until ctx ends, and what runs has ended
+//	err = r.Start(context.Background()) // it works in the background
+//	…
+//	err = r.Stop(ctx)                   // returns when what runs has ended
 //
 // A [Relay] is one worker pool of one process. Any number of relays, in any number of processes,
 // share the work by SELECT … FOR UPDATE SKIP LOCKED; there is no leader. [Config] says how one
-// works, with defaults for all of it; [Relay.RunOnce] is for cron and tests.
+// works, with defaults for all of it. [Relay.Run] is for a process that does nothing else, and
+// [Relay.RunOnce] for cron and tests.
 //
 // A relay keeps no state that its database does not have: it may be killed at any time, and others
 // take its tasks over. See docs/guide/production.md for how to run it, docs/design.md for how it
@@ -25,20 +28,20 @@ import (
 	"github.com/txoutbox/outbox/internal/report"
 )
 
-// ErrRunning is returned by Run and RunOnce of a Relay that runs already.
+// ErrRunning is returned by Start, Run and RunOnce of a Relay that runs already, or still drains.
 var ErrRunning = errors.New("relay: it is running already")
 
-// Relay claims tasks and runs their handlers. Its methods are safe for concurrent use; one Run or
-// RunOnce at a time.
+// Relay claims tasks and runs their handlers. Its methods are safe for concurrent use; one Start,
+// Run or RunOnce at a time. It may start again once it has ended.
 type Relay struct {
 	db       *sql.DB
 	settings settings
 	log      *slog.Logger
 	woken    chan struct{} // there may be work
 
-	mu     sync.Mutex
-	active bool
-	health *health // of the present run
+	mu      sync.Mutex
+	current *execution // nil if there was none
+	health  *health    // of the present run
 }
 
 // New returns a relay that claims from db the tasks of all types that are registered by now. db is
@@ -58,7 +61,7 @@ func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error)
 	return &Relay{db: db, settings: checked, log: newAppLog(checked.config.Logger), woken: make(chan struct{}, 1)}, nil
 }
 
-// Run claims and runs tasks until ctx ends. Then it claims no more, waits for what runs up to
+// Run claims and runs tasks until ctx ends, or Stop is called. Then it claims no more, waits for what runs up to
 // Config.DrainTimeout, ends the contexts of the handlers that still run with the cause
 // outbox.ErrDraining, and returns within 15 s more, or 25 s while OnDead is being called; what a
 // handler that ignores its context leaves undone is given back.
@@ -69,15 +72,15 @@ func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error)
 // schema.ErrReadOnly. A server that becomes read-only later, and one that is a standby, is an
 // outage that Run waits for. A copy of the database is one that it claims nothing in until the copy
 // is adopted: see [ErrCopy].
-func (r *Relay) Run(ctx context.Context) error { return r.start(ctx, false) }
+func (r *Relay) Run(ctx context.Context) error { return r.runHere(ctx, false) }
 
 // RunOnce runs tasks until none is due that this relay could take, and returns: for tests and cron.
 // It does not wait for tasks that are due later, but it does take over leased tasks of dead relays:
 // docs/guide/handlers.md#leases says when. Unlike Run it returns the first error that the database
 // gives, once what runs has ended; if PostgreSQL refuses the result of a Leased task, after a
-// drain. When ctx ends, it drains as Run does and returns nil. It fires each schedule that is due
+// drain. When ctx ends or Stop is called, it drains as Run does and returns nil. It fires each schedule that is due
 // once, before it begins. In a copy of the database it returns an [ErrCopy].
-func (r *Relay) RunOnce(ctx context.Context) error { return r.start(ctx, true) }
+func (r *Relay) RunOnce(ctx context.Context) error { return r.runHere(ctx, true) }
 
 // Wake makes the relay poll for work now: after a commit in the same process that may have
 // enqueued. It does not block. outbox.InTx does it by itself.
@@ -103,43 +106,8 @@ func (r *Relay) Health() error {
 	return h.err()
 }
 
-// start runs once, or until ctx ends: anew when the database was replaced by a copy.
-func (r *Relay) start(ctx context.Context, once bool) error {
-	r.mu.Lock()
-	if r.active {
-		r.mu.Unlock()
-		return ErrRunning
-	}
-	r.active = true
-	r.mu.Unlock()
-	defer func() {
-		r.mu.Lock()
-		r.active = false
-		r.mu.Unlock()
-	}()
-	for {
-		err := r.run(ctx, once)
-		if once || !errors.Is(err, ErrCopy) {
-			return err
-		}
-	}
-}
-
-// run makes one run and waits for its end.
-func (r *Relay) run(ctx context.Context, once bool) error {
-	x := newRun(ctx, r.params(once, time.Now))
-	defer x.close()
-	r.showHealth(x.health)
-	x.health.begin()
-	defer func() {
-		r.showHealth(nil)
-		x.health.end()
-	}()
-	return x.run()
-}
-
-func (r *Relay) params(once bool, now func() time.Time) runParams {
-	return runParams{settings: r.settings, db: r.db, log: r.log, woken: r.woken, once: once, now: now}
+func (r *Relay) params(once bool, begun func(), now func() time.Time) runParams {
+	return runParams{settings: r.settings, db: r.db, log: r.log, woken: r.woken, once: once, begun: begun, now: now}
 }
 
 func (r *Relay) showHealth(of *health) {

@@ -26,6 +26,7 @@ type runParams struct {
 	log      *slog.Logger
 	woken    chan struct{}    // there may be work
 	once     bool             // RunOnce
+	begun    func()           // called when tasks are claimed, or the database is waited for
 	now      func() time.Time // of the heartbeat and its jobs
 }
 
@@ -123,6 +124,7 @@ func (x *relayRun) run() error {
 	case <-x.heart.Tried: // it may fail at first
 	case <-x.claiming.Done():
 	}
+	x.begun()
 	var err error
 	if x.once && len(x.settings.schedules) > 0 {
 		if err = x.scheduler.Once(x.claiming); x.claiming.Err() != nil {

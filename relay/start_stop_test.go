@@ -1,0 +1,227 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/relay"
+	"github.com/txoutbox/outbox/schema"
+)
+
+// background returns a relay for Start and Stop, and its log.
+func background(t *testing.T, db *database, reg *handlers.Registry, config relay.Config) (*relay.Relay, *records) {
+	t.Helper()
+	log := &records{}
+	config.Logger = slog.New(slog.NewTextHandler(log, nil))
+	r, err := relay.New(db.DB, reg, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Stop(context.Background()); err != nil {
+			t.Logf("at the end: %v", err)
+		}
+	})
+	return r, log
+}
+
+// waiting is a handler that says when it begins and waits until it may end, whatever its context.
+func waiting() (reg *handlers.Registry, begun chan struct{}, release func()) {
+	begun, end := make(chan struct{}, 10), make(chan struct{})
+	reg = handlers.New()
+	each(reg, "TX", func(context.Context, *outbox.Task[payload]) error {
+		begun <- struct{}{}
+		<-end
+		return nil
+	})
+	return reg, begun, sync.OnceFunc(func() { close(end) })
+}
+
+func TestAStartedRelayWorksUntilItIsStopped(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	reg, begun, release := waiting()
+	defer release()
+	r, log := background(t, db, reg, relay.Config{})
+	if err := r.Stop(t.Context()); err != nil {
+		t.Errorf("Stop of a relay that was never started: %v", err)
+	}
+	db.Enqueue(t, "TX", 1)
+	if err := r.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Health(); err != nil {
+		t.Errorf("after Start: %v", err)
+	}
+	for name, again := range map[string]func(context.Context) error{"Start": r.Start, "Run": r.Run, "RunOnce": r.RunOnce} {
+		if err := again(t.Context()); !errors.Is(err, relay.ErrRunning) {
+			t.Errorf("%s of a relay that runs: %v, want ErrRunning", name, err)
+		}
+	}
+	<-begun
+
+	limit, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	for n := range 2 {
+		if err := r.Stop(limit); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Stop %d, while a handler runs: %v, want DeadlineExceeded", n+1, err)
+		}
+	}
+	if err := r.Start(t.Context()); !errors.Is(err, relay.ErrRunning) {
+		t.Errorf("Start, while it drains: %v, want ErrRunning", err)
+	}
+	db.Enqueue(t, "TX", 1) // it claims no more
+	release()
+	if err := r.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for range 10 {
+		if err := r.Stop(limit); err != nil {
+			t.Fatalf("Stop of a relay that has ended, with a context that has ended: %v", err)
+		}
+	}
+	db.wantRows(t, 1, `outbox.task`)
+	if err := r.Health(); !errors.Is(err, relay.ErrNotRunning) {
+		t.Errorf("after Stop: %v, want ErrNotRunning", err)
+	}
+
+	if err := r.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	db.Emptied(t, 20*time.Second)
+	if err := r.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
+	log.Want(t, 2, "outbox: relay stopped")
+	log.Want(t, 0, "outbox: relay ended")
+}
+
+func TestAStartedRelayEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	reg, begun, release := waiting()
+	defer release()
+	r, log := background(t, db, reg, relay.Config{})
+	ctx, cancel := context.WithCancel(t.Context())
+	if err := r.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	db.Enqueue(t, "TX", 1)
+	<-begun
+	cancel()
+	eventually(t, 10*time.Second, "it drains", func() bool { return log.Count("outbox: relay stopping") == 1 })
+	release()
+	if err := r.Stop(t.Context()); err != nil {
+		t.Errorf("Stop: %v", err)
+	}
+	db.wantRows(t, 0, `outbox.task`)
+	if err := r.Start(ctx); err != nil {
+		t.Errorf("Start with a context that has ended: %v", err)
+	}
+	eventually(t, 10*time.Second, "it does not run", func() bool { return errors.Is(r.Health(), relay.ErrNotRunning) })
+}
+
+func TestStopEndsRunAsWell(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	r, log := background(t, db, all(), relay.Config{})
+	ran := make(chan error)
+	go func() { ran <- r.Run(context.Background()) }()
+	eventually(t, 20*time.Second, "it runs", func() bool { return r.Health() == nil })
+	if err := r.Stop(t.Context()); err != nil {
+		t.Errorf("Stop: %v", err)
+	}
+	if err := <-ran; err != nil {
+		t.Errorf("Run: %v", err)
+	}
+	log.Want(t, 1, "outbox: relay stopped")
+}
+
+func TestStartAndStopMayBeCalledAtOnce(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	r, log := background(t, db, all(), relay.Config{})
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	refused := 0
+	for range 4 {
+		all.Go(func() {
+			if err := r.Start(context.Background()); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				if refused++; !errors.Is(err, relay.ErrRunning) {
+					t.Errorf("Start: %v", err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if refused != 3 {
+		t.Errorf("%d of 4 Starts are refused, want 3", refused)
+	}
+	for range 4 {
+		all.Go(func() {
+			if err := r.Stop(t.Context()); err != nil {
+				t.Errorf("Stop: %v", err)
+			}
+			if n := log.Count("outbox: relay stopped"); n != 1 {
+				t.Errorf("Stop returned after %d ends of the relay, want 1", n)
+			}
+		})
+	}
+	all.Wait()
+	for range 20 {
+		all.Go(func() { _ = r.Start(context.Background()) })
+		all.Go(func() { _ = r.Stop(t.Context()) })
+	}
+	all.Wait()
+	if err := r.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestStartReturnsTheErrorsOfTheStartAndWaitsForNoDatabase(t *testing.T) {
+	t.Parallel()
+	db := open(t, pgtest.Database(t)) // not migrated
+	r, log := background(t, db, all(), relay.Config{})
+	if err := r.Start(t.Context()); !errors.Is(err, schema.ErrNotMigrated) {
+		t.Fatalf("got error %v, want ErrNotMigrated", err)
+	}
+	if err := r.Stop(t.Context()); err != nil {
+		t.Errorf("Stop repeats the error of Start: %v", err)
+	}
+	log.Want(t, 0, "relay ended")
+
+	server, err := url.Parse(db.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gate, behind := db.proxied(t, relaytest.DriverName())
+	gate.SendTo("127.0.0.1:1")
+	r, log = background(t, behind, all(), relay.Config{})
+	if err := r.Start(t.Context()); err != nil {
+		t.Fatalf("while PostgreSQL is away: %v", err)
+	}
+	if err := r.Health(); !errors.Is(err, relay.ErrOutage) {
+		t.Errorf("while PostgreSQL is away: Health is %v, want ErrOutage", err)
+	}
+	gate.SendTo(server.Host)
+	eventually(t, 20*time.Second, "it has ended", func() bool { return errors.Is(r.Health(), relay.ErrNotRunning) })
+	eventually(t, 20*time.Second, "the log says so", func() bool { return log.Count("outbox: relay ended") == 1 })
+	for range 2 {
+		if err := r.Stop(t.Context()); !errors.Is(err, schema.ErrNotMigrated) ||
+			!strings.Contains(log.String(), "run schema.Migrate") {
+			t.Errorf("Stop: %v, want ErrNotMigrated, as in the log:\n%s", err, log)
+		}
+	}
+}

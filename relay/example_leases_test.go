@@ -75,10 +75,9 @@ func ExampleRelay_cancel() {
 	})
 	waiting := enqueueReport(db, Report{Pages: 1}, outbox.After(time.Hour))
 	runs := enqueueReport(db, Report{Pages: 3000})
-	ctx, stop := context.WithCancel(context.Background())
-	stopped := make(chan error, 1)
+	ctx := context.Background()
 	r, _ := relay.New(db, reg, relay.Config{Logger: discard()})
-	go func() { stopped <- r.Run(ctx) }()
+	must(r.Start(ctx))
 	<-begun
 	_ = outbox.InTx(ctx, db, func(tx *sql.Tx) error { // with whatever else is undone
 		for _, id := range []int64{waiting, runs} {
@@ -91,8 +90,7 @@ func ExampleRelay_cancel() {
 		return nil
 	})
 	fmt.Println(errors.Is(<-ended, outbox.ErrCanceled))
-	stop()
-	<-stopped
+	must(r.Stop(ctx))
 	var left int
 	_ = db.QueryRow(`SELECT count(*) FROM outbox.task`).Scan(&left)
 	fmt.Println("left:", left)

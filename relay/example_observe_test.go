@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"time"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
@@ -64,15 +63,10 @@ func ExampleRelay_Health() {
 	}
 	fmt.Println(probe())
 
-	ctx, stop := context.WithCancel(context.Background())
-	stopped := make(chan error)
-	go func() { stopped <- r.Run(ctx) }()
-	for r.Health() != nil {
-		time.Sleep(time.Millisecond) // it starts
-	}
+	ctx := context.Background()
+	must(r.Start(ctx))
 	fmt.Println(probe())
-	stop()
-	must(<-stopped)
+	must(r.Stop(ctx))
 	// Output:
 	// 503 relay: it is not running
 	//

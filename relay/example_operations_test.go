@@ -15,6 +15,37 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
+// A relay works beside the app's server, and ends after it: then nothing is enqueued any more.
+func ExampleRelay_Start() {
+	db, drop := exampleDatabase()
+	defer drop()
+	reg, resized := handlers.New(), make(chan int)
+	handlers.Leased(reg, typeResize, func(_ context.Context, task *outbox.Task[int]) error {
+		resized <- task.Payload
+		return nil
+	})
+	serve := func(ctx context.Context) error { // until a signal ends ctx
+		enqueueInts(ctx, db, typeResize, 1)
+		fmt.Println("resized", <-resized)
+		return nil
+	}
+	run := func(ctx context.Context) error {
+		r, err := relay.New(db, reg, relay.Config{Logger: discard()})
+		if err != nil {
+			return err
+		}
+		if err := r.Start(context.WithoutCancel(ctx)); err != nil {
+			return err
+		}
+		err = serve(ctx)
+		return errors.Join(err, r.Stop(context.WithoutCancel(ctx))) // waits for what runs
+	}
+	fmt.Println(run(context.Background()))
+	// Output:
+	// resized 1
+	// <nil>
+}
+
 // An idle relay polls once a minute, and still starts at once what another process enqueues.
 func ExampleConfig() {
 	db, dsn, drop := exampleServer()
@@ -27,17 +58,15 @@ func ExampleConfig() {
 	})
 	r, err := relay.New(db, reg, relay.Config{ListenDSN: dsn, PollInterval: time.Minute, Logger: discard()})
 	must(err)
-	ctx, stop := context.WithCancel(context.Background())
-	stopped := make(chan error)
-	go func() { stopped <- r.Run(ctx) }()
+	ctx := context.Background()
+	must(r.Start(ctx))
 	for range 3 {
 		_, err := db.Exec(`INSERT INTO outbox.task (task_type, payload) VALUES ('RESIZE_IMAGE', '1')`) // as from psql
 		must(err)
 		enqueued := time.Now()
 		fmt.Println((<-started).Sub(enqueued) < 10*time.Second)
 	}
-	stop()
-	must(<-stopped)
+	must(r.Stop(ctx))
 	// Output:
 	// true
 	// true
@@ -74,12 +103,9 @@ func Example_typeWithoutHandler() {
 	handlers.Leased(old, MakeReport, func(context.Context, *outbox.Task[Report]) error { return nil })
 	r, err := relay.New(db, old, relay.Config{Logger: slog.New(report)})
 	must(err)
-	stopping, stop := context.WithCancel(ctx)
-	stopped := make(chan error)
-	go func() { stopped <- r.Run(stopping) }()
+	must(r.Start(ctx))
 	<-report.logged
-	stop()
-	must(<-stopped)
+	must(r.Stop(ctx))
 
 	reg := handlers.New()
 	handlers.Tx(reg, typeResize, func(_ context.Context, _ *sql.Tx, task *outbox.Task[int]) error {
@@ -164,17 +190,14 @@ func Example_lostConnections() {
 	enqueueInts(ctx, db, typeResize, 1)
 	r, err := relay.New(db, reg, relay.Config{Logger: discard()})
 	must(err)
-	stopping, stop := context.WithCancel(ctx)
-	stopped := make(chan error)
-	go func() { stopped <- r.Run(stopping) }()
+	must(r.Start(ctx))
 	var dead int
 	for n := 1; n > 0; {
 		// It may get one of those connections.
 		_ = db.QueryRowContext(ctx,
 			`SELECT (SELECT count(*) FROM outbox.task), (SELECT count(*) FROM outbox.dead_task)`).Scan(&n, &dead)
 	}
-	stop()
-	must(<-stopped)
+	must(r.Stop(ctx))
 	fmt.Println("done; dead letters:", dead)
 	// Output:
 	// resize 1 in attempt 1

@@ -15,9 +15,9 @@ import (
 //	if err := r.Start(context.WithoutCancel(ctx)); err != nil {
 //		return err
 //	}
-//	<-ctx.Done()                           // SIGTERM
-//	err := server.Shutdown(limit)          // no more requests
-//	return errors.Join(err, r.Stop(limit)) // no more tasks; the pools may be closed now
+//	<-ctx.Done()                  // SIGTERM
+//	err := server.Shutdown(limit) // no more requests
+//	return errors.Join(err, r.Stop(context.WithoutCancel(ctx)))
 //
 // Start returns nil once the relay claims tasks. It also returns nil while PostgreSQL is unavailable,
 // or the database is a copy: the relay waits for the database in the background, and Health says why.

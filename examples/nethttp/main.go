@@ -25,7 +25,6 @@ import (
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/pgdb"
 	"github.com/txoutbox/outbox/relay"
-	"golang.org/x/sync/errgroup"
 )
 
 var addr = flag.String("addr", ":8080", "serve at this `address`")
@@ -104,23 +103,19 @@ func run(ctx context.Context, url string, out io.Writer) error {
 	fmt.Fprintf(out, "serving http://%s/orders\n", listener.Addr())
 	server := &http.Server{Handler: routes(db), ReadHeaderTimeout: 5 * time.Second}
 
-	group, ctx := errgroup.WithContext(ctx)                               // ctx ends also if the server or the relay fails
-	relayCtx, stopRelay := context.WithCancel(context.WithoutCancel(ctx)) // it ends after the server
-	group.Go(func() error { return r.Run(relayCtx) })
-	group.Go(func() error {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return err
-		}
-		return nil
-	})
-	group.Go(func() error {
-		<-ctx.Done()
-		defer stopRelay() // it claims no more, and waits for the handlers that run
-		stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-		defer cancel()
-		return server.Shutdown(stopping) // requests end, and what they enqueue is committed
-	})
-	return group.Wait()
+	if err := r.Start(context.WithoutCancel(ctx)); err != nil { // it stops after the server
+		return err
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	go func() { stop(server.Serve(listener)) }()
+	<-ctx.Done() // a signal, or the server has failed
+	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+		err = cause
+	}
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	err = errors.Join(err, server.Shutdown(limit))              // requests end, and what they enqueue is committed
+	return errors.Join(err, r.Stop(context.WithoutCancel(ctx))) // it claims no more, and waits for the handlers that run
 }
 
 func main() { devdb.Main(run) }

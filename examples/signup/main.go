@@ -29,7 +29,6 @@ import (
 	"github.com/txoutbox/outbox/examples/internal/devdb"
 	"github.com/txoutbox/outbox/internal/child"
 	"github.com/txoutbox/outbox/relay"
-	"golang.org/x/sync/errgroup"
 )
 
 var (
@@ -79,23 +78,19 @@ func serve(ctx context.Context, url, addr string, out io.Writer) error {
 	printPlaces(out, url, listener)
 
 	server := &http.Server{Handler: (&site{db, inbox}).routes(dashboard), ReadHeaderTimeout: 5 * time.Second}
-	group, ctx := errgroup.WithContext(ctx) // it ends also if one of them fails
-	relayCtx, stopRelay := context.WithCancel(context.WithoutCancel(ctx))
-	group.Go(func() error { return r.Run(relayCtx) })
-	group.Go(func() error {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return err
-		}
-		return nil
-	})
-	group.Go(func() error {
-		<-ctx.Done()
-		defer stopRelay()
-		stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-		defer cancel()
-		return server.Shutdown(stopping)
-	})
-	return group.Wait()
+	if err := r.Start(context.WithoutCancel(ctx)); err != nil { // it stops after the server
+		return err
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	go func() { stop(server.Serve(listener)) }()
+	<-ctx.Done() // a signal, or the server has failed
+	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+		err = cause
+	}
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	err = errors.Join(err, server.Shutdown(limit))
+	return errors.Join(err, r.Stop(context.WithoutCancel(ctx)))
 }
 
 // printPlaces leaves out the connection string of a database that is not the app's own, as it has a

@@ -48,7 +48,7 @@ import (
 // An app's infrastructure.
 var (
 	ctx    context.Context
-	after  context.Context
+	limit  context.Context
 	db     *sql.DB
 	dbx    *sqlx.DB
 	tx     *sql.Tx

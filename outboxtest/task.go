@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,10 +16,12 @@ import (
 	"github.com/txoutbox/outbox/internal/tasklease"
 )
 
+var newTasks atomic.Int64
+
 // NewTask makes a task for a unit test that calls a handler itself, without a database. It is in its
-// first attempt of 20, with ID 1, due and created now; change its fields as the test needs it. With
-// a lease it is a Leased handler's. For a Tx or Batch handler lease is nil: Complete and Extend
-// return outbox.ErrNotLeased.
+// first attempt of 20, due and created now; each has another ID. Change its fields as the test needs
+// it. With a lease it is a Leased handler's. For a Tx or Batch handler lease is nil: Complete and
+// Extend return outbox.ErrNotLeased.
 //
 // The payload is not encoded and decoded, and middleware and options of the handler have no effect:
 // see [Drain].
@@ -28,7 +31,7 @@ func NewTask[P any](t testing.TB, taskType outbox.TaskType[P], payload P, lease 
 		t.Fatalf("%v", err)
 	}
 	now := time.Now().Truncate(time.Microsecond)
-	task := &outbox.Task[P]{ID: 1, DatabaseID: "00000000-0000-0000-0000-000000000000", Type: taskType.Name(),
+	task := &outbox.Task[P]{ID: newTasks.Add(1), DatabaseID: "00000000-0000-0000-0000-000000000000", Type: taskType.Name(),
 		Payload: payload, Attempt: 1, MaxAttempts: 20, RunAt: now, CreatedAt: now}
 	if lease != nil {
 		h := &handler.Handler{Type: task.Type, Options: taskType.New(payload).Options}

@@ -18,9 +18,9 @@ import (
 
 func TestATaskWithoutALeaseIsThatOfATxHandler(t *testing.T) {
 	t.Parallel()
-	task := outboxtest.NewTask(t, send, payload{7}, nil)
+	task, other := outboxtest.NewTask(t, send, payload{7}, nil), outboxtest.NewTask(t, send, payload{7}, nil)
 	if task.Type != "SEND" || task.Payload.N != 7 || task.ID == 0 || task.Attempt != 1 || task.MaxAttempts != 20 ||
-		task.RunAt.IsZero() || task.CreatedAt.IsZero() || len(task.Key()) != 36 || task.DatabaseID == "" {
+		task.RunAt.IsZero() || task.CreatedAt.IsZero() || len(task.Key()) != 36 || task.DatabaseID == "" || task.Key() == other.Key() {
 		t.Errorf("the task is %+v", task)
 	}
 	err := task.Complete(t.Context(), func(*sql.Tx) error { panic("called") })
@@ -83,7 +83,7 @@ func TestALeaseRecordsComplete(t *testing.T) {
 				other := *task
 				other.ID++
 				return handlers.RunAgainWith(&other, 0, payload{8})
-			}, text: "its payload is for task 2, not for task 1"},
+			}, text: "RunAgainWith: its payload is for task"},
 			{name: "lost", fault: outbox.ErrLeaseLost, want: outbox.ErrLeaseLost},
 			{name: "ended", ctx: ended, want: errBoom},
 			{name: "no transaction", noTx: true, text: "set Lease.Tx"},

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/sethvargo/go-retry"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 )
@@ -66,7 +65,7 @@ func ExampleSkipFailed() {
 		}
 		fmt.Println(task.Payload)
 		return nil
-	}, handlers.Backoff(func() retry.Backoff { return retry.NewConstant(time.Hour) }))
+	}, handlers.Backoff(func(int, error) (time.Duration, bool) { return time.Hour, true }))
 	runDue(ctx, db, reg)
 	// Output:
 	// 1

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/sethvargo/go-retry"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/handlers"
@@ -80,7 +79,7 @@ func ExampleTask_Key() {
 			return errors.New("the answer is lost")
 		}
 		return nil
-	}, handlers.Backoff(func() retry.Backoff { return retry.NewConstant(time.Nanosecond) }))
+	}, handlers.Backoff(func(int, error) (time.Duration, bool) { return 0, true }))
 	enqueueAll(db, pay.New(42))
 	runDue(context.Background(), db, reg)
 	fmt.Println("calls:", calls, "payments:", len(payments))

@@ -248,7 +248,9 @@ func ExampleBackoff() {
 	handlers.Leased(reg, call, func(_ context.Context, task *outbox.Task[string]) error {
 		fmt.Printf("attempt %d of %d\n", task.Attempt, task.MaxAttempts)
 		return errors.New("no answer")
-	}, handlers.MaxAttempts(3), handlers.Backoff(func() retry.Backoff { return retry.NewExponential(time.Hour) }))
+	}, handlers.MaxAttempts(3), handlers.Backoff(func(attempt int, _ error) (wait time.Duration, again bool) {
+		return time.Duration(attempt) * time.Hour, true
+	}))
 	enqueueAll(db, call.New("Ada"))
 	for range 3 {
 		runDue(ctx, db, reg)
@@ -264,6 +266,21 @@ func ExampleBackoff() {
 	// again in 2 h
 	// attempt 3 of 3
 	// dead: no answer
+}
+
+// Backoffs of go-retry: one hour, and then two.
+func ExampleGoRetry() {
+	schedule := handlers.GoRetry(func() retry.Backoff {
+		return retry.WithMaxRetries(2, retry.NewExponential(time.Hour))
+	})
+	_ = handlers.New(handlers.Backoff(schedule)) // the default of a registry
+	for attempt := 1; attempt <= 3; attempt++ {
+		fmt.Println(schedule(attempt, errors.New("no answer")))
+	}
+	// Output:
+	// 1h0m0s true
+	// 2h0m0s true
+	// 0s false
 }
 
 // Helpers of the examples.

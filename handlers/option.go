@@ -7,7 +7,6 @@ import (
 	"math"
 	"time"
 
-	"github.com/sethvargo/go-retry"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/handler"
 )
@@ -79,16 +78,33 @@ func Priority(p int) Option { return func(r *registration) { r.Priority = p } }
 // handler committed the claim's transaction itself.
 func Retention(d time.Duration) Option { return func(r *registration) { r.Retention = d } }
 
-// Backoff is a factory of go-retry backoffs: the wait before attempt n + 1 is the n-th value of a
-// new one. When it says stop, the task becomes a dead letter. Waits are capped at 24 h, and
-// spread by 10 % to both sides: see [NoJitter]. The default is 1 s, 3 s, 9 s and so on, at most 7 h.
-// It must be safe for concurrent calls; registration makes the first.
+// Backoff says how long a task waits after a failed attempt, and whether it is tried again at all:
+// else it is a dead letter with the reason handler. attempt is [outbox.Task.Attempt] of the run that
+// failed: 1 after the first. err is the handler's error, or that of the commit. A wait is cut to
+// between 0 and 24 h, and spread by 10 % to both sides: see [NoJitter]. The default waits 1 s, 3 s,
+// 9 s and so on, at most 7 h. [GoRetry] makes a schedule of a go-retry backoff.
 //
-// The attempt counts also if the factory or its backoff panics, say as a table has fewer waits than
-// there are attempts. The task waits by the default backoff then, and the relay logs an error with
-// the task type.
-func Backoff(factory func() retry.Backoff) Option {
-	return func(r *registration) { r.NewBackoff = factory }
+// The schedule is not asked after the last of [MaxAttempts], nor for a result that has its own wait.
+// A run that counts no attempt, as its connection was lost, waits as after attempt 1. The schedule
+// must be safe for concurrent calls and return at once: the handler's transaction may be open.
+//
+// If the schedule panics, the attempt counts, the task waits as by default, and the relay logs an
+// error with the task type.
+func Backoff(schedule func(attempt int, err error) (wait time.Duration, again bool)) Option {
+	return func(r *registration) { r.Schedule = schedule }
+}
+
+// GoRetry is a schedule for [Backoff] from backoffs of package github.com/sethvargo/go-retry, or of
+// any type with their method: the wait after attempt n is the n-th value of a new backoff. When
+// that says stop, the task is a dead letter. The factory must be safe for concurrent calls; GoRetry
+// calls it once, and panics if it returns nil.
+func GoRetry[B interface {
+	Next() (wait time.Duration, stop bool)
+}](factory func() B) func(attempt int, err error) (wait time.Duration, again bool) {
+	if factory == nil || any(factory()) == nil {
+		panic("handlers: GoRetry: the factory is nil, or returns nil")
+	}
+	return handler.Series(factory)
 }
 
 // NoJitter keeps the waits of [Backoff] and [RetryAfter] as they are. Tasks that failed together,
@@ -180,7 +196,7 @@ func Use(m ...Middleware) Option {
 // newRegistration applies the options, and panics if one is out of range.
 func newRegistration(h handler.Handler, opts []Option) *registration {
 	r := &registration{Handler: h}
-	r.NewBackoff = handler.DefaultBackoff
+	r.Schedule = handler.DefaultSchedule
 	var errs []error
 	refuse := func(invalid bool, format string, args ...any) {
 		if invalid {
@@ -229,8 +245,7 @@ func newRegistration(h handler.Handler, opts []Option) *registration {
 	refuse(r.Retention < 0 || r.Retention > maxRetention || r.Retention > 0 && r.Retention < time.Microsecond,
 		"Retention(%v): must be between 1µs and %v, or 0 to keep nothing", r.Retention, maxRetention)
 	refuse(r.BatchSize < 1 || r.BatchSize > maxBatchSize, "size %d: must be between 1 and %d", r.BatchSize, maxBatchSize)
-	refuse(r.NewBackoff == nil, "Backoff: the factory is nil")
-	refuse(r.NewBackoff != nil && r.NewBackoff() == nil, "Backoff: the factory returns nil")
+	refuse(r.Schedule == nil, "Backoff: the schedule is nil")
 	refuse(hasNil(r.middleware), "Use: a Middleware is nil")
 	if len(errs) > 0 {
 		panic(fmt.Sprintf("handlers: %s: %v", r.Type, errors.Join(errs...)))

@@ -1,7 +1,9 @@
 package handlers_test
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"reflect"
@@ -58,7 +60,7 @@ func TestOptionsAreTaken(t *testing.T) {
 				want.Timeout = 5 * time.Minute
 			}
 			c.change(&want)
-			if got.Run, got.NewBackoff, got.Options = nil, nil, nil; !reflect.DeepEqual(*got, want) {
+			if got.Run, got.Schedule, got.Options = nil, nil, nil; !reflect.DeepEqual(*got, want) {
 				t.Errorf("%s: got %+v, want %+v", name, *got, want)
 			}
 		}
@@ -77,7 +79,6 @@ func TestOptionsAreTaken(t *testing.T) {
 }
 
 func TestEachOptionOutOfRangeIsNamed(t *testing.T) {
-	backoff := func() retry.Backoff { return nil }
 	for _, c := range []struct {
 		want string
 		opt  handlers.Option
@@ -101,8 +102,7 @@ func TestEachOptionOutOfRangeIsNamed(t *testing.T) {
 		{"Rate(1000001, 1h0m0s): must be", handlers.Rate(1_000_001, time.Hour)},
 		{"Rate(100001, 1s): must be", handlers.Rate(100_001, time.Second)},
 		{"Rate(1, 745h0m0s): must be", handlers.Rate(1, 745*time.Hour)},
-		{"Backoff: the factory is nil", handlers.Backoff(nil)},
-		{"Backoff: the factory returns nil", handlers.Backoff(backoff)},
+		{"Backoff: the schedule is nil", handlers.Backoff(nil)},
 		{"GroupCommit(-1, 0s): must be between 1 and 1000 tasks, or 0 for one, and within at most 1s, or 0 for 20ms",
 			handlers.GroupCommit(-1, 0)},
 		{"GroupCommit(1001, 0s): must be", handlers.GroupCommit(1001, 0)},
@@ -155,9 +155,9 @@ func TestTheDefaultScheduleIsAsDocumented(t *testing.T) {
 	}
 	table, sum := "| attempt | wait before it | since the first failure |\n|---|---|---|\n", time.Duration(0)
 	for n := 1; n < h.MaxAttempts; n++ {
-		wait, stop, err := h.Backoff(n)
-		if err != nil || stop {
-			t.Fatalf("after %d attempts: %v, %v", n, stop, err)
+		wait, again, err := h.Backoff(n, nil)
+		if err != nil || !again {
+			t.Fatalf("after %d attempts: %v, %v", n, again, err)
 		}
 		sum += wait
 		if n <= 10 || n == h.MaxAttempts-1 {
@@ -174,7 +174,7 @@ func TestTheDefaultScheduleIsAsDocumented(t *testing.T) {
 
 // Tasks that failed together are not due together.
 func TestWaitsAreSpreadByATenth(t *testing.T) {
-	constant := handlers.Backoff(func() retry.Backoff { return retry.NewConstant(time.Hour) })
+	constant := handlers.Backoff(relaytest.Constant(time.Hour))
 	for name, c := range map[string]struct {
 		opts      []handlers.Option
 		attempts  int
@@ -188,9 +188,9 @@ func TestWaitsAreSpreadByATenth(t *testing.T) {
 	} {
 		h, different := registered(t, c.opts...)[outbox.KindTx], map[time.Duration]bool{}
 		for range 100 {
-			wait, stop, err := h.Backoff(c.attempts)
-			if err != nil || stop || (wait-c.want).Abs() > c.want/10+1 {
-				t.Fatalf("%s: got %v, %v, %v, want about %v", name, wait, stop, err, c.want)
+			wait, again, err := h.Backoff(c.attempts, nil)
+			if err != nil || !again || (wait-c.want).Abs() > c.want/10+1 {
+				t.Fatalf("%s: got %v, %v, %v, want about %v", name, wait, again, err, c.want)
 			}
 			different[wait] = true
 		}
@@ -200,7 +200,36 @@ func TestWaitsAreSpreadByATenth(t *testing.T) {
 	}
 }
 
+// The app's schedule gets the attempt and the handler's error.
 func TestABackoffOfTheApp(t *testing.T) {
+	schedule := func(attempt int, err error) (time.Duration, bool) {
+		if errors.Is(err, errBusy) {
+			return time.Duration(attempt) * time.Hour, true
+		}
+		return time.Hour, false
+	}
+	for _, c := range []struct {
+		name     string
+		schedule func(int, error) (time.Duration, bool)
+		attempt  int
+		err      error
+		want     time.Duration
+		again    bool
+	}{
+		{"the first", schedule, 1, errBusy, time.Hour, true},
+		{"the second", schedule, 2, errBusy, 2 * time.Hour, true},
+		{"at most 24 h", schedule, 25, errBusy, 24 * time.Hour, true},
+		{"no more", schedule, 1, io.EOF, 0, false},
+		{"not negative", relaytest.Constant(-time.Hour), 1, nil, 0, true},
+	} {
+		h := registered(t, handlers.Backoff(c.schedule), handlers.NoJitter())[outbox.KindTx]
+		if wait, again, err := h.Backoff(c.attempt, c.err); err != nil || wait != c.want || again != c.again {
+			t.Errorf("%s: got %v, %v, want %v, %v", c.name, wait, again, c.want, c.again)
+		}
+	}
+}
+
+func TestABackoffOfGoRetry(t *testing.T) {
 	values := func(list ...time.Duration) func() retry.Backoff {
 		return func() retry.Backoff {
 			i := 0
@@ -215,28 +244,28 @@ func TestABackoffOfTheApp(t *testing.T) {
 	}
 	exponential := func() retry.Backoff { return retry.NewExponential(time.Second) }
 	for _, c := range []struct {
-		name     string
-		factory  func() retry.Backoff
-		attempts int
-		want     time.Duration
-		stop     bool
+		name    string
+		factory func() retry.Backoff
+		attempt int
+		want    time.Duration
+		again   bool
 	}{
-		{"the first value", values(3, 1, 4), 1, 3, false},
-		{"the second value", values(3, 1, 4), 2, 1, false},
-		{"the third value", values(3, 1, 4), 3, 4, false},
-		{"no value is left", values(3, 1, 4), 4, 0, true},
-		{"long after the stop", values(3, 1, 4), 32767, 0, true},
-		{"before any attempt", values(3, 1, 4), 0, 3, false},
-		{"at most 24 h", values(25 * time.Hour), 1, 24 * time.Hour, false},
-		{"not negative", values(-time.Hour), 1, 0, false},
-		{"no cap", exponential, 310, 24 * time.Hour, false},
-		{"no cap, the most attempts", exponential, 32767, 24 * time.Hour, false},
+		{"the first value", values(3, 1, 4), 1, 3, true},
+		{"the second value", values(3, 1, 4), 2, 1, true},
+		{"the third value", values(3, 1, 4), 3, 4, true},
+		{"no value is left", values(3, 1, 4), 4, 0, false},
+		{"long after the stop", values(3, 1, 4), 32767, 0, false},
+		{"no cap", exponential, 310, 24 * time.Hour, true},
+		{"no cap, the most attempts", exponential, 32767, 24 * time.Hour, true},
 	} {
-		h := registered(t, handlers.Backoff(c.factory), handlers.NoJitter())[outbox.KindTx]
+		h := registered(t, handlers.Backoff(handlers.GoRetry(c.factory)), handlers.NoJitter())[outbox.KindTx]
 		for range 2 { // from the beginning each time
-			if wait, stop, err := h.Backoff(c.attempts); err != nil || wait != c.want || stop != c.stop {
-				t.Errorf("%s: got %v, %v, want %v, %v", c.name, wait, stop, c.want, c.stop)
+			if wait, again, err := h.Backoff(c.attempt, nil); err != nil || wait != c.want || again != c.again {
+				t.Errorf("%s: got %v, %v, want %v, %v", c.name, wait, again, c.want, c.again)
 			}
 		}
 	}
+	const isNil = "handlers: GoRetry: the factory is nil, or returns nil"
+	wantText(t, panics(t, func() { handlers.GoRetry[retry.Backoff](nil) }), isNil)
+	wantText(t, panics(t, func() { handlers.GoRetry(func() retry.Backoff { return nil }) }), isNil)
 }

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sethvargo/go-retry"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/relaytest"
@@ -94,17 +93,13 @@ func TestFailedTasksRunAgainAtOnceUntilDoneOrDead(t *testing.T) {
 	})
 }
 
-func atOnce() retry.Backoff {
-	return retry.BackoffFunc(func() (time.Duration, bool) { return 0, false })
-}
-
 func TestWhatFailsOrSnoozesDoesNotRunAgainHoweverSoonItIsDue(t *testing.T) {
 	t.Parallel()
 	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
 		reg := handlers.New()
 		onTx(reg, "A_FAILS", returns(errBoom), handlers.Backoff(relaytest.Constant(time.Microsecond)))
 		onTx(reg, "A_SNOOZES", returns(handlers.Snooze(time.Microsecond)))
-		onTx(reg, "B_FAILS", returns(errBoom), handlers.Backoff(atOnce))
+		onTx(reg, "B_FAILS", returns(errBoom), handlers.Backoff(relaytest.Constant(0)))
 		onTx(reg, "C_WAITS", returns(handlers.RetryAfter(1, errBoom)))
 		onTx(reg, "WAITS", func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error {
 			_, err := tx.ExecContext(ctx, `SELECT pg_sleep(0.01)`) // both are due by then

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sethvargo/go-retry"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/relaytest"
@@ -94,9 +93,7 @@ func scenario() (*handlers.Registry, func(t testing.TB, q outbox.Querier)) {
 	})
 	ofEachKind(reg, "LAST", 10, gives(errBoom), handlers.MaxAttempts(1))
 	ofEachKind(reg, "URGENT", 10, gives(nil), handlers.Priority(-7))
-	ofEachKind(reg, "STOPS", 10, gives(errBoom), handlers.Backoff(func() retry.Backoff {
-		return retry.BackoffFunc(func() (time.Duration, bool) { return 0, true })
-	}))
+	ofEachKind(reg, "STOPS", 10, gives(errBoom), handlers.Backoff(func(int, error) (time.Duration, bool) { return 0, false }))
 	relaytest.Register(reg, "tx", "SLOW", 1, withEffect(sends(`SELECT pg_sleep(5)`, asIs)),
 		handlers.Timeout(300*time.Millisecond))
 	onLeased(reg, "LEASED_SLOW", func(ctx context.Context, _ *outbox.Task[payload]) error {

@@ -112,16 +112,14 @@ func appCodes(how misbehaving) map[string]appCode {
 			return err
 		}},
 		"BACKOFF": {do: returns(errMisdeed), text: "misdeed",
-			opts: []handlers.Option{handlers.Backoff(func() retry.Backoff {
-				return retry.BackoffFunc(func() (time.Duration, bool) { how.now(); return 0, true })
-			})}},
+			opts: []handlers.Option{handlers.Backoff(func(int, error) (time.Duration, bool) { how.now(); return 0, false })}},
 		"BACKOFF_FACTORY": {do: returns(errMisdeed), text: "misdeed",
-			opts: []handlers.Option{handlers.Backoff(func() retry.Backoff {
-				if factories.Add(1) > 3 { // registration makes one for each kind of handler
+			opts: []handlers.Option{handlers.Backoff(handlers.GoRetry(func() retry.Backoff {
+				if factories.Add(1) > 1 { // GoRetry makes one
 					how.now()
 				}
 				return retry.NewConstant(time.Hour)
-			})}},
+			}))}},
 		"RETRY_AFTER": {do: returns(handlers.RetryAfter(100*time.Hour, badMethod{"Error", how}))}, // which counts
 		"BATCH_ERROR": {do: returns(badMethod{"Error", how}), some: true},
 	}

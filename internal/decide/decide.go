@@ -43,10 +43,10 @@ type Verdict struct {
 type Run struct {
 	Kind      outbox.Kind
 	Result    call.Result
-	Ended     time.Time                                          // by the process's clock
-	Canceled  []int64                                            // tasks that an operator or the app canceled
-	Prevented bool                                               // a Leased handler's Complete or Extend failed by the database
-	Backoff   func(attempts int) (wait time.Duration, stop bool) // after so many failed attempts
+	Ended     time.Time // by the process's clock
+	Canceled  []int64   // tasks that an operator or the app canceled
+	Prevented bool      // a Leased handler's Complete or Extend failed by the database
+	Backoff   handler.Schedule
 
 	MaxElapsed time.Duration // from the first failure to the last attempt's time; 0: any time
 	NoJitter   bool          // waits that a handler asks for are not spread
@@ -61,22 +61,21 @@ func NewRun(log *slog.Logger, h *handler.Handler, result call.Result) Run {
 	return Run{Kind: h.Kind, Result: result, Ended: time.Now(), Backoff: backoffOf(log, h), MaxElapsed: h.MaxElapsed, NoJitter: h.NoJitter}
 }
 
-// backoffOf returns how long a task waits after the given number of attempts failed, and whether
-// the handler's Backoff says stop.
-func backoffOf(log *slog.Logger, h *handler.Handler) func(attempts int) (wait time.Duration, stop bool) {
-	return func(attempts int) (wait time.Duration, stop bool) {
-		wait, stop, err := h.Backoff(attempts)
-		if err != nil {
+// backoffOf is the handler's backoff, which gets the handler's own error.
+func backoffOf(log *slog.Logger, h *handler.Handler) handler.Schedule {
+	return func(attempt int, err error) (wait time.Duration, again bool) {
+		wait, again, broken := h.Backoff(attempt, call.Original(err))
+		if broken != nil {
 			log.Error("outbox: Backoff panicked; the task waits by the default backoff",
-				"task_type", h.Type, "attempt", attempts, "wait", wait, pgerr.LogAttr(err))
+				"task_type", h.Type, "attempt", attempt, "wait", wait, pgerr.LogAttr(broken))
 		}
-		return wait, stop
+		return wait, again
 	}
 }
 
-// LostWait is how long a task waits whose run was lost with its connection.
-func LostWait(log *slog.Logger, h *handler.Handler) time.Duration {
-	wait, _ := backoffOf(log, h)(1)
+// LostWait is how long a task waits whose run was lost with its connection, by that err.
+func LostWait(log *slog.Logger, h *handler.Handler, err error) time.Duration {
+	wait, _ := backoffOf(log, h)(1, err)
 	return wait
 }
 
@@ -142,7 +141,7 @@ func (e Run) Verdict(r *store.Row, err error) Verdict {
 	case e.Result.LeaseLost:
 		return Verdict{Outcome: LeaseLost, Back: true, Change: store.Change{Attempt: begun - 1}}
 	case e.Prevented && !e.Result.Overran && (result.Action == handler.ActionRetry || result.Action == handler.ActionRetryAfter):
-		wait, _ := e.Backoff(1)
+		wait, _ := e.Backoff(1, err)
 		return Verdict{Outcome: Infrastructure, Change: store.Change{Attempt: begun - 1, Wait: wait, Err: err}}
 	}
 	return e.Failed(r, result, begun)
@@ -151,7 +150,7 @@ func (e Run) Verdict(r *store.Row, err error) Verdict {
 // Failed is the verdict on a task whose handler failed, snoozed it or was throttled.
 func (e Run) Failed(r *store.Row, result handler.Result, begun int) Verdict {
 	c := store.Change{Attempt: min(begun, math.MaxInt16), Err: result.Err, Keep: r.Undecided, Failed: true, Took: e.Result.Took}
-	stop := false
+	again := true
 	switch {
 	case result.Action == handler.ActionSnooze:
 		snooze := store.Change{Attempt: begun - 1, Wait: result.Wait, Keep: r.Undecided}
@@ -163,18 +162,18 @@ func (e Run) Failed(r *store.Row, result handler.Result, begun int) Verdict {
 		return Verdict{Outcome: Throttled, Change: store.Change{Attempt: begun - 1, Wait: e.spread(result.Wait), Err: result.Err,
 			Throttled: true, Keep: r.Undecided, Took: e.Result.Took}}
 	case result.Action == handler.ActionDead:
-		stop = true
+		again = false
 	case begun >= r.Max:
 		c.Reason, c.Attempt = outbox.ReasonAttempts, min(begun, r.Max)
 	case result.Action == handler.ActionRetryAfter:
 		c.Wait = e.spread(result.Wait)
 	default:
-		c.Wait, stop = e.Backoff(begun)
+		c.Wait, again = e.Backoff(begun, result.Err)
 	}
 	if e.MaxElapsed > 0 && c.Reason == "" {
-		stop = stop || e.elapsed(r, c.Wait) > e.MaxElapsed
+		again = again && e.elapsed(r, c.Wait) <= e.MaxElapsed
 	}
-	if stop {
+	if !again {
 		c.Reason = outbox.ReasonHandler
 	}
 	if c.Reason != "" {

@@ -3,6 +3,9 @@ package decide
 import (
 	"errors"
 	"fmt"
+	"log/slog"
+	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -38,7 +41,7 @@ func TestDecide(t *testing.T) {
 	}{
 		{"as it is", func(*Run, *store.Row) {}},
 		{"last attempt", func(_ *Run, r *store.Row) { r.Attempt++ }},
-		{"backoff stops", func(e *Run, _ *store.Row) { e.Backoff = func(int) (time.Duration, bool) { return 0, true } }},
+		{"backoff stops", func(e *Run, _ *store.Row) { e.Backoff = func(int, error) (time.Duration, bool) { return 0, false } }},
 		{"overran", func(e *Run, _ *store.Row) { e.Result.Overran = true }},
 		{"canceled", func(e *Run, r *store.Row) { e.Result.Canceled, e.Canceled = true, []int64{r.ID} }},
 		{"drained", func(e *Run, _ *store.Row) { e.Result.Drained = true }},
@@ -97,7 +100,7 @@ func TestDecide(t *testing.T) {
 				if kind == outbox.KindLeased {
 					r.Attempt = 2
 				}
-				e := Run{Kind: kind, Result: call.Result{Err: given.err}, Backoff: func(int) (time.Duration, bool) { return time.Second, false }}
+				e := Run{Kind: kind, Result: call.Result{Err: given.err}, Backoff: func(int, error) (time.Duration, bool) { return time.Second, true }}
 				state.set(&e, r)
 				decided, verdicts := e.Tasks([]*store.Row{r})
 				if got := describe(kind, decided, verdicts); got != wanted[i] {
@@ -152,7 +155,7 @@ func TestDecideForABatch(t *testing.T) {
 		{"dead", Run{Result: call.Result{Err: handlers.Dead(failed)}}, "undo dead 1 dead 1 dead 1 dead 1"},
 		{"again", Run{Result: call.Result{Err: handlers.RunAgain(0)}}, "keep run_again 0 run_again 0 run_again 0 run_again 0"},
 	} {
-		c.end.Kind, c.end.Backoff = outbox.KindBatch, func(int) (time.Duration, bool) { return time.Second, false }
+		c.end.Kind, c.end.Backoff = outbox.KindBatch, func(int, error) (time.Duration, bool) { return time.Second, true }
 		var rows []*store.Row
 		for id := range int64(4) {
 			rows = append(rows, &store.Row{ID: id + 1, Max: 3})
@@ -211,7 +214,7 @@ func TestMaxElapsed(t *testing.T) {
 		called := time.Now()
 		r.NoteTime(at.Add(c.after).UnixMicro())
 		e := Run{Kind: outbox.KindLeased, Result: call.Result{Err: c.err}, Ended: called.Add(30 * time.Second), MaxElapsed: c.maxElapsed,
-			Backoff: func(int) (time.Duration, bool) { return 30 * time.Second, false }}
+			Backoff: func(int, error) (time.Duration, bool) { return 30 * time.Second, true }}
 		_, verdicts := e.Tasks([]*store.Row{r})
 		if got := verdicts[0]; got.Outcome != c.want || (c.want == Dead) != (got.Change.Reason == outbox.ReasonHandler) {
 			t.Errorf("%s: %v %+v, want %v", c.name, got.Outcome, got.Change, c.want)
@@ -242,5 +245,22 @@ func TestWaitsThatAreAskedForAreSpread(t *testing.T) {
 		if len(seen) < 2 {
 			t.Errorf("%s: 100 tasks come back after %v", outcome, seen)
 		}
+	}
+}
+
+// The app's backoff gets the error as the handler returned it, whose methods work.
+func TestTheBackoffGetsTheAttemptAndTheHandlersError(t *testing.T) {
+	t.Parallel()
+	var failure error
+	call.Guarded(func() error { return fmt.Errorf("sent: %w", os.ErrNotExist) }, func(err error) { failure = err })
+	var attempts []int
+	h := &handler.Handler{Kind: outbox.KindTx, Schedule: func(attempt int, err error) (time.Duration, bool) {
+		attempts = append(attempts, attempt)
+		return time.Minute, errors.Is(err, os.ErrNotExist)
+	}}
+	r := &store.Row{ID: 7, Attempt: 1, Max: 3}
+	_, verdicts := NewRun(slog.Default(), h, call.Result{Err: failure}).Tasks([]*store.Row{r})
+	if verdicts[0].Outcome != Failed || !slices.Equal(attempts, []int{2}) {
+		t.Errorf("%v after attempts %v, want a retry after attempt 2", verdicts[0].Outcome, attempts)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/sethvargo/go-retry"
 	"github.com/txoutbox/outbox"
 )
 
@@ -37,8 +36,8 @@ type Handler struct {
 	// panics.
 	Run func(ctx context.Context, tx *sql.Tx, claim Claim, tasks []*outbox.Task[json.RawMessage]) error
 
-	NewBackoff func() retry.Backoff
-	Options    []outbox.Option // of the task type, for the payload of its next iteration
+	Schedule Schedule
+	Options  []outbox.Option // of the task type, for the payload of its next iteration
 }
 
 // Claim is the claim that took the tasks of a call, by the clock of its process: when it began, and

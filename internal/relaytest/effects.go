@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sethvargo/go-retry"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 )
@@ -80,8 +79,8 @@ func (db *Database) OnceEach(t testing.TB, n int) {
 }
 
 // Constant is a backoff of always the same.
-func Constant(d time.Duration) func() retry.Backoff {
-	return func() retry.Backoff { return retry.NewConstant(d) }
+func Constant(d time.Duration) func(int, error) (time.Duration, bool) {
+	return func(int, error) (time.Duration, bool) { return d, true }
 }
 
 // RetrySoon is an option of handlers.

@@ -28,7 +28,7 @@ var directions = map[string]direction{
 		[]string{"/internal/copied", "/internal/counts", "/internal/key", "/internal/tasklease", "/internal/pgerr", "/internal/txcheck",
 			"/internal/wake", pq, sqlxPath}},
 	"/handlers": {"an app declares its handlers without a relay or a database",
-		[]string{"", "/internal/guard", "/internal/handler", "/internal/shape", goRetry}},
+		[]string{"", "/internal/guard", "/internal/handler", "/internal/shape"}},
 	"/relay": {"a relay starts all parts and knows no operator's tool",
 		[]string{"", "/handlers", "/schema", "/internal/guard", "/internal/handler", "/internal/origin", "/internal/pg",
 			"/internal/pgerr",

@@ -90,7 +90,7 @@ func (a *attempt) lostConnection(err error) error {
 	bounded, cancel := context.WithTimeout(context.Background(), pg.StatementTimeout)
 	defer cancel()
 	for _, r := range a.unit.Rows {
-		wait := decide.LostWait(a.p.Report.Log, a.unit.h)
+		wait := decide.LostWait(a.p.Report.Log, a.unit.h, err)
 		if a.p.Store.Delay(bounded, r, wait) != nil {
 			break // the server is away: it will not be claimed soon
 		}

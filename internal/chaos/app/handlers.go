@@ -10,7 +10,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/sethvargo/go-retry"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/relay"
@@ -37,7 +36,7 @@ func runRelay(ctx context.Context, c Config, db, side *sql.DB) error {
 }
 
 var (
-	soon = handlers.Backoff(func() retry.Backoff { return retry.NewConstant(50 * time.Millisecond) })
+	soon = handlers.Backoff(func(int, error) (time.Duration, bool) { return 50 * time.Millisecond, true })
 	many = handlers.MaxAttempts(1000) // kills are attempts, too
 )
 

@@ -11,6 +11,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/outboxtest"
+	"github.com/txoutbox/outbox/relay"
 )
 
 // features registers, for each kind of handler, types whose tasks run again, are kept and ordered.
@@ -110,4 +111,26 @@ func TestADrainRunsWholeKeysAndIterations(t *testing.T) {
 			WHERE task_type = 'TX_AGAIN'`)
 		wantRuns(t, "TX_AGAIN 1 run_again, TX_AGAIN 1 run_again", outboxtest.Drain(t, in, reg, outboxtest.Advance(150*time.Minute)))
 	})
+}
+
+type contextKey struct{}
+
+// As of the context that Run of a relay gets.
+func TestHandlersGetTheValuesOfADrainsContext(t *testing.T) {
+	t.Parallel()
+	tx := begin(t, newDB(t, "postgres"))
+	reg, seen := handlers.New(), 0
+	ofEachKind(reg, "SEES", 1, func(ctx context.Context, _ *sql.Tx, _ []*outbox.Task[payload]) error {
+		if ctx.Value(contextKey{}) == "app" {
+			seen++
+		}
+		return nil
+	})
+	exec(t, tx, `INSERT INTO outbox.task (task_type, payload) SELECT kind || '_SEES', '{"N": 1}'
+		FROM unnest('{TX,BATCH,LEASED,COMPLETE}'::text[]) kind`)
+	ctx := context.WithValue(t.Context(), contextKey{}, "app")
+	r := outboxtest.Drain(t, tx, reg, outboxtest.Context(ctx))
+	if r.Count(relay.Done) != 4 || seen != 4 {
+		t.Errorf("%d handlers got the value, want 4: %v", seen, r)
+	}
 }

@@ -55,7 +55,8 @@ func MaxRuns(n int) DrainOption {
 	})
 }
 
-// Context is the parent of the handlers' contexts. The default is t.Context().
+// Context is the parent of the handlers' contexts, as that of Run is in a relay. The default is
+// t.Context().
 func Context(ctx context.Context) DrainOption {
 	return drainFunc(func(s *drainSettings) error {
 		s.ctx = ctx

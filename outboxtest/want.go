@@ -84,7 +84,7 @@ func Header(key, value string) Want {
 	})
 }
 
-// SchemaOption is the option [Schema] of all functions.
+// SchemaOption is a Want and a DrainOption: see [Schema].
 type SchemaOption struct{ name string }
 
 // Schema names the PostgreSQL schema of the outbox if it is not "outbox".

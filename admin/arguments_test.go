@@ -11,7 +11,8 @@ import (
 	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
-func errOf(_ admin.BulkResult, err error) error { return err }
+// second is the error of a call.
+func second[T any](_ T, err error) error { return err }
 
 func TestBadArgumentsAreRefusedBeforeAnySQL(t *testing.T) {
 	t.Parallel()
@@ -29,16 +30,16 @@ func TestBadArgumentsAreRefusedBeforeAnySQL(t *testing.T) {
 	}
 	tasks("A", "", "", "TaskQuery.State")
 	tasks("A", "late", "", "TaskQuery.State")
-	tasks("", admin.Ready, "", "TaskQuery.Type")
-	tasks("", admin.Leased, "", "TaskQuery.Type")
-	tasks("A\x00", admin.Ready, "", "TaskQuery.Type")
-	tasks("\xff", admin.Dead, "", "TaskQuery.Type")
-	tasks("A", admin.Scheduled, "scheduled.9223372036854775807.1", "After")
+	tasks("", admin.StateReady, "", "TaskQuery.Type")
+	tasks("", admin.StateLeased, "", "TaskQuery.Type")
+	tasks("A\x00", admin.StateReady, "", "TaskQuery.Type")
+	tasks("\xff", admin.StateDead, "", "TaskQuery.Type")
+	tasks("A", admin.StateScheduled, "scheduled.9223372036854775807.1", "After")
 	for _, after := range []string{
 		"x", "ready.1.2", "ready.1.2.3.4", "waiting.1", "ready.1.2.x", "ready.40000.0.1", "ready.0.0.-1",
 		"ready.0.0.9223372036854775808", "ready.0.0.1; DROP TABLE x",
 	} {
-		tasks("A", admin.Ready, after, "After")
+		tasks("A", admin.StateReady, after, "After")
 	}
 	for _, bad := range []admin.SampleQuery{{Last: -1}, {Type: "\xff"}} {
 		_, err := c.Samples(ctx, bad)
@@ -61,8 +62,8 @@ func TestBadArgumentsAreRefusedBeforeAnySQL(t *testing.T) {
 		refused("CountDeadLetters", err, want)
 		_, err = c.DeadGroups(ctx, admin.DeadQuery{Filter: f})
 		refused("DeadGroups", err, want)
-		refused("Redrive", errOf(c.Redrive(ctx, f, admin.Bulk{})), want)
-		refused("Purge", errOf(c.Purge(ctx, f, admin.Bulk{})), want)
+		refused("Redrive", second(c.Redrive(ctx, f, admin.Bulk{})), want)
+		refused("Purge", second(c.Purge(ctx, f, admin.Bulk{})), want)
 	}
 	for want, q := range map[string]admin.DeadQuery{
 		"Limit: -1": {Limit: -1}, "Limit: 1001": {Limit: 1001}, "MaxScan: -1": {MaxScan: -1},
@@ -78,18 +79,18 @@ func TestBadArgumentsAreRefusedBeforeAnySQL(t *testing.T) {
 		if q.MaxScan == 0 {
 			_, err = c.Audit(ctx, admin.AuditQuery{After: q.After, Limit: q.Limit})
 			refused("Audit", err, want)
-			_, err = c.Tasks(ctx, admin.TaskQuery{Type: "A", State: admin.Ready, After: q.After, Limit: q.Limit})
+			_, err = c.Tasks(ctx, admin.TaskQuery{Type: "A", State: admin.StateReady, After: q.After, Limit: q.Limit})
 			refused("Tasks", err, want)
 		}
 	}
-	refused("Redrive", errOf(c.Redrive(ctx, admin.Filter{}, admin.Bulk{})), "would redrive all")
-	refused("Purge", errOf(c.Purge(ctx, admin.Filter{}, admin.Bulk{})), "would purge all")
-	refused("Purge", errOf(c.Purge(ctx, some, admin.Bulk{WithoutKey: true})), "Bulk.WithoutKey")
+	refused("Redrive", second(c.Redrive(ctx, admin.Filter{}, admin.Bulk{})), "would redrive all")
+	refused("Purge", second(c.Purge(ctx, admin.Filter{}, admin.Bulk{})), "would purge all")
+	refused("Purge", second(c.Purge(ctx, some, admin.Bulk{WithoutKey: true})), "Bulk.WithoutKey")
 	for want, bad := range map[string]admin.Bulk{
 		"Bulk.Limit: -1": {Limit: -1}, "Bulk.PerSecond: -1": {PerSecond: -1}, "Bulk.Timeout: -1ns": {Timeout: -1},
 		`After: "x"`: {After: "x"},
 	} {
-		refused("Redrive", errOf(c.Redrive(ctx, some, bad)), want)
+		refused("Redrive", second(c.Redrive(ctx, some, bad)), want)
 	}
 	_, err := c.HandBack(ctx, "'; --")
 	refused("HandBack", err, "which is a UUID")

@@ -34,7 +34,7 @@ type Config struct {
 //
 // If an argument is out of range, a call returns outbox.ErrInvalidOption, which names it, before it
 // sends any SQL. Other errors are ErrNotFound, outbox.ErrNoTransaction, and the database's, wrapped.
-// An action on a pool is a transaction of its own, whose commit can fail with
+// An action on a pool has transactions of its own, whose commit can fail with
 // outbox.ErrCommitUnknown.
 type Client struct {
 	q      outbox.Querier

@@ -36,13 +36,13 @@ func TestOptionsAreChecked(t *testing.T) {
 // changes are all that change something.
 var changes = map[string]func(context.Context, *admin.Client) error{
 	"Redrive": func(ctx context.Context, c *admin.Client) error {
-		return errOf(c.Redrive(ctx, admin.Filter{All: true}, admin.Bulk{}))
+		return second(c.Redrive(ctx, admin.Filter{All: true}, admin.Bulk{}))
 	},
 	"Purge": func(ctx context.Context, c *admin.Client) error {
-		return errOf(c.Purge(ctx, admin.Filter{All: true}, admin.Bulk{}))
+		return second(c.Purge(ctx, admin.Filter{All: true}, admin.Bulk{}))
 	},
-	"Cancel":         func(ctx context.Context, c *admin.Client) error { _, err := c.Cancel(ctx, []int64{100}); return err },
-	"RunNow":         func(ctx context.Context, c *admin.Client) error { _, err := c.RunNow(ctx, []int64{100}); return err },
+	"Cancel":         func(ctx context.Context, c *admin.Client) error { return second(c.Cancel(ctx, []int64{100})) },
+	"RunNow":         func(ctx context.Context, c *admin.Client) error { return second(c.RunNow(ctx, []int64{100})) },
 	"PauseType":      func(ctx context.Context, c *admin.Client) error { return c.PauseType(ctx, "A") },
 	"ResumeType":     func(ctx context.Context, c *admin.Client) error { return c.ResumeType(ctx, "A") },
 	"PauseSchedule":  func(ctx context.Context, c *admin.Client) error { return c.PauseSchedule(ctx, "s") },
@@ -113,7 +113,7 @@ var reads = map[string]func(context.Context, *admin.Client) error{
 		return read(tasksOf(c.DeadLetters(ctx, admin.DeadQuery{})))
 	},
 	"Tasks": func(ctx context.Context, c *admin.Client) error {
-		return read(tasksOf(c.Tasks(ctx, admin.TaskQuery{Type: "A", State: admin.Ready})))
+		return read(tasksOf(c.Tasks(ctx, admin.TaskQuery{Type: "A", State: admin.StateReady})))
 	},
 }
 

@@ -124,10 +124,10 @@ func calls(t *testing.T, db *database, n int) map[string]call {
 	}
 	for state, o := range listed {
 		places := map[string][]string{"A": {""}, "RARE": {""}}
-		if state == admin.Dead || state == admin.Finished {
+		if state == admin.StateDead || state == admin.StateFinished {
 			places[""] = []string{""}
 		}
-		if state != admin.Leased {
+		if state != admin.StateLeased {
 			for _, at := range []int{n / 2, n - 100} {
 				task, err := c.Task(ctx, int64(db.Int(t, `SELECT task_id `+o.order+` OFFSET $1 LIMIT 1`, at)))
 				if err != nil {

@@ -12,8 +12,8 @@ type DeadQuery struct {
 	// After is TaskPage.Next or DeadCount.Next of the page before; "" is the first page. It has the
 	// form dead.1700000000000000.42: the time of death in µs since 1970, and the id.
 	After string
-	// Limit is the most rows, at most 1,000. 0 means 100, and 20 for DeadGroups. CountDeadLetters
-	// ignores it.
+	// Limit is the most rows, at most 1,000; 0 means 100, and 20 for DeadGroups. It does not bound a
+	// count.
 	Limit int
 	// MaxScan bounds how many dead letters a search by a field of Filter without an index reads, and
 	// CountDeadLetters counts. A page may then have fewer rows than Limit, or none, and not be the
@@ -39,7 +39,7 @@ func (c *Client) DeadLetters(ctx context.Context, q DeadQuery) (page TaskPage, e
 	}
 	if words := q.Filter.String(); words == "all" || words == "type "+q.Filter.Type {
 		// The plan of that statement is good for any type.
-		return c.Tasks(ctx, TaskQuery{Type: q.Filter.Type, State: Dead, After: q.After, Limit: q.Limit})
+		return c.Tasks(ctx, TaskQuery{Type: q.Filter.Type, State: StateDead, After: q.After, Limit: q.Limit})
 	}
 	err = c.read(func(q outbox.Querier) error {
 		if err := d.findEnd(ctx, c, q); err != nil {

@@ -50,7 +50,7 @@ func ExampleClient_Reindex() {
 	must(err)
 	for _, i := range all {
 		if i.Name == "task_pkey" {
-			fmt.Println(i.Table, i.Name, "is smaller:", i.After < i.Before)
+			fmt.Println(i.Table, i.Name, "is smaller:", i.BytesAfter < i.BytesBefore)
 		}
 	}
 	// Output: task task_pkey is smaller: true

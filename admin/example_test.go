@@ -45,7 +45,7 @@ func ExampleClient_Tasks() {
 	}, handlers.Retention(365*24*time.Hour)) // finished tasks are kept for a year
 	runDue(ctx, db, reg)
 
-	for _, state := range []admin.State{admin.Scheduled, admin.Finished} {
+	for _, state := range []admin.State{admin.StateScheduled, admin.StateFinished} {
 		for q := (admin.TaskQuery{Type: "SEND_MAIL", State: state, Limit: 1}); ; {
 			page, err := client.Tasks(ctx, q)
 			must(err)

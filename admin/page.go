@@ -33,23 +33,23 @@ type bounds struct {
 const maxMicroseconds = 253402300799999999
 
 var places = map[string][]bounds{
-	string(Ready):     {{math.MinInt16, math.MaxInt16, math.MinInt16}, {0, math.MaxInt16, -1}, {0, math.MaxInt64, 0}},
-	string(Scheduled): {{-maxMicroseconds, maxMicroseconds, nil}, {0, math.MaxInt64, 0}},
-	string(Leased):    {{0, math.MaxInt64, 0}},
-	string(Waiting):   {{0, math.MaxInt64, 0}},
-	string(Dead):      {{-maxMicroseconds, maxMicroseconds, nil}, {0, math.MaxInt64, int64(math.MaxInt64)}},
-	string(Finished):  {{0, math.MaxInt64, int64(math.MaxInt64)}},
-	"audit":           {{0, math.MaxInt64, int64(math.MaxInt64)}},
+	string(StateReady):     {{math.MinInt16, math.MaxInt16, math.MinInt16}, {0, math.MaxInt16, -1}, {0, math.MaxInt64, 0}},
+	string(StateScheduled): {{-maxMicroseconds, maxMicroseconds, nil}, {0, math.MaxInt64, 0}},
+	string(StateLeased):    {{0, math.MaxInt64, 0}},
+	string(StateWaiting):   {{0, math.MaxInt64, 0}},
+	string(StateDead):      {{-maxMicroseconds, maxMicroseconds, nil}, {0, math.MaxInt64, int64(math.MaxInt64)}},
+	string(StateFinished):  {{0, math.MaxInt64, int64(math.MaxInt64)}},
+	"audit":                {{0, math.MaxInt64, int64(math.MaxInt64)}},
 }
 
 // place is where the task is in the order of its state.
 func (t Task) place() string {
 	switch t.State {
-	case Ready:
-		return formatPlace(string(Ready), int64(t.Priority), int64(t.Attempt), t.ID)
-	case Scheduled:
-		return formatPlace(string(Scheduled), t.RunAt.UnixMicro(), t.ID)
-	case Dead:
+	case StateReady:
+		return formatPlace(string(StateReady), int64(t.Priority), int64(t.Attempt), t.ID)
+	case StateScheduled:
+		return formatPlace(string(StateScheduled), t.RunAt.UnixMicro(), t.ID)
+	case StateDead:
 		return deadPlace{t.EndedAt.UnixMicro(), t.ID}.String()
 	}
 	return formatPlace(string(t.State), t.ID)
@@ -101,11 +101,11 @@ func (p deadPlace) String() string {
 	if p == (deadPlace{}) {
 		return ""
 	}
-	return formatPlace(string(Dead), p.diedAt, p.taskID)
+	return formatPlace(string(StateDead), p.diedAt, p.taskID)
 }
 
 func parseDeadPlace(text string) (p deadPlace, err error) {
-	args, err := parsePlace(string(Dead), text)
+	args, err := parsePlace(string(StateDead), text)
 	if err == nil && text != "" {
 		p = deadPlace{args[0].(int64), args[1].(int64)}
 	}

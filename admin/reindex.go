@@ -14,8 +14,8 @@ var leftover = regexp.MustCompile(`_cc(new|old)[0-9]*$`)
 
 // Index is an index that [Client.Reindex] has built anew.
 type Index struct {
-	Table, Name   string
-	Before, After int64 // bytes
+	Table, Name             string
+	BytesBefore, BytesAfter int64
 }
 
 const listIndexesSQL = `/* outbox: indexes */
@@ -54,7 +54,7 @@ func (c *Client) Reindex(ctx context.Context) (done []Index, err error) {
 
 func (c *Client) reindex(ctx context.Context, conn *sql.Conn) (done []Index, err error) {
 	indexes, err := rows(ctx, conn, listIndexesSQL, []any{string(c.schema)}, func(row scanner, i *index) error {
-		return row.Scan(&i.Table, &i.Name, &i.valid, &i.Before)
+		return row.Scan(&i.Table, &i.Name, &i.valid, &i.BytesBefore)
 	})
 	if err != nil {
 		return nil, err
@@ -76,7 +76,7 @@ func (c *Client) reindex(ctx context.Context, conn *sql.Conn) (done []Index, err
 		if _, err := conn.ExecContext(ctx, "REINDEX INDEX CONCURRENTLY "+name); err != nil {
 			return done, fmt.Errorf("%s: %w", name, err)
 		}
-		if err := conn.QueryRowContext(ctx, indexSizeSQL, name).Scan(&i.After); err != nil {
+		if err := conn.QueryRowContext(ctx, indexSizeSQL, name).Scan(&i.BytesAfter); err != nil {
 			return done, fmt.Errorf("size of %s: %w", name, err)
 		}
 		done = append(done, i.Index)

@@ -14,18 +14,18 @@ import (
 // State is where a task is.
 type State string
 
-// The states. A task that a Tx or Batch handler works on is Ready until its claim commits, and has
+// The states. A task that a Tx or Batch handler works on is StateReady until its claim commits, and has
 // a [Run].
 const (
-	Ready     State = "ready"
-	Scheduled State = "scheduled" // until its RunAt, a retry's included
-	Leased    State = "leased"    // a Leased handler has it
-	Waiting   State = "waiting"   // for another task of its ordering key
-	Dead      State = "dead"      // a dead letter
-	Finished  State = "finished"  // of a type that keeps them (handlers.Retention)
+	StateReady     State = "ready"
+	StateScheduled State = "scheduled" // until its RunAt, a retry's included
+	StateLeased    State = "leased"    // a Leased handler has it
+	StateWaiting   State = "waiting"   // for another task of its ordering key
+	StateDead      State = "dead"      // a dead letter
+	StateFinished  State = "finished"  // of a type that keeps them (handlers.Retention)
 )
 
-// Task is one task, without what may be secret; see [Secrets].
+// Task is one task, without what may be secret; see [Payload].
 type Task struct {
 	ID          int64
 	Key         string // its idempotency key, and the id of its event: outbox.Task.Key

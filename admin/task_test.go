@@ -86,25 +86,25 @@ func TestATaskIsFoundWhereverItIs(t *testing.T) {
 				Type: taskType, State: state, Priority: 3, Attempt: attempt, MaxAttempts: 4, Timeout: 90 * time.Second,
 			}
 		}
-		retried := admin.Task{Type: "FAILS", State: admin.Scheduled, Attempt: 1, LastError: "busy"}
-		leased := full("LEASED", admin.Leased, 1)
+		retried := admin.Task{Type: "FAILS", State: admin.StateScheduled, Attempt: 1, LastError: "busy"}
+		leased := full("LEASED", admin.StateLeased, 1)
 		leased.Runs, leased.RelayID = []admin.Run{{TaskIDs: []int64{s.leased}}}, relayID
-		dead := full("DIES", admin.Dead, 1)
+		dead := full("DIES", admin.StateDead, 1)
 		dead.Reason, dead.LastError = outbox.ReasonHandler, "boom"
-		finished := full("KEPT", admin.Finished, 1)
+		finished := full("KEPT", admin.StateFinished, 1)
 		finished.LastError = "discard: gone"
-		inTx := admin.Task{Type: "TX", State: admin.Ready, Runs: []admin.Run{{TaskIDs: []int64{s.tx}}}}
-		inBatch := admin.Task{Type: "BATCH", State: admin.Ready, Runs: []admin.Run{{TaskIDs: s.batch}}}
+		inTx := admin.Task{Type: "TX", State: admin.StateReady, Runs: []admin.Run{{TaskIDs: []int64{s.tx}}}}
+		inBatch := admin.Task{Type: "BATCH", State: admin.StateReady, Runs: []admin.Run{{TaskIDs: s.batch}}}
 		for _, of := range []struct {
 			id      int64
 			want    admin.Task // without id and times; its runs have TaskIDs only
 			secrets string     // n, headers, unique key and ordering key
 		}{
-			{s.ready, full("NOBODYS", admin.Ready, 0), `{"N": 1} {"trace": "h"} u1 `},
-			{s.scheduled, full("LATER", admin.Scheduled, 0), `{"N": 2} {"trace": "h"} u2 `},
+			{s.ready, full("NOBODYS", admin.StateReady, 0), `{"N": 1} {"trace": "h"} u1 `},
+			{s.scheduled, full("LATER", admin.StateScheduled, 0), `{"N": 2} {"trace": "h"} u2 `},
 			{s.retried, retried, `{"N": 7}   `},
 			{s.leased, leased, `{"N": 3} {"trace": "h"}  `},
-			{s.waiting, full("ORDERED", admin.Waiting, 0), `{"N": 8} {"trace": "h"}  o8`},
+			{s.waiting, full("ORDERED", admin.StateWaiting, 0), `{"N": 8} {"trace": "h"}  o8`},
 			{s.dead, dead, `{"N": 5} {"trace": "h"} u5 o5`},
 			{s.finished, finished, `{"N": 6} {"trace": "h"}  `},
 			{s.tx, inTx, `{"N": 9}   `},
@@ -115,14 +115,14 @@ func TestATaskIsFoundWhereverItIs(t *testing.T) {
 				t.Errorf("%s: %v", of.want.Type, err)
 				continue
 			}
-			ended := got.State == admin.Dead || got.State == admin.Finished
+			ended := got.State == admin.StateDead || got.State == admin.StateFinished
 			times := []bool{
 				got.CreatedAt.IsZero(), got.RunAt.IsZero(), got.AttemptedAt.IsZero(), got.EndedAt.IsZero(),
 				got.KeepUntil.IsZero(), got.LeasedUntil.IsZero(), len(got.Timeline) == 0,
 			}
 			wanted := []bool{
 				false, false, got.Attempt == 0, !ended,
-				got.State != admin.Finished, got.State != admin.Leased, !ended && got.LastError == "",
+				got.State != admin.StateFinished, got.State != admin.StateLeased, !ended && got.LastError == "",
 			}
 			key := fmt.Sprintf("-8000-%012x", of.id)
 			if !slices.Equal(times, wanted) || got.ID != of.id || !strings.HasSuffix(got.Key, key) {
@@ -163,9 +163,9 @@ func TestATaskIsFoundWhereverItIs(t *testing.T) {
 			taskType string
 			ids      []int64
 		}{
-			admin.Ready: {"BATCH", s.batch}, admin.Scheduled: {"FAILS", []int64{s.retried}},
-			admin.Leased: {"LEASED", []int64{s.leased}}, admin.Waiting: {"ORDERED", []int64{s.waiting}},
-			admin.Dead: {"", []int64{s.dead}}, admin.Finished: {"", []int64{s.finished}},
+			admin.StateReady: {"BATCH", s.batch}, admin.StateScheduled: {"FAILS", []int64{s.retried}},
+			admin.StateLeased: {"LEASED", []int64{s.leased}}, admin.StateWaiting: {"ORDERED", []int64{s.waiting}},
+			admin.StateDead: {"", []int64{s.dead}}, admin.StateFinished: {"", []int64{s.finished}},
 		} {
 			tasks, next, err := tasksOf(c.Tasks(t.Context(), admin.TaskQuery{Type: want.taskType, State: state}))
 			if err != nil || !slices.Equal(ids(tasks), want.ids) || next != "" {

@@ -72,12 +72,12 @@ SELECT ` + doneColumns + ` FROM outbox.done_task t
 
 // orders are how the tasks of a state are listed: of one type, and of all.
 var orders = map[State]struct{ ofType, ofAll string }{
-	Ready:     {readySQL, ""},
-	Scheduled: {scheduledSQL, ""},
-	Leased:    {leasedSQL, ""},
-	Waiting:   {waitingSQL, ""},
-	Dead:      {deadOfTypeSQL, deadSQL},
-	Finished:  {finishedOfTypeSQL, finishedSQL},
+	StateReady:     {readySQL, ""},
+	StateScheduled: {scheduledSQL, ""},
+	StateLeased:    {leasedSQL, ""},
+	StateWaiting:   {waitingSQL, ""},
+	StateDead:      {deadOfTypeSQL, deadSQL},
+	StateFinished:  {finishedOfTypeSQL, finishedSQL},
 }
 
 // TaskQuery selects a page of the tasks of a type in a state.

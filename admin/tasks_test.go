@@ -13,22 +13,22 @@ import (
 // listed are statements that insert tasks of the type A in a state, n of them, with equals in what
 // they are ordered by; and the query of their order.
 var listed = map[admin.State]struct{ insert, order string }{
-	admin.Ready: {`INSERT INTO outbox.task (task_type, priority, attempt) SELECT 'A', n % 3 - 1, n % 2`,
+	admin.StateReady: {`INSERT INTO outbox.task (task_type, priority, attempt) SELECT 'A', n % 3 - 1, n % 2`,
 		`FROM outbox.task WHERE state = 'ready' AND task_type = 'A' ORDER BY priority, attempt, task_id`},
-	admin.Scheduled: {`INSERT INTO outbox.task (task_type, run_at) SELECT 'A', now() + (7 - n % 7) * interval '1 hour'`,
+	admin.StateScheduled: {`INSERT INTO outbox.task (task_type, run_at) SELECT 'A', now() + (7 - n % 7) * interval '1 hour'`,
 		`FROM outbox.task WHERE state = 'scheduled' AND task_type = 'A' ORDER BY run_at, task_id`},
-	admin.Leased: {`INSERT INTO outbox.task (task_type, state, relay_id, lease_token)
+	admin.StateLeased: {`INSERT INTO outbox.task (task_type, state, relay_id, lease_token)
 			SELECT 'A', 'leased', gen_random_uuid(), gen_random_uuid()`,
 		`FROM outbox.task WHERE state = 'leased' AND task_type = 'A' ORDER BY task_id`},
-	admin.Waiting: {`INSERT INTO outbox.task (task_type, ordering_key) SELECT 'A', 'k' || 100 - n`,
+	admin.StateWaiting: {`INSERT INTO outbox.task (task_type, ordering_key) SELECT 'A', 'k' || 100 - n`,
 		`FROM outbox.task WHERE state = 'waiting' AND task_type = 'A' ORDER BY task_id`},
-	admin.Dead: {`WITH enqueued AS (
+	admin.StateDead: {`WITH enqueued AS (
 			INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind) VALUES (0, $1::int, 'A', 'ready'))
 		INSERT INTO outbox.dead_task
 			(task_id, run_at, created_at, died_at, priority, attempt, max_attempts, reason, task_type, payload)
 		SELECT nextval('ids'), now(), now(), now() - n % 4 * interval '1 day', 0, 1, 1, 'handler', 'A', '{}'`,
 		`FROM outbox.dead_task WHERE task_type = 'A' ORDER BY died_at DESC, task_id DESC`},
-	admin.Finished: {`INSERT INTO outbox.done_task
+	admin.StateFinished: {`INSERT INTO outbox.done_task
 			(task_id, run_at, created_at, finished_at, keep_until, priority, attempt, task_type, payload)
 		SELECT nextval('ids'), now(), now(), now(), now(), 0, 1, 'A', '{}'`,
 		`FROM outbox.done_task WHERE task_type = 'A' ORDER BY task_id DESC`},
@@ -93,7 +93,7 @@ func TestPagesHaveEachTaskOnceInItsOrder(t *testing.T) {
 			db.Do(t, `DELETE FROM outbox.task; DELETE FROM outbox.dead_task WHERE task_type = 'A';
 				DELETE FROM outbox.done_task WHERE task_type = 'A'`)
 		}
-		for _, state := range []admin.State{admin.Dead, admin.Finished} {
+		for _, state := range []admin.State{admin.StateDead, admin.StateFinished} {
 			if got := all("", state, 2, func() {}); len(got) < 3 || got[0].Type != "B" {
 				t.Errorf("%s of all types: %+v", state, got)
 			}

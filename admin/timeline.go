@@ -58,11 +58,11 @@ func (t *Task) readTimeline(column []byte) {
 	}
 	end := Event{Attempt: t.Attempt, At: t.EndedAt, Error: t.LastError}
 	switch {
-	case t.State == Finished && t.LastError != "":
+	case t.State == StateFinished && t.LastError != "":
 		end.Kind = EventDiscarded
-	case t.State == Finished:
+	case t.State == StateFinished:
 		end.Kind = EventFinished
-	case t.State == Dead && len(t.Timeline) == 0:
+	case t.State == StateDead && len(t.Timeline) == 0:
 		end.Kind, end.Reason = EventDead, t.Reason
 	default:
 		return

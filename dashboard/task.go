@@ -30,9 +30,11 @@ type taskData struct {
 	Headers  string
 }
 
-func (d taskData) CanCancel() bool { return d.State != admin.Dead && d.State != admin.Finished }
-func (d taskData) CanRunNow() bool { return d.State == admin.Scheduled }
-func (d taskData) CanRevive() bool { return d.State == admin.Dead }
+func (d taskData) CanCancel() bool {
+	return d.State != admin.StateDead && d.State != admin.StateFinished
+}
+func (d taskData) CanRunNow() bool { return d.State == admin.StateScheduled }
+func (d taskData) CanRevive() bool { return d.State == admin.StateDead }
 
 // LastFailure is the event of the last error; zero where that is not known.
 func (d taskData) LastFailure() admin.Event {

@@ -56,13 +56,13 @@ func (v *view) taskType() error {
 	}
 	d.Type, d.Known = s.typeNamed(name)
 	d.Type.Type = name
-	d.States = []stateTab{{admin.Ready, d.Ready, true}, {admin.Scheduled, d.Scheduled, true},
-		{admin.Leased, d.Leased, true}, {admin.Waiting, d.Waiting, true},
-		{admin.Dead, d.Dead, true}, {State: admin.Finished}}
+	d.States = []stateTab{{admin.StateReady, d.Ready, true}, {admin.StateScheduled, d.Scheduled, true},
+		{admin.StateLeased, d.Leased, true}, {admin.StateWaiting, d.Waiting, true},
+		{admin.StateDead, d.Dead, true}, {State: admin.StateFinished}}
 	if d.State == "" {
-		d.State = admin.Ready
+		d.State = admin.StateReady
 		if d.Finished > 0 { // if none are left
-			d.State = admin.Finished
+			d.State = admin.StateFinished
 		}
 		for _, t := range d.States { // the first that has any
 			if t.Count > 0 {

@@ -19,7 +19,7 @@ func (a *app) deadCommand() *cobra.Command {
 		Use: "dead", Short: "dead letters: list, show, redrive, purge",
 		Example: "  outbox dead list -type SEND_MAIL",
 	})
-	c.AddCommand(a.deadListCommand(), a.showCommand(admin.Dead, &cobra.Command{
+	c.AddCommand(a.deadListCommand(), a.showCommand(admin.StateDead, &cobra.Command{
 		Short: "show a dead letter and why it died", Example: "  outbox dead show 815 -payload",
 	}), a.deadRedriveCommand(), a.deadPurgeCommand())
 	return c
@@ -74,7 +74,7 @@ func (a *app) deadListCommand() *cobra.Command {
 			return c.DeadLetters(ctx, admin.DeadQuery{Filter: f, After: p.after, Limit: p.limit})
 		}, ">TASK TYPE REASON >ATTEMPTS >DIED ERROR", func(t admin.Task) (any, []any) {
 			attempts := fmt.Sprintf("%d/%d", t.Attempt, t.MaxAttempts)
-			return listJSON(t, admin.Dead), []any{
+			return listJSON(t, admin.StateDead), []any{
 				t.ID, t.Type, t.Reason, attempts, since(t.EndedAt), cutError(t.LastError),
 			}
 		}),

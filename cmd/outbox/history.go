@@ -13,7 +13,7 @@ func (a *app) historyCommand() *cobra.Command {
 		Use: "history", Short: "finished tasks of the types that keep them: list, show",
 		Example: "  outbox history list -type SEND_MAIL",
 	})
-	c.AddCommand(a.historyListCommand(), a.showCommand(admin.Finished, &cobra.Command{
+	c.AddCommand(a.historyListCommand(), a.showCommand(admin.StateFinished, &cobra.Command{
 		Short: "show a finished task", Example: "  outbox history show 815",
 	}))
 	return c
@@ -28,14 +28,14 @@ func (a *app) historyListCommand() *cobra.Command {
 		Long: `Lists the finished tasks of the types whose handlers keep them. OUTCOME is done, or the reason why
 the handler discarded the task.`,
 		RunE: taskPage(a, &p, "tasks", func(c *admin.Client, ctx context.Context) (admin.TaskPage, error) {
-			return c.Tasks(ctx, admin.TaskQuery{Type: taskType, State: admin.Finished, After: p.after, Limit: p.limit})
+			return c.Tasks(ctx, admin.TaskQuery{Type: taskType, State: admin.StateFinished, After: p.after, Limit: p.limit})
 		}, ">TASK TYPE >ATTEMPT >FINISHED >TOOK OUTCOME", func(t admin.Task) (any, []any) {
 			took := ""
 			if !t.AttemptedAt.IsZero() {
 				took = age(t.EndedAt.Sub(t.AttemptedAt))
 			}
 			outcome := cutError(taskview.Outcome(t))
-			return listJSON(t, admin.Finished), []any{t.ID, t.Type, t.Attempt, since(t.EndedAt), took, outcome}
+			return listJSON(t, admin.StateFinished), []any{t.ID, t.Type, t.Attempt, since(t.EndedAt), took, outcome}
 		}),
 	}
 	typeFlag(c, &taskType)

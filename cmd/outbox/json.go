@@ -24,7 +24,7 @@ type member struct {
 var renamed = map[string]string{
 	"admin.Task.ID": "task_id", "admin.Relay.ID": "relay_id", "admin.AuditEntry.ID": "entry_id",
 	"admin.Event.Kind": "event", "admin.Index.Name": "index",
-	"admin.Index.Before": "before_bytes", "admin.Index.After": "after_bytes",
+	"admin.Index.BytesBefore": "before_bytes", "admin.Index.BytesAfter": "after_bytes",
 }
 
 // objectOf has a member for each field of a struct: RelayID is relay_id, and a time.Duration

@@ -24,7 +24,7 @@ ends it; the next reindex drops the leftovers. The role must own the tables.`,
 			}
 			t := newTable("TABLE INDEX >BEFORE >AFTER")
 			for _, i := range found {
-				t.add(i, i.Table, i.Name, size(i.Before), size(i.After))
+				t.add(i, i.Table, i.Name, size(i.BytesBefore), size(i.BytesAfter))
 			}
 			return errors.Join(err, a.out.print(object{{"indexes", t.json}}, t.lines()...)) // also with an error
 		},

@@ -77,9 +77,9 @@ func indented(text json.RawMessage) string {
 func taskJSON(t admin.Task, group admin.State) object {
 	o := objectOf(t)
 	switch group {
-	case admin.Dead:
+	case admin.StateDead:
 		return o.rename("last_error", "error").rename("ended_at", "died_at")
-	case admin.Finished:
+	case admin.StateFinished:
 		return o.rename("last_error", "error").rename("ended_at", "finished_at")
 	}
 	return o
@@ -101,7 +101,7 @@ func taskFields(t admin.Task) (f fields) {
 		}
 		f.add(fact.Name, value)
 	}
-	if t.State != admin.Finished {
+	if t.State != admin.StateFinished {
 		f.add("error", t.LastError)
 	}
 	var lines []string

@@ -35,7 +35,7 @@ func adminCalls() map[string]func(ctx context.Context, db *sql.DB) error {
 				return nil // which is an error here
 			}
 			values := []any{c, ctx, "00000000-0000-8000-8000-000000000001", int64(1), admin.Filter{Error: "x"}, admin.Bulk{},
-				admin.TaskQuery{Type: "A", State: admin.Ready}, admin.DeadQuery{}, admin.SampleQuery{}, admin.AuditQuery{},
+				admin.TaskQuery{Type: "A", State: admin.StateReady}, admin.DeadQuery{}, admin.SampleQuery{}, admin.AuditQuery{},
 				admin.AuditEntry{Action: "test", Target: "test"}, admin.RepairOptions{}, admin.AdoptOptions{}}
 			var args []reflect.Value
 			for j := range method.Type.NumIn() {

@@ -113,7 +113,9 @@ func calls() []right {
 		{"PauseType and ResumeType", operators, false, func(c call) error {
 			return errors.Join(c.client.PauseType(c.ctx, "A"), c.client.ResumeType(c.ctx, "A"))
 		}},
-		{"Client.Cancel", operators, false, func(c call) error { return last(c.client.Cancel(c.ctx, []int64{1001, 1003, 9999})) }},
+		{"Client.Cancel", operators, false, func(c call) error {
+			return last(c.client.Cancel(c.ctx, []int64{1001, 1003, 9999}))
+		}},
 		{"Client.RunNow", operators, false, func(c call) error { return last(c.client.RunNow(c.ctx, []int64{1007, 9999})) }},
 		{"Task and Tasks", viewers, false, readsTasks},
 		{"Relays", viewers, false, func(c call) error { return last(c.client.Relays(c.ctx)) }},
@@ -218,14 +220,14 @@ func runsNow(c call) error {
 }
 
 func readsTasks(c call) error {
-	for id, state := range map[int64]admin.State{1001: admin.Ready, 1003: admin.Leased, 1004: admin.Dead,
-		1006: admin.Finished, 1007: admin.Scheduled} {
+	for id, state := range map[int64]admin.State{1001: admin.StateReady, 1003: admin.StateLeased, 1004: admin.StateDead,
+		1006: admin.StateFinished, 1007: admin.StateScheduled} {
 		if got, err := c.client.Task(c.ctx, id); err != nil || got.State != state {
 			return errors.Join(err, fmt.Errorf("task %d is %s", id, got.State))
 		}
 	}
-	for _, state := range []admin.State{admin.Ready, admin.Scheduled, admin.Leased, admin.Waiting, admin.Dead,
-		admin.Finished} {
+	for _, state := range []admin.State{admin.StateReady, admin.StateScheduled, admin.StateLeased, admin.StateWaiting,
+		admin.StateDead, admin.StateFinished} {
 		q := admin.TaskQuery{Type: "A", State: state, Limit: 1}
 		page, err := c.client.Tasks(c.ctx, q)
 		if q.After = page.Next; err == nil && q.After != "" {

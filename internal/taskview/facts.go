@@ -92,7 +92,7 @@ func Attempts(t admin.Task) string {
 // Outcome is done or the reason why a finished task was discarded; "" of other tasks.
 func Outcome(t admin.Task) string {
 	switch {
-	case t.State != admin.Finished:
+	case t.State != admin.StateFinished:
 		return ""
 	case t.LastError == "":
 		return "done"

@@ -15,6 +15,7 @@ import (
 	"github.com/lib/pq"
 
 	"github.com/txoutbox/outbox/internal/copied"
+	"github.com/txoutbox/outbox/internal/schemaname"
 )
 
 const (
@@ -109,14 +110,14 @@ func SkipFailed() Option { return func(s *settings) { s.skipFailed = true } }
 func Schema(name string) Option { return func(s *settings) { s.schema = name } }
 
 // plain are the settings of a task without options.
-var plain = &settings{schema: DefaultSchema, maxPayload: defaultMaxPayload}
+var plain = &settings{schema: schemaname.Default, maxPayload: defaultMaxPayload}
 
 // newSettings returns the validated, immutable settings.
 func newSettings(opts []Option) (*settings, error) {
 	if len(opts) == 0 {
 		return plain, nil
 	}
-	s := &settings{schema: DefaultSchema}
+	s := &settings{schema: schemaname.Default}
 	for _, o := range opts {
 		if o == nil {
 			return nil, fmt.Errorf("%w: an Option is nil", ErrInvalidOption)
@@ -130,9 +131,8 @@ func newSettings(opts []Option) (*settings, error) {
 		return nil, fmt.Errorf("%w: %s", ErrInvalidOption, fmt.Sprintf(format, args...))
 	}
 	switch year := s.runAt.UTC().Year(); {
-	case !ValidSchema(s.schema):
-		return invalid("Schema(%q): use a lower-case name like outbox, letters, digits and _ only, at most 63 bytes",
-			s.schema)
+	case !schemaname.Valid(s.schema):
+		return invalid("Schema(%q): %s", s.schema, schemaname.Rule)
 	case s.priority < math.MinInt16 || s.priority > math.MaxInt16:
 		return invalid("Priority(%d): must be between %d and %d", s.priority, math.MinInt16, math.MaxInt16)
 	case s.maxAttempts < 0 || s.maxAttempts > math.MaxInt16:

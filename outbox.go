@@ -26,7 +26,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"strings"
 )
 
 // Querier is a transaction for Enqueue: a *sql.Tx, a *sqlx.Tx, or a *sql.Conn on which the caller
@@ -67,22 +66,4 @@ func (o Outcome) String() string {
 		return fmt.Sprintf("Outcome(%d)", int(o))
 	}
 	return outcomes[o]
-}
-
-// DefaultSchema is the PostgreSQL schema of the outbox's tables.
-const DefaultSchema = "outbox"
-
-// ValidSchema reports whether name can be the outbox's schema: lower-case letters, digits and
-// underscores, not starting with a digit or with "pg_", which PostgreSQL keeps for itself; at most
-// 63 bytes.
-func ValidSchema(name string) bool {
-	if name == "" || len(name) > 63 || strings.HasPrefix(name, "pg_") {
-		return false
-	}
-	for i, c := range []byte(name) {
-		if c != '_' && (c < 'a' || c > 'z') && (i == 0 || c < '0' || c > '9') {
-			return false
-		}
-	}
-	return true
 }

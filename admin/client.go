@@ -12,6 +12,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/schemaname"
 )
 
 // ErrNotFound is returned for a task, or a schedule, that is nowhere. Such a task is finished and
@@ -46,15 +47,14 @@ type Client struct {
 // arguments. Of a *sqlx.DB pass the field DB.
 func New(db *sql.DB, config Config) (*Client, error) {
 	if config.Schema == "" {
-		config.Schema = outbox.DefaultSchema
+		config.Schema = schemaname.Default
 	}
 	var errs []error
 	if db == nil {
 		errs = append(errs, errors.New("admin: the *sql.DB is nil"))
 	}
-	if !outbox.ValidSchema(config.Schema) {
-		errs = append(errs, invalid("Config.Schema: %q: use a lower-case name like outbox, "+
-			"letters, digits and _ only, at most 63 bytes", config.Schema))
+	if !schemaname.Valid(config.Schema) {
+		errs = append(errs, invalid("Config.Schema: %q: %s", config.Schema, schemaname.Rule))
 	}
 	if config.Actor != "" {
 		errs = append(errs, checkLength("Config.Actor", config.Actor, 1, 256), checkLength("Config.Tool", config.Tool, 1, 64))

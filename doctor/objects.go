@@ -6,7 +6,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/schemaname"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -22,7 +22,7 @@ var (
 
 // script makes the schema of this program's version.
 func script() string {
-	script, err := schema.SQL(outbox.DefaultSchema)
+	script, err := schema.SQL(schemaname.Default)
 	if err != nil {
 		panic(err) // the name is valid
 	}

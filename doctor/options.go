@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/schemaname"
 )
 
 // ErrInvalid is returned before any SQL is sent. The error names what is out of range.
@@ -40,7 +40,7 @@ func StarvingFor(d time.Duration) Option { return func(s *settings) { s.starving
 func Timeout(d time.Duration) Option { return func(s *settings) { s.timeout = d } }
 
 func newSettings(opts []Option) (settings, error) {
-	s := settings{schema: outbox.DefaultSchema, bloated: 64 << 20, dead: 50_000, waited: 5 * time.Second,
+	s := settings{schema: schemaname.Default, bloated: 64 << 20, dead: 50_000, waited: 5 * time.Second,
 		old: 1_000_000_000, now: time.Now}
 	for _, o := range opts {
 		if o == nil {

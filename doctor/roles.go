@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"regexp"
 
-	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/schemaname"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -24,7 +24,7 @@ func (v *visit) grants() any {
 		Kind   string `json:"kind"`
 		Object string `json:"object"`
 	}
-	script, err := schema.RolesSQL(outbox.DefaultSchema)
+	script, err := schema.RolesSQL(schemaname.Default)
 	if err != nil {
 		panic(err) // the name is valid
 	}

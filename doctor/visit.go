@@ -6,8 +6,8 @@ import (
 	"errors"
 	"strings"
 
-	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/internal/schemaname"
 )
 
 // visit is one check of one schema, in its transaction.
@@ -25,7 +25,7 @@ func (v *visit) add(check string, severity Severity, subject, what, do string) {
 
 // sql puts the schema's name into a statement, which is written for the schema "outbox".
 func (v *visit) sql(query string) string {
-	if v.schema == outbox.DefaultSchema {
+	if v.schema == schemaname.Default {
 		return query
 	}
 	return strings.ReplaceAll(query, "outbox.", `"`+v.schema+`".`)
@@ -34,7 +34,7 @@ func (v *visit) sql(query string) string {
 // name is an object of the schema in a statement for people.
 func (v *visit) name(of string) string {
 	in := v.schema
-	if in != outbox.DefaultSchema {
+	if in != schemaname.Default {
 		in = quote(in)
 	}
 	if !plain.MatchString(of) {

@@ -23,6 +23,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/schemaname"
 	"github.com/txoutbox/outbox/internal/txcheck"
 )
 
@@ -54,7 +55,7 @@ func newConfig(opts []Option) (config, error) {
 	for _, o := range opts {
 		o(&c)
 	}
-	if !outbox.ValidSchema(c.schema) {
+	if !schemaname.Valid(c.schema) {
 		return c, fmt.Errorf("%w: inbox: Schema: %q is no name of a schema", outbox.ErrInvalidOption, c.schema)
 	}
 	if c.retention <= 0 || c.retention > maxKeep {

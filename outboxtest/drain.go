@@ -17,6 +17,7 @@ import (
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/origin"
 	"github.com/txoutbox/outbox/internal/plan"
+	"github.com/txoutbox/outbox/internal/schemaname"
 	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/internal/txrun"
 	"github.com/txoutbox/outbox/relay"
@@ -78,7 +79,7 @@ type drainer struct {
 
 func newDrainer(t testing.TB, in outbox.Querier, registry *handlers.Registry, opts []DrainOption) (*drainer, error) {
 	d := &drainer{in: in, handlers: map[string]*handler.Handler{}, result: &Result{}}
-	d.drainSettings = drainSettings{ctx: t.Context(), schema: outbox.DefaultSchema, maxRuns: 1_000}
+	d.drainSettings = drainSettings{ctx: t.Context(), schema: schemaname.Default, maxRuns: 1_000}
 	for _, o := range opts {
 		if o == nil {
 			return nil, errors.New("outboxtest: a DrainOption is nil")

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/schemaname"
 )
 
 // Want is what RequireEnqueued and the like expect of a task besides its payload.
@@ -18,7 +18,7 @@ type wanted struct {
 }
 
 func newWanted(want []Want) (w *wanted, err error) {
-	w = &wanted{schema: outbox.DefaultSchema}
+	w = &wanted{schema: schemaname.Default}
 	for _, o := range want {
 		if o == nil {
 			return nil, errors.New("outboxtest: a Want is nil")
@@ -101,7 +101,7 @@ func (o SchemaOption) drain(s *drainSettings) error {
 }
 
 func (o SchemaOption) check() error {
-	return must(outbox.ValidSchema(o.name), "Schema(%q): use a lower-case name like outbox, letters, digits and _ only, at most 63 bytes", o.name)
+	return must(schemaname.Valid(o.name), "Schema(%q): %s", o.name, schemaname.Rule)
 }
 
 func differ(what string, got, want int) string {

@@ -15,6 +15,7 @@ import (
 	"github.com/txoutbox/outbox/internal/origin"
 	"github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/schedule"
+	"github.com/txoutbox/outbox/internal/schemaname"
 	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/internal/upkeep"
 )
@@ -157,7 +158,7 @@ func (c Config) check(registered []*handler.Handler, maxConns int) (settings, er
 
 func (c Config) withDefaults(registered int) (Config, error) {
 	if c.Schema == "" {
-		c.Schema = outbox.DefaultSchema
+		c.Schema = schemaname.Default
 	}
 	if c.Workers == 0 {
 		c.Workers = 10
@@ -174,8 +175,8 @@ func (c Config) withDefaults(registered int) (Config, error) {
 	c.Observers = slices.Clone(c.Observers)
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf("relay: "+format, args...)) }
-	if !outbox.ValidSchema(c.Schema) {
-		fail("Config.Schema: %q: use a lower-case name like outbox: letters, digits and _ only, at most 63 bytes", c.Schema)
+	if !schemaname.Valid(c.Schema) {
+		fail("Config.Schema: %q: %s", c.Schema, schemaname.Rule)
 	}
 	if !origin.ValidEnvironment(c.Environment) {
 		fail("Config.Environment: %.200q: use at most %d bytes of printable text", c.Environment, origin.MaxEnvironment)

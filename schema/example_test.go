@@ -60,7 +60,7 @@ func ExampleInspect() {
 	must(err)
 
 	fmt.Println("migrate:", schema.Migrate(ctx, db))
-	state, err := schema.Inspect(ctx, db, outbox.DefaultSchema)
+	state, err := schema.Inspect(ctx, db, "outbox")
 	fmt.Println("inspect:", err)
 	fmt.Println("newer by", state.Version-schema.Version())
 	// Output:

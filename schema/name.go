@@ -4,18 +4,13 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+
+	"github.com/txoutbox/outbox/internal/schemaname"
 )
 
-const defaultSchema = "outbox"
-
-var validName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
-
 func checkName(name string) error {
-	if !validName.MatchString(name) {
-		return fmt.Errorf("schema: invalid schema name %q: use a lower-case name like outbox, letters, digits and _ only, at most 63 bytes", name)
-	}
-	if strings.HasPrefix(name, "pg_") {
-		return fmt.Errorf("schema: invalid schema name %q: PostgreSQL keeps names with pg_ to itself", name)
+	if !schemaname.Valid(name) {
+		return fmt.Errorf("schema: invalid schema name %q: %s", name, schemaname.Rule)
 	}
 	return nil
 }
@@ -44,7 +39,7 @@ var ownName = regexp.MustCompile(`'outbox'|\boutbox\.|\bSCHEMA outbox\b|\boutbox
 
 // rename puts another schema's name into a script.
 func rename(text, name string) string {
-	if name == defaultSchema {
+	if name == schemaname.Default {
 		return text
 	}
 	return ownName.ReplaceAllStringFunc(text, func(s string) string {

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/txoutbox/outbox/internal/schemaname"
 )
 
 // Option changes one Migrate or GrantRoles.
@@ -29,7 +31,7 @@ func Schema(name string) Option { return func(s *settings) { s.name = name } }
 func LockTimeout(d time.Duration) Option { return func(s *settings) { s.lockTimeout = d } }
 
 func newSettings(opts []Option) (*settings, error) {
-	s := &settings{name: defaultSchema, files: migrations(), present: current(), patience: time.Minute, grace: 10 * time.Second}
+	s := &settings{name: schemaname.Default, files: migrations(), present: current(), patience: time.Minute, grace: 10 * time.Second}
 	for _, o := range opts {
 		if o == nil {
 			return nil, errors.New("schema: an Option is nil")

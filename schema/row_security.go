@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/schemaname"
 )
 
 var createsTable = regexp.MustCompile(`CREATE TABLE IF NOT EXISTS outbox\.(\w+)`)
@@ -68,7 +69,7 @@ func hidden(ctx context.Context, q Querier, name, of string) error {
 	}
 	first, rest, _ := strings.Cut(found, ", ")
 	and, at := "", name
-	if name != defaultSchema {
+	if name != schemaname.Default {
 		at = quote(name)
 	}
 	if rest != "" {

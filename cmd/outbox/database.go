@@ -12,6 +12,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/schemaname"
 	"github.com/txoutbox/outbox/pgdb"
 	"github.com/txoutbox/outbox/schema"
 )
@@ -34,8 +35,8 @@ func (a *app) open() error {
 	if a.db != nil {
 		return nil
 	}
-	if !outbox.ValidSchema(a.schema) {
-		return usage("--schema %q: a name has lower-case letters, digits and _, at most 63", a.schema)
+	if !schemaname.Valid(a.schema) {
+		return usage("--schema %q: %s", a.schema, schemaname.Rule)
 	}
 	dsn := cmp.Or(a.url, os.Getenv("OUTBOX_DATABASE_URL"))
 	if misread(dsn) {
@@ -141,7 +142,7 @@ func (a *app) change(ctx context.Context, f func(ctx context.Context, tx *sql.Tx
 func (a *app) explain(ctx context.Context, err error) string {
 	text := strings.ReplaceAll(strings.TrimPrefix(pgerr.WithoutDSN(err).Error(), "outbox: "), "\n", "; ")
 	migrate := "outbox migrate up"
-	if a.schema != outbox.DefaultSchema {
+	if a.schema != schemaname.Default {
 		migrate = "outbox --schema " + a.schema + " migrate up"
 	}
 	switch code := pgerr.Code(err); {

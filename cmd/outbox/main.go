@@ -22,6 +22,7 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/internal/schemaname"
 )
 
 func main() {
@@ -106,7 +107,7 @@ func (a *app) root() *cobra.Command {
 	f := root.PersistentFlags()
 	f.StringVar(&a.url, "database-url", "",
 		"connection string: a postgres:// URL or key=value pairs, as lib/pq takes them")
-	f.StringVar(&a.schema, "schema", outbox.DefaultSchema, "PostgreSQL schema of the outbox")
+	f.StringVar(&a.schema, "schema", schemaname.Default, "PostgreSQL schema of the outbox")
 	f.StringVar(&a.actor, "actor", "", "the actor for the audit log (default: user@host of this machine)")
 	f.DurationVar(&a.timeout, "timeout", 30*time.Second, "the limit of one transaction; 0 is none")
 	f.BoolVar(&a.out.json, "json", false, "print JSON")

@@ -2,7 +2,7 @@ package pg
 
 import "strings"
 
-// Schema is the name of the outbox's schema, one that outbox.ValidSchema takes.
+// Schema is the name of the outbox's schema, one that schemaname.Valid takes.
 type Schema string
 
 // SQL puts the name into a statement, which is written for the schema "outbox". Statements name the

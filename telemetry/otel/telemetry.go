@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/schemaname"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -70,12 +70,11 @@ func New(config Config) (*Telemetry, error) {
 	if config.Propagator == nil {
 		config.Propagator = propagation.TraceContext{}
 	}
-	config.Schema = cmp.Or(config.Schema, outbox.DefaultSchema)
+	config.Schema = cmp.Or(config.Schema, schemaname.Default)
 	config.Timeout = cmp.Or(config.Timeout, 5*time.Second)
 	var errs []error
-	if !outbox.ValidSchema(config.Schema) {
-		errs = append(errs, fmt.Errorf("outboxotel: Config.Schema: %q: use a lower-case name like outbox: letters, "+
-			"digits and _ only, at most 63 bytes", config.Schema))
+	if !schemaname.Valid(config.Schema) {
+		errs = append(errs, fmt.Errorf("outboxotel: Config.Schema: %q: %s", config.Schema, schemaname.Rule))
 	}
 	if config.Timeout < 0 {
 		errs = append(errs, fmt.Errorf("outboxotel: Config.Timeout: %v: must not be negative; 0 is 5s", config.Timeout))

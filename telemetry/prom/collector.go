@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/forward"
+	"github.com/txoutbox/outbox/internal/schemaname"
 )
 
 // Config has the sources of the metrics. New copies it; the zero value of a field is its default.
@@ -54,15 +54,14 @@ var _ prometheus.Collector = (*Collector)(nil)
 // New returns a collector, to be registered. It does not connect. The error names every field of
 // config that is out of range.
 func New(config Config) (*Collector, error) {
-	config.Schema = cmp.Or(config.Schema, outbox.DefaultSchema)
+	config.Schema = cmp.Or(config.Schema, schemaname.Default)
 	config.Timeout = cmp.Or(config.Timeout, 5*time.Second)
 	config.MaxAge = cmp.Or(config.MaxAge, time.Second)
 	config.MaxTypes = cmp.Or(config.MaxTypes, 100)
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf("outboxprom: "+format, args...)) }
-	if !outbox.ValidSchema(config.Schema) {
-		fail("Config.Schema: %q: use a lower-case name like outbox: letters, digits and _ only, at most 63 bytes",
-			config.Schema)
+	if !schemaname.Valid(config.Schema) {
+		fail("Config.Schema: %q: %s", config.Schema, schemaname.Rule)
 	}
 	if config.Timeout < 0 {
 		fail("Config.Timeout: %v: must not be negative; 0 is 5s", config.Timeout)

@@ -28,11 +28,11 @@ import (
 	"fmt"
 )
 
-// Querier is a transaction for Enqueue: a *sql.Tx, a *sqlx.Tx, or a *sql.Conn on which the caller
-// sent BEGIN. A *sql.DB and a *sqlx.DB implement it too and are refused with ErrNoTransaction, as
-// each of their statements may run on another connection, outside the caller's transaction. Pass
-// the *sql.Tx inside a wrapper, as tx.Tx of a bun.Tx: the wrapper's methods may interpret
-// parameters differently.
+// Querier is the transaction of the caller: a *sql.Tx, a *sqlx.Tx, or a *sql.Conn on which the caller
+// sent BEGIN. A *sql.DB and a *sqlx.DB implement it too. [Stats] takes them; all other functions
+// refuse them with ErrNoTransaction, as each of their statements may run on another connection,
+// outside the caller's transaction. Pass the *sql.Tx inside a wrapper, as tx.Tx of a bun.Tx: the
+// wrapper's methods may interpret parameters differently.
 type Querier interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)

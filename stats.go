@@ -12,12 +12,6 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// StatsQuerier runs the query of [Stats]: a pool, a connection or a transaction of database/sql or
-// sqlx.
-type StatsQuerier interface {
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-}
-
 // TypeStats are the counts of one task type at one moment.
 type TypeStats struct {
 	Type string
@@ -64,10 +58,10 @@ const statsSQL = `/* outbox: stats */
 // matters, and how much changed since autovacuum last worked on counter_log, some milliseconds for
 // 10 MB of that table, or, while no relay runs, since one did. It uses no parallel workers.
 //
-// It reads only, so it may run on a standby. It needs SELECT on the tables counter, counter_log and
-// task. Of the options only [Schema] has a meaning here, any other is an ErrInvalidOption; other
+// q is a pool, a connection or a transaction. Stats reads only, so it may run on a standby. It needs
+// SELECT on the tables counter, counter_log and task. Of the options only [Schema] has a meaning here, any other is an ErrInvalidOption; other
 // errors are q's own.
-func Stats(ctx context.Context, q StatsQuerier, opts ...Option) ([]TypeStats, error) {
+func Stats(ctx context.Context, q Querier, opts ...Option) ([]TypeStats, error) {
 	schema, err := schemaOf(opts)
 	if err != nil {
 		return nil, err

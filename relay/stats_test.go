@@ -18,7 +18,7 @@ import (
 )
 
 // statsOf are the counts of one type; the zero ones if there is none.
-func statsOf(t testing.TB, q outbox.StatsQuerier, taskType string) outbox.TypeStats {
+func statsOf(t testing.TB, q outbox.Querier, taskType string) outbox.TypeStats {
 	t.Helper()
 	all, err := outbox.Stats(t.Context(), q)
 	if err != nil {
@@ -235,7 +235,10 @@ func statsSQL(t testing.TB) string {
 	return c.query
 }
 
-type captured struct{ query string }
+type captured struct {
+	outbox.Querier
+	query string
+}
 
 var errCaptured = errors.New("captured")
 

@@ -36,11 +36,10 @@ const (
 // A batch that a canceled task is in ends as a whole; its other tasks run again, without an attempt
 // counted.
 //
-// Cancel waits for no handler. The only option that it takes is [Schema]. Errors: ErrNoTransaction
-// and ErrInvalidOption before any SQL is sent; any other is tx's own, wrapped, such as a
-// serialization failure under REPEATABLE READ. The role needs EXECUTE on the function
-// outbox.cancel_task, and nothing else.
-func Cancel(ctx context.Context, tx Querier, taskID int64, opts ...Option) (CancelResult, error) {
+// Cancel waits for no handler. Errors: ErrNoTransaction and ErrInvalidOption before any SQL is sent;
+// any other is tx's own, wrapped, such as a serialization failure under REPEATABLE READ. The role
+// needs EXECUTE on the function outbox.cancel_task, and nothing else.
+func Cancel(ctx context.Context, tx Querier, taskID int64, opts ...SchemaOption) (CancelResult, error) {
 	var r CancelResult
 	err := changeTask(ctx, tx, "cancel", "cancel_task", taskID, opts, &r)
 	return r, err
@@ -55,17 +54,17 @@ func Cancel(ctx context.Context, tx Querier, taskID int64, opts ...Option) (Canc
 // key, is done or a dead letter, is not committed yet, or never was. RunNow waits for nobody, so it
 // also returns false for a task that another transaction has locked.
 //
-// The only option that it takes is [Schema]. Errors: ErrNoTransaction and ErrInvalidOption before
-// any SQL is sent; any other is tx's own, wrapped, such as a serialization failure under REPEATABLE
-// READ. The role needs EXECUTE on the function outbox.run_task_now, and nothing else.
-func RunNow(ctx context.Context, tx Querier, taskID int64, opts ...Option) (bool, error) {
+// Errors: ErrNoTransaction and ErrInvalidOption before any SQL is sent; any other is tx's own,
+// wrapped, such as a serialization failure under REPEATABLE READ. The role needs EXECUTE on the
+// function outbox.run_task_now, and nothing else.
+func RunNow(ctx context.Context, tx Querier, taskID int64, opts ...SchemaOption) (bool, error) {
 	var found bool
 	err := changeTask(ctx, tx, "run now", "run_task_now", taskID, opts, &found)
 	return found, err
 }
 
 // changeTask calls a function of the schema on one task, and scans its answer.
-func changeTask(ctx context.Context, tx Querier, what, function string, taskID int64, opts []Option, answer any) error {
+func changeTask(ctx context.Context, tx Querier, what, function string, taskID int64, opts []SchemaOption, answer any) error {
 	if err := txcheck.Given(tx); err != nil {
 		return err
 	}

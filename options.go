@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"database/sql"
 	"encoding/json"
 	"fmt"
@@ -26,8 +27,37 @@ const (
 	mostPayload       = 16 << 20
 )
 
-// Option changes one Enqueue.
-type Option func(*settings)
+// Option changes one Enqueue. Options apply in their order. A nil one is refused with
+// ErrInvalidOption.
+type Option interface{ apply(*settings) }
+
+type option func(*settings)
+
+func (o option) apply(s *settings) { o(s) }
+
+// SchemaOption is the option [Schema]. Functions that take no other take a SchemaOption.
+type SchemaOption struct{ name string }
+
+// Schema names the PostgreSQL schema of the outbox. Without it that is "outbox".
+func Schema(name string) SchemaOption { return SchemaOption{name} }
+
+func (o SchemaOption) apply(s *settings) { s.schema = o.name }
+
+// schemaOf is the schema that the options name.
+func schemaOf(opts []SchemaOption) (string, error) {
+	name := schemaname.Default
+	for _, o := range opts {
+		name = o.name
+	}
+	return name, checkSchema(name)
+}
+
+func checkSchema(name string) error {
+	if !schemaname.Valid(name) {
+		return fmt.Errorf("%w: Schema(%q): %s", ErrInvalidOption, name, schemaname.Rule)
+	}
+	return nil
+}
 
 type settings struct {
 	schema      string
@@ -48,46 +78,48 @@ type settings struct {
 
 // RunAt makes the task due at t. If t is zero or past the task is due immediately. PostgreSQL's
 // clock decides when t has come; the last year is 9999.
-func RunAt(t time.Time) Option { return func(s *settings) { s.runAt, s.after = t, 0 } }
+func RunAt(t time.Time) Option { return option(func(s *settings) { s.runAt, s.after = t, 0 }) }
 
 // After makes the task due d after it is inserted, by PostgreSQL's clock. If d <= 0 the task is due
 // immediately.
-func After(d time.Duration) Option { return func(s *settings) { s.after, s.runAt = d, time.Time{} } }
+func After(d time.Duration) Option {
+	return option(func(s *settings) { s.after, s.runAt = d, time.Time{} })
+}
 
 // Priority orders the tasks of one type, and the types by their most urgent task: lower runs
 // first, 0 is normal. It must fit an int16.
-func Priority(p int) Option { return func(s *settings) { s.priority = p } }
+func Priority(p int) Option { return option(func(s *settings) { s.priority = p }) }
 
 // MaxAttempts bounds how often the task is started before it becomes a dead letter. 0 means as its
 // handler was registered; the most is 32767.
-func MaxAttempts(n int) Option { return func(s *settings) { s.maxAttempts = n } }
+func MaxAttempts(n int) Option { return option(func(s *settings) { s.maxAttempts = n }) }
 
 // Timeout bounds one run of the task in place of its handler's timeout, or of the lease of a type
 // without heartbeats. 0 means as its handler was registered; else it is between 1 ms and
 // MaxTimeout, and cut to milliseconds. Tx and Batch handlers hold a transaction open, so for their
 // tasks it is cut to handlers.MaxTxTimeout; a batch may take as long as the longest of its tasks.
-func Timeout(d time.Duration) Option { return func(s *settings) { s.timeout = d } }
+func Timeout(d time.Duration) Option { return option(func(s *settings) { s.timeout = d }) }
 
 // Headers are kept beside the payload, for trace ids and the like. Keys and values together are at
 // most 4 kB of valid UTF-8 without NUL. Keys that begin with "outbox-" are the library's, and are
 // refused. A later Headers replaces an earlier one.
-func Headers(h map[string]string) Option { return func(s *settings) { s.headers = h } }
+func Headers(h map[string]string) Option { return option(func(s *settings) { s.headers = h }) }
 
 // AddHeaders adds to the headers that options before it have set, those of the task type included.
 // It replaces those with the same keys. The map is read when the task is enqueued. Limits are as of
 // [Headers].
 func AddHeaders(h map[string]string) Option {
-	return func(s *settings) {
+	return option(func(s *settings) {
 		merged := make(map[string]string, len(s.headers)+len(h))
 		maps.Copy(merged, s.headers)
 		maps.Copy(merged, h)
 		s.headers = merged
-	}
+	})
 }
 
 // MaxPayload is the limit of the encoded payload in bytes, each number counted at its written-out
 // length, as jsonb stores 1e400 in 401 digits. 0 means 256 KiB, the default; the most is 16 MiB.
-func MaxPayload(bytes int) Option { return func(s *settings) { s.maxPayload = bytes } }
+func MaxPayload(bytes int) Option { return option(func(s *settings) { s.maxPayload = bytes }) }
 
 // OrderedBy makes the tasks of one type and key run one after the other, in the order of their ids:
 // a task starts when the one before it is done, discarded or dead. While one waits for its retry,
@@ -98,16 +130,13 @@ func MaxPayload(bytes int) Option { return func(s *settings) { s.maxPayload = by
 // run first. Of one EnqueueMany the tasks with unique keys come last, in the order of those keys.
 // Enqueueing with a key waits for nobody. The key is 1 to 256 bytes of valid UTF-8 without NUL.
 func OrderedBy(key string) Option {
-	return func(s *settings) { s.orderingKey, s.ordered = key, true }
+	return option(func(s *settings) { s.orderingKey, s.ordered = key, true })
 }
 
 // SkipFailed, with [OrderedBy], takes the task out of its key's order when its handler fails: the
 // key goes on at once, and the retries of the task may run beside others of the key. A run that is
 // lost with its process holds the key up until the task has run again.
-func SkipFailed() Option { return func(s *settings) { s.skipFailed = true } }
-
-// Schema names the PostgreSQL schema of the outbox if it is not "outbox".
-func Schema(name string) Option { return func(s *settings) { s.schema = name } }
+func SkipFailed() Option { return option(func(s *settings) { s.skipFailed = true }) }
 
 // plain are the settings of a task without options.
 var plain = &settings{schema: schemaname.Default, maxPayload: defaultMaxPayload}
@@ -122,7 +151,7 @@ func newSettings(opts []Option) (*settings, error) {
 		if o == nil {
 			return nil, fmt.Errorf("%w: an Option is nil", ErrInvalidOption)
 		}
-		o(s)
+		o.apply(s)
 	}
 	if s.maxPayload == 0 {
 		s.maxPayload = defaultMaxPayload
@@ -131,8 +160,6 @@ func newSettings(opts []Option) (*settings, error) {
 		return nil, fmt.Errorf("%w: %s", ErrInvalidOption, fmt.Sprintf(format, args...))
 	}
 	switch year := s.runAt.UTC().Year(); {
-	case !schemaname.Valid(s.schema):
-		return invalid("Schema(%q): %s", s.schema, schemaname.Rule)
 	case s.priority < math.MinInt16 || s.priority > math.MaxInt16:
 		return invalid("Priority(%d): must be between %d and %d", s.priority, math.MinInt16, math.MaxInt16)
 	case s.maxAttempts < 0 || s.maxAttempts > math.MaxInt16:
@@ -151,7 +178,7 @@ func newSettings(opts []Option) (*settings, error) {
 	case s.onConflict < Skip || s.onConflict > Reschedule:
 		return invalid("OnConflict(%d): must be Skip, Replace or Reschedule", s.onConflict)
 	}
-	if err := s.unique.check(); err != nil {
+	if err := cmp.Or(checkSchema(s.schema), s.unique.check()); err != nil {
 		return nil, err
 	}
 	size := 0

@@ -134,9 +134,9 @@ func TestRefusedInput(t *testing.T) {
 	}}})
 }
 
-func TestStatsRefuseOptionsThatMeanNothingBeforeAnySQL(t *testing.T) {
+func TestStatsRefuseABadSchemaBeforeAnySQL(t *testing.T) {
 	t.Parallel()
-	for _, o := range []outbox.Option{outbox.Priority(1), outbox.After(time.Hour), outbox.Schema("Bad"), nil} {
+	for _, o := range []outbox.SchemaOption{outbox.Schema("Bad"), outbox.Schema(""), {}} {
 		if _, err := outbox.Stats(t.Context(), nil, o); !errors.Is(err, outbox.ErrInvalidOption) {
 			t.Errorf("got %v, want ErrInvalidOption", err)
 		}

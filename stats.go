@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"reflect"
 	"strings"
 	"time"
 
@@ -59,9 +58,9 @@ const statsSQL = `/* outbox: stats */
 // 10 MB of that table, or, while no relay runs, since one did. It uses no parallel workers.
 //
 // q is a pool, a connection or a transaction. Stats reads only, so it may run on a standby. It needs
-// SELECT on the tables counter, counter_log and task. Of the options only [Schema] has a meaning here, any other is an ErrInvalidOption; other
-// errors are q's own.
-func Stats(ctx context.Context, q Querier, opts ...Option) ([]TypeStats, error) {
+// SELECT on the tables counter, counter_log and task. Errors: ErrInvalidOption before any SQL is
+// sent; any other is q's own, wrapped.
+func Stats(ctx context.Context, q Querier, opts ...SchemaOption) ([]TypeStats, error) {
 	schema, err := schemaOf(opts)
 	if err != nil {
 		return nil, err
@@ -89,17 +88,4 @@ func Stats(ctx context.Context, q Querier, opts ...Option) ([]TypeStats, error) 
 		return nil, fmt.Errorf("outbox: stats: %w", err)
 	}
 	return out, nil
-}
-
-// schemaOf is the schema that the options name, for calls to which nothing else can be said.
-func schemaOf(opts []Option) (string, error) {
-	s, err := newSettings(opts)
-	if err != nil {
-		return "", err
-	}
-	plain, err := newSettings([]Option{Schema(s.schema)})
-	if err == nil && !reflect.DeepEqual(s, plain) {
-		err = fmt.Errorf("%w: only Schema has a meaning here", ErrInvalidOption)
-	}
-	return s.schema, err
 }

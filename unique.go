@@ -60,7 +60,7 @@ type UniqueOption func(*uniqueKey)
 // The database role needs INSERT on the view keyed_task of the outbox's schema, SELECT on its
 // columns task_id, outcome and position, and no right on its tables.
 func Unique(key string, opts ...UniqueOption) Option {
-	return func(s *settings) { newUniqueKey(uniqueKey{key: key}, opts).set(s) }
+	return option(func(s *settings) { newUniqueKey(uniqueKey{key: key}, opts).set(s) })
 }
 
 func newUniqueKey(u uniqueKey, opts []UniqueOption) *uniqueKey {
@@ -79,7 +79,7 @@ func newUniqueKey(u uniqueKey, opts []UniqueOption) *uniqueKey {
 // space, the order of object keys, repeated keys, escapes, and 1.50 or 15e-1 for 1.5 make no
 // difference.
 func UniquePayload(opts ...UniqueOption) Option {
-	return func(s *settings) { newUniqueKey(uniqueKey{ofPayload: true}, opts).set(s) }
+	return option(func(s *settings) { newUniqueKey(uniqueKey{ofPayload: true}, opts).set(s) })
 }
 
 // UntilDone makes the task keep its key while it runs and through its retries,
@@ -112,7 +112,7 @@ var conflicts = [...]string{Skip: "skip", Replace: "replace", Reschedule: "resch
 
 // OnConflict chooses the change of the waiting task that already has the key of [Unique] or
 // [UniquePayload].
-func OnConflict(c Conflict) Option { return func(s *settings) { s.onConflict = c } }
+func OnConflict(c Conflict) Option { return option(func(s *settings) { s.onConflict = c }) }
 
 func (u *uniqueKey) check() error {
 	switch {

@@ -28,7 +28,7 @@ type call struct {
 	db     *sql.DB
 	tx     *sql.Tx // nil on the pool
 	client *admin.Client
-	in     outbox.Option
+	in     outbox.SchemaOption
 }
 
 func (r right) try(ctx context.Context, g *granted, db *sql.DB) error {

@@ -35,7 +35,7 @@ func NewTaskType[P any](name string, opts ...Option) TaskType[P] {
 		panic(err)
 	}
 	if opts = slices.Clone(opts); len(opts) > 0 {
-		opts = append(opts, endOfDefaults)
+		opts = append(opts, option(endOfDefaults))
 	}
 	return TaskType[P]{name: name, opts: opts}
 }
@@ -43,8 +43,8 @@ func NewTaskType[P any](name string, opts ...Option) TaskType[P] {
 // Name is the name of the task type, as in the column task_type.
 func (t TaskType[P]) Name() string { return t.name }
 
-// Payload is the Go type of the payload.
-func (t TaskType[P]) Payload() reflect.Type { return reflect.TypeFor[P]() }
+// PayloadType is the Go type of the payload.
+func (t TaskType[P]) PayloadType() reflect.Type { return reflect.TypeFor[P]() }
 
 // Enqueue inserts a task with one statement on tx. See [Enqueue].
 func (t TaskType[P]) Enqueue(ctx context.Context, tx Querier, payload P, opts ...Option) (Enqueued, error) {

@@ -20,7 +20,7 @@ const updateGolden = "OUTBOX_UPDATE_GOLDEN"
 // TaskType is an outbox.TaskType of any payload.
 type TaskType interface {
 	Name() string
-	Payload() reflect.Type
+	PayloadType() reflect.Type
 }
 
 // Golden fails the test if payloads of stored tasks would lose a value, or not decode, with the Go
@@ -60,7 +60,7 @@ func checkType(t TaskType) error {
 
 // golden compares a type with its file, or writes the file. It returns the changes that break tasks.
 func golden(t TaskType) (faults []string, err error) {
-	s, err := shape.Of(t.Payload())
+	s, err := shape.Of(t.PayloadType())
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/store"
+	"github.com/txoutbox/outbox/internal/writable"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -98,7 +99,7 @@ func (c *check) try(ctx context.Context) (state schema.State, err error) {
 		if state, err = schema.Inspect(ctx, tx, string(c.store.Schema)); err != nil {
 			return err
 		}
-		if err := schema.CheckWritable(ctx, tx); err != nil {
+		if err := writable.Check(ctx, tx); err != nil {
 			return err
 		}
 		if err := schema.CheckRowSecurity(ctx, tx, string(c.store.Schema)); err != nil {

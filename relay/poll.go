@@ -11,7 +11,7 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/store"
-	"github.com/txoutbox/outbox/schema"
+	"github.com/txoutbox/outbox/internal/writable"
 )
 
 // Which lanes have work, and when the next scheduled task of each is due. What this process runs
@@ -84,7 +84,7 @@ func (p *poller) poll(ctx context.Context, opts plan.Poll) (plan.PollResult, err
 // pollOn requests wake-ups before it reads, if it should: what commits later sends a notification then.
 func (p *poller) pollOn(ctx context.Context, conn *sql.Conn, opts plan.Poll) (none plan.PollResult, err error) {
 	if opts.Writable {
-		if err := schema.CheckWritable(ctx, conn); err != nil {
+		if err := writable.Check(ctx, conn); err != nil {
 			return none, err
 		}
 	}

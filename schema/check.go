@@ -2,9 +2,9 @@
 // migrations, which make and change tables, and the functions, views and triggers as they are now.
 //
 // [Migrate] is made for the start of an app: call it from every process, as often as you like. Who
-// would rather use psql or a tool for migrations finds the same files in [Files], for goose as
+// would rather use psql or a tool for migrations finds the same files in [FS], for goose as
 //
-//	goose.NewProvider(goose.DialectPostgres, db, schema.Files, goose.WithTableName("goose_outbox_version"))
+//	goose.NewProvider(goose.DialectPostgres, db, schema.FS(), goose.WithTableName("goose_outbox_version"))
 //
 // with a table of versions of their own, as the app's numbers are its own; examples/migrate has
 // them for golang-migrate. [SQL] is one script for a schema of another name. It makes no difference
@@ -14,10 +14,6 @@ package schema
 
 import (
 	"context"
-	"errors"
-	"fmt"
-
-	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 // Check returns nil if code of this [Version] may run beside the schema of that name, in a database
@@ -32,27 +28,4 @@ import (
 func Check(ctx context.Context, q Querier, name string) error {
 	_, err := Inspect(ctx, q, name)
 	return err
-}
-
-// CheckWritable returns nil if a transaction may write unless it says otherwise. [Migrate], when
-// there is something to do, and relays at their start call it.
-//
-// Errors: ErrReadOnly, one that says that the server is a standby, or else the query's own.
-func CheckWritable(ctx context.Context, q Querier) error {
-	var standby, readOnly bool
-	var role, database string
-	err := q.QueryRowContext(ctx, `-- schema: whether transactions may write
-SELECT pg_is_in_recovery(), current_setting('default_transaction_read_only')::boolean, current_user, current_database()`).
-		Scan(&standby, &readOnly, &role, &database)
-	switch {
-	case err != nil:
-		return fmt.Errorf("schema: look whether transactions may write: %w", pgerr.WithoutDSN(err))
-	case standby:
-		return errors.New("schema: the server is a standby, which is read-only: connect to the primary")
-	case readOnly:
-		return fmt.Errorf("%w: default_transaction_read_only is on for the role %q in the database %q: "+
-			"reset it for the role, the database or the server, or take it out of the connection string",
-			ErrReadOnly, role, database)
-	}
-	return nil
 }

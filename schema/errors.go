@@ -5,9 +5,10 @@ import (
 	"fmt"
 
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/writable"
 )
 
-// What [Check], [CheckWritable] and [Migrate] find wrong. The error that wraps one of these says
+// What [Check] and [Migrate] find wrong. The error that wraps one of these says
 // what was found.
 var (
 	// ErrNotMigrated: the schema or its migration table is missing, or older than this code; or
@@ -25,7 +26,7 @@ var (
 	ErrStatementPooling = errors.New("schema: each BEGIN ends the connection, as PgBouncer does in statement mode: " +
 		"set pool_mode to transaction or session for this database and user, or connect to PostgreSQL itself")
 	// ErrReadOnly: the setting default_transaction_read_only is on.
-	ErrReadOnly = errors.New("schema: transactions are read-only by default")
+	ErrReadOnly = writable.ErrReadOnly
 	// ErrRowSecurity: row level security hides rows of the outbox from the role.
 	ErrRowSecurity = errors.New("schema: rows are hidden")
 )

@@ -12,11 +12,11 @@ import (
 //go:embed 0*.sql
 var numbered embed.FS
 
-// Files are the migrations, 00001_tables.sql and so on, with goose's annotations, for the schema
-// "outbox". Each is applied in one transaction, records itself in outbox.migration, and does no harm
-// when it is applied again right away. The last one has the functions, views and triggers after its
-// own statements. Going back to an older one after a newer one is not safe.
-var Files fs.FS = migrationFiles{}
+// FS has the migrations as files, 00001_tables.sql and so on, with goose's annotations, for the
+// schema "outbox". Each is applied in one transaction, records itself in outbox.migration, and does
+// no harm when it is applied again right away. The last one has the functions, views and triggers
+// after its own statements. Going back to an older one after a newer one is not safe.
+func FS() fs.FS { return migrationFiles{} }
 
 // migrationFiles add the present functions, views and triggers to the last of the numbered files.
 type migrationFiles struct{}
@@ -75,7 +75,7 @@ func read(files embed.FS, name string) string {
 // SQL is all migrations with the functions, views and triggers as one script for a schema of the
 // given name, to be applied in one transaction: write it to a file and run
 // psql -v ON_ERROR_STOP=1 -1 -f, or give the file to goose. It does no harm when it is applied again,
-// and makes what is missing. For the name "outbox" and one version at a time, see [Files].
+// and makes what is missing. For the name "outbox" and one version at a time, see [FS].
 func SQL(name string) (string, error) {
 	if err := checkName(name); err != nil {
 		return "", err

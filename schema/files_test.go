@@ -57,12 +57,12 @@ func TestFilesByPsqlAndGooseAreTheSameAsMigrate(t *testing.T) {
 					t.Fatal(err)
 				}
 				if name == "outbox" {
-					names, err := fs.Glob(Files, "*.sql")
+					names, err := fs.Glob(FS(), "*.sql")
 					if err != nil {
 						t.Fatal(err)
 					}
 					for _, name := range names {
-						text, err := fs.ReadFile(Files, name)
+						text, err := fs.ReadFile(FS(), name)
 						if err != nil {
 							t.Fatal(err)
 						}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/writable"
 )
 
 // Migrate brings the schema to [Version], creating it if it is missing. When there is nothing to do
@@ -73,7 +74,7 @@ func (s *settings) step(ctx context.Context, db *sql.DB) (finished bool, err err
 				return err
 			}
 		}
-		return CheckWritable(ctx, tx)
+		return writable.Check(ctx, tx)
 	})
 	if err != nil || finished {
 		return finished, err

@@ -12,6 +12,7 @@ import (
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	programs "github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/writable"
 )
 
 func TestMigrateCreatesTheSchemaAndCheckAgrees(t *testing.T) {
@@ -177,7 +178,7 @@ func TestWhatCannotBeMigratedIsRefusedBeforeAnyWrite(t *testing.T) {
 			if !c.onlyWrite {
 				errs["Check"], errs["GrantRoles"] = Check(t.Context(), db, "outbox"), GrantRoles(t.Context(), db)
 			} else if c.want != nil {
-				errs["CheckWritable"] = CheckWritable(t.Context(), db)
+				errs["writable.Check"] = writable.Check(t.Context(), db)
 			}
 			for call, err := range errs {
 				if err == nil || c.want != nil && !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {

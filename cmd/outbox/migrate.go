@@ -82,7 +82,7 @@ SELECT version, applied_at FROM "`+a.schema+`".migration ORDER BY version`)
 
 // fileNames are those of the migrations of this command, in order.
 var fileNames = sync.OnceValue(func() []string {
-	names, _ := fs.Glob(schema.Files, "*.sql") // the pattern is valid
+	names, _ := fs.Glob(schema.FS(), "*.sql") // the pattern is valid
 	return names
 })
 

@@ -38,7 +38,7 @@ func run(ctx context.Context, url string, out io.Writer) error {
 		name, table string
 		files       fs.FS
 	}{
-		{"outbox", "goose_outbox_version", schema.Files},
+		{"outbox", "goose_outbox_version", schema.FS()},
 		{"app", goose.DefaultTablename, app},
 	} {
 		provider, err := goose.NewProvider(goose.DialectPostgres, db, m.files, goose.WithTableName(m.table))

@@ -16,7 +16,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
 func TestGooseAppliesTheOutboxsMigrationsAndTheApps(t *testing.T) {
-	files, err := fs.Glob(schema.Files, "*.sql")
+	files, err := fs.Glob(schema.FS(), "*.sql")
 	relaytest.Must(err)
 	url := pgtest.Database(t)
 	for _, want := range []string{

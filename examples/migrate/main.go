@@ -81,7 +81,7 @@ func upOutbox(ctx context.Context, db *sql.DB) (version uint, err error) {
 	if state.Version > schema.Version() {
 		return uint(state.Version), err // nil if this code may run beside it
 	}
-	files, err := upFiles(schema.Files)
+	files, err := upFiles(schema.FS())
 	if err != nil {
 		return 0, err
 	}

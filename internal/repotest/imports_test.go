@@ -33,9 +33,9 @@ var directions = map[string]direction{
 		[]string{"", "/handlers", "/schema", "/internal/guard", "/internal/handler", "/internal/origin", "/internal/pg",
 			"/internal/pgerr", "/internal/schemaname",
 			"/internal/plan", "/internal/call", "/internal/decide", "/internal/leaserun", "/internal/report", "/internal/txrun", "/internal/schedule", "/internal/store", "/internal/upkeep",
-			"/internal/wake", pq}},
+			"/internal/wake", "/internal/writable", pq}},
 	"/schema": {"a migration tool compiles nothing else",
-		[]string{"/internal/pgerr", "/internal/schemaname", goRetry}},
+		[]string{"/internal/pgerr", "/internal/schemaname", "/internal/writable", goRetry}},
 	"/outboxtest": {"tests of apps run tasks as a relay does, with sqlx too",
 		[]string{"", "/handlers", "/internal/apptx", "/internal/call", "/internal/decide", "/internal/handler", "/internal/tasklease", "/internal/leaserun", "/internal/origin", "/internal/pg", "/internal/plan",
 			"/internal/txrun", "/internal/schemaname", "/internal/shape", "/relay",
@@ -93,6 +93,7 @@ var directions = map[string]direction{
 	"/internal/shape":      {"a leaf", nil},
 	"/internal/timeline":   {"a leaf", nil},
 	"/internal/txcheck":    {"a leaf", nil},
+	"/internal/writable":   {"a statement needs its errors alone", []string{"/internal/pgerr"}},
 	"/internal/wake":       {"a leaf", nil},
 }
 

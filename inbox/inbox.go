@@ -27,12 +27,10 @@ import (
 	"github.com/txoutbox/outbox/internal/txcheck"
 )
 
-// DefaultKeep is how long an event is remembered.
-const DefaultKeep = 30 * 24 * time.Hour
-
 const (
-	maxBytes = 1024
-	maxKeep  = 100 * 365 * 24 * time.Hour
+	maxBytes         = 1024
+	defaultRetention = 30 * 24 * time.Hour
+	maxRetention     = 100 * 365 * 24 * time.Hour
 )
 
 type config struct {
@@ -40,26 +38,38 @@ type config struct {
 	retention time.Duration
 }
 
-// Option changes a call.
-type Option func(*config)
+// Option changes a call of [Once]. A nil one is refused with outbox.ErrInvalidOption.
+type Option interface{ apply(*config) }
 
-// Schema names the outbox's schema; the default is "outbox".
-func Schema(name string) Option { return func(c *config) { c.schema = name } }
+type option func(*config)
 
-// Keep is how long the event is remembered: longer than a producer or a broker may still deliver it
-// again, as after a redrive of dead letters. The default is [DefaultKeep], the most 100 years.
-func Keep(d time.Duration) Option { return func(c *config) { c.retention = d } }
+func (o option) apply(c *config) { o(c) }
 
-func newConfig(opts []Option) (config, error) {
-	c := config{schema: "outbox", retention: DefaultKeep}
+// SchemaOption is the option [Schema].
+type SchemaOption struct{ name string }
+
+// Schema names the PostgreSQL schema of the outbox. Without it that is "outbox".
+func Schema(name string) SchemaOption { return SchemaOption{name} }
+
+func (o SchemaOption) apply(c *config) { c.schema = o.name }
+
+// Retention is how long the event is remembered: longer than a producer or a broker may still deliver
+// it again, as after a redrive of dead letters. The default is 30 days, the most 100 years.
+func Retention(d time.Duration) Option { return option(func(c *config) { c.retention = d }) }
+
+func newConfig[O Option](opts []O) (config, error) {
+	c := config{schema: schemaname.Default, retention: defaultRetention}
 	for _, o := range opts {
-		o(&c)
+		if any(o) == nil {
+			return c, fmt.Errorf("%w: inbox: an Option is nil", outbox.ErrInvalidOption)
+		}
+		o.apply(&c)
 	}
 	if !schemaname.Valid(c.schema) {
-		return c, fmt.Errorf("%w: inbox: Schema: %q is no name of a schema", outbox.ErrInvalidOption, c.schema)
+		return c, fmt.Errorf("%w: inbox: Schema(%q): %s", outbox.ErrInvalidOption, c.schema, schemaname.Rule)
 	}
-	if c.retention <= 0 || c.retention > maxKeep {
-		return c, fmt.Errorf("%w: inbox: Keep(%v): must be positive, and at most 100 years", outbox.ErrInvalidOption,
+	if c.retention <= 0 || c.retention > maxRetention {
+		return c, fmt.Errorf("%w: inbox: Retention(%v): must be positive, and at most 100 years", outbox.ErrInvalidOption,
 			c.retention)
 	}
 	return c, nil
@@ -119,9 +129,8 @@ const purgeRows = 1000
 
 // Purge forgets the events whose time is over, 1,000 in a statement, each committed by itself, and
 // returns how many. Relays of the same schema do the same every two minutes; only a consumer
-// without a relay needs it, say once a day. It takes no other option than [Schema], and ends early
-// with ctx.
-func Purge(ctx context.Context, db *sql.DB, opts ...Option) (forgotten int64, err error) {
+// without a relay needs it, say once a day. It ends early with ctx.
+func Purge(ctx context.Context, db *sql.DB, opts ...SchemaOption) (forgotten int64, err error) {
 	c, err := newConfig(opts)
 	if err != nil {
 		return 0, err

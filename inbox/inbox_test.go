@@ -122,9 +122,10 @@ func TestRefusedCalls(t *testing.T) {
 		"not UTF-8":           {tx, "/s", "\xff", nil, outbox.ErrInvalidOption, "UTF-8"},
 		"a NUL":               {tx, "/s\x00", "1", nil, outbox.ErrInvalidOption, "NUL"},
 		"a schema's bad name": {tx, "/s", "1", []inbox.Option{inbox.Schema(`a"b`)}, outbox.ErrInvalidOption, "Schema"},
-		"to keep for no time": {tx, "/s", "1", []inbox.Option{inbox.Keep(0)}, outbox.ErrInvalidOption, "Keep"},
-		"to keep for too long": {tx, "/s", "1", []inbox.Option{inbox.Keep(101 * 365 * 24 * time.Hour)},
-			outbox.ErrInvalidOption, "Keep"},
+		"to keep for no time": {tx, "/s", "1", []inbox.Option{inbox.Retention(0)}, outbox.ErrInvalidOption, "Retention"},
+		"to keep for too long": {tx, "/s", "1", []inbox.Option{inbox.Retention(101 * 365 * 24 * time.Hour)},
+			outbox.ErrInvalidOption, "Retention"},
+		"a nil option": {tx, "/s", "1", []inbox.Option{nil}, outbox.ErrInvalidOption, "an Option is nil"},
 	} {
 		if _, err := inbox.Once(t.Context(), c.tx, c.source, c.id, c.opts...); !errors.Is(err, c.want) ||
 			!strings.Contains(err.Error(), c.says) {
@@ -140,7 +141,7 @@ func TestPurgeForgetsWhatItsTimeIsOver(t *testing.T) {
 	t.Parallel()
 	db := relaytest.NewDatabase(t)
 	once(t, db.DB, "/orders", "kept")
-	once(t, db.DB, "/orders", "short", inbox.Keep(time.Microsecond))
+	once(t, db.DB, "/orders", "short", inbox.Retention(time.Microsecond))
 	db.Do(t, `INSERT INTO outbox.inbox (source, event_id, keep_until) SELECT '/old', n::text, now() - interval '1 hour'
 		FROM generate_series(1, 2500) n`)
 	n, err := inbox.Purge(t.Context(), db.DB)

@@ -45,14 +45,15 @@ func ExampleOpenFunc() {
 		}
 		return "", errors.New("APP_DATABASE is not set")
 	}
-	db := pgdb.OpenFunc(dsn)
+	db, err := pgdb.OpenFunc(dsn)
+	relaytest.Must(err)
 	defer db.Close()
 	fmt.Println(db.PingContext(ctx))
 
 	reg := handlers.New()
 	handlers.Tx(reg, outbox.NewTaskType[int]("COUNT"),
 		func(context.Context, *sql.Tx, *outbox.Task[int]) error { return nil })
-	_, err := relay.New(db, reg, relay.Config{ListenDSNFunc: dsn})
+	_, err = relay.New(db, reg, relay.Config{ListenDSNFunc: dsn})
 	fmt.Println(err)
 	// Output:
 	// <nil>

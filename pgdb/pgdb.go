@@ -24,6 +24,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"time"
 
@@ -44,18 +45,52 @@ const connectTimeout = 15 * time.Second
 // The pool's limits are those of sql.Open: any number of connections, and two idle ones. The
 // connection that [database/sql.Conn.Raw] gives is not lib/pq's own type, so pq.SetNoticeHandler
 // and its like do not take it.
-func Open(dsn string) (*sql.DB, error) {
+func Open(dsn string, opts ...Option) (*sql.DB, error) {
 	if err := check(dsn); err != nil {
 		return nil, fmt.Errorf("pgdb: Open: %w", err)
 	}
-	return sql.OpenDB(&connector{func(context.Context) (string, error) { return dsn, nil }}), nil
+	return OpenFunc(func(context.Context) (string, error) { return dsn, nil }, opts...)
 }
 
 // OpenFunc is [Open] for a connection string that changes: a password that is rotated, a token that
 // expires. dsn is called for each connection, several times at once if need be. Its ctx ends with
-// that of the call that needs the connection, after 15 s at the latest. A panic is an error.
-func OpenFunc(dsn func(ctx context.Context) (string, error)) *sql.DB {
-	return sql.OpenDB(&connector{dsn})
+// that of the call that needs the connection, after 15 s at the latest. A panic is an error of that
+// call. The error of OpenFunc is of a nil dsn or option.
+func OpenFunc(dsn func(ctx context.Context) (string, error), opts ...Option) (*sql.DB, error) {
+	if dsn == nil {
+		return nil, errors.New("pgdb: the DSN function is nil")
+	}
+	c := &connector{dsn: dsn, dial: (&net.Dialer{Timeout: dialTimeout}).DialContext}
+	for i, o := range opts {
+		if o == nil {
+			return nil, fmt.Errorf("pgdb: Option %d is nil", i)
+		}
+		o(c)
+	}
+	if c.dial == nil {
+		return nil, errors.New("pgdb: Dialer: the function is nil")
+	}
+	return sql.OpenDB(c), nil
+}
+
+// Option changes a pool.
+type Option func(*connector)
+
+// Dialer makes the network connections of a pool: through a cloud provider's connector, or an SSH
+// tunnel. network is "tcp" or "unix"; address is the host and port of the connection string, not
+// resolved, or the socket's path. dial is called for each connection and each cancel request, several
+// times at once. Its ctx ends with that of the call that needs the connection, after 8 s at the
+// latest; a connection that comes later is closed. A panic is an error of that call.
+//
+// All that the package says of connections holds, but for keepalive: a *net.TCPConn gets it, also
+// below a *tls.Conn. For another connection, keepalive is the dialer's. LISTEN of a relay
+// (relay.Config.ListenDSN) makes its connection without the Dialer.
+func Dialer(dial func(ctx context.Context, network, address string) (net.Conn, error)) Option {
+	return func(c *connector) {
+		if c.dial = nil; dial != nil {
+			c.dial = guarded(dial)
+		}
+	}
 }
 
 // check returns the mistake in a connection string. The error does not repeat the string.
@@ -74,7 +109,8 @@ func check(dsn string) error {
 }
 
 type connector struct {
-	dsn func(context.Context) (string, error)
+	dsn  func(context.Context) (string, error)
+	dial dialFunc
 }
 
 func (c *connector) Driver() driver.Driver { return &pq.Driver{} }
@@ -92,7 +128,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &wire{}
+	w := &wire{dial: c.dial}
 	own.Dialer(w)
 	defer context.AfterFunc(ctx, w.breakOff)()
 	conn, err := own.Connect(ctx)

@@ -20,9 +20,9 @@ import (
 
 func TestMain(m *testing.M) { relaytest.Main(m) }
 
-func openPool(t testing.TB, url string) *sql.DB {
+func openPool(t testing.TB, url string, opts ...pgdb.Option) *sql.DB {
 	t.Helper()
-	db, err := pgdb.Open(url)
+	db, err := pgdb.Open(url, opts...)
 	relaytest.Must(err)
 	t.Cleanup(func() { db.Close() })
 	return db
@@ -33,7 +33,7 @@ func TestACallOnASilentConnectionEndsSoonAfterItsContext(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()
 	p, url := relaytest.Through(t, pgtest.Database(t))
-	db := openPool(t, url)
+	pools := map[string]*sql.DB{"socket": openPool(t, url), "channel": openPool(t, url, pgdb.Dialer(tunnel))}
 	tests := map[string]func(*testing.T){}
 	for name, call := range map[string]func(ctx context.Context, tx *sql.Tx, token string) error{
 		"arguments": func(ctx context.Context, tx *sql.Tx, token string) error {
@@ -52,21 +52,23 @@ func TestACallOnASilentConnectionEndsSoonAfterItsContext(t *testing.T) {
 		},
 	} {
 		for _, how := range []breaker.How{breaker.SilenceRequest, breaker.SilenceReply} {
-			tests[fmt.Sprint(name, how)] = func(t *testing.T) {
-				tx, err := db.BeginTx(t.Context(), nil)
-				relaytest.Must(err)
-				token := fmt.Sprint("silence of ", name, how)
-				p.Set(&breaker.Trap{Catches: breaker.Statement(token), How: how})
-				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-				defer cancel()
-				if err = call(ctx, tx, token); err == nil {
-					t.Error("the call has succeeded")
-				}
-				if err := tx.Commit(); err == nil {
-					t.Error("the transaction could be committed")
-				}
-				if err := db.PingContext(t.Context()); err != nil {
-					t.Errorf("the pool does not work any more: %v", err)
+			for which, db := range pools {
+				token := fmt.Sprint(which, " silence of ", name, how)
+				tests[token] = func(t *testing.T) {
+					tx, err := db.BeginTx(t.Context(), nil)
+					relaytest.Must(err)
+					p.Set(&breaker.Trap{Catches: breaker.Statement(token), How: how})
+					ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+					defer cancel()
+					if err = call(ctx, tx, token); err == nil {
+						t.Error("the call has succeeded")
+					}
+					if err := tx.Commit(); err == nil {
+						t.Error("the transaction could be committed")
+					}
+					if err := db.PingContext(t.Context()); err != nil {
+						t.Errorf("the pool does not work any more: %v", err)
+					}
 				}
 			}
 		}
@@ -78,11 +80,13 @@ func TestAConnectionThatNeverGetsReadyIsGivenUpWithTheContext(t *testing.T) {
 	t.Parallel()
 	p, url := relaytest.Through(t, pgtest.Database(t))
 	p.Delay(time.Hour)
-	db := openPool(t, url)
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
-	if err := db.PingContext(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("got %v, want the context's error", err)
+	for _, opts := range [][]pgdb.Option{nil, {pgdb.Dialer(tunnel)}} {
+		db := openPool(t, url, opts...)
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		defer cancel()
+		if err := db.PingContext(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v, want the context's error", err)
+		}
 	}
 }
 

@@ -37,14 +37,14 @@ func TestAPasswordMayChange(t *testing.T) {
 	rotate("first")
 	u.User = url.User("rotated")
 	t.Setenv("PGPASSFILE", file)
-	pools := map[string]*sql.DB{
-		"a function": pgdb.OpenFunc(func(context.Context) (string, error) {
-			u := *u
-			u.User = url.UserPassword("rotated", password.Load().(string))
-			return u.String(), nil
-		}),
-		"a password file": openPool(t, u.String()),
-	}
+	byFunction, err := pgdb.OpenFunc(func(context.Context) (string, error) {
+		u := *u
+		u.User = url.UserPassword("rotated", password.Load().(string))
+		return u.String(), nil
+	})
+	relaytest.Must(err)
+	defer byFunction.Close()
+	pools := map[string]*sql.DB{"a function": byFunction, "a password file": openPool(t, u.String())}
 	for _, to := range []string{"second", "third"} {
 		for name, db := range pools {
 			db.SetMaxIdleConns(-1)
@@ -54,7 +54,6 @@ func TestAPasswordMayChange(t *testing.T) {
 		}
 		rotate(to)
 	}
-	pools["a function"].Close()
 }
 
 func TestAFunctionForTheDSNCostsNeitherTheProcessNorTheCaller(t *testing.T) {
@@ -72,7 +71,8 @@ func TestAFunctionForTheDSNCostsNeitherTheProcessNorTheCaller(t *testing.T) {
 				nil
 		},
 	} {
-		db := pgdb.OpenFunc(func(context.Context) (string, error) { return f() })
+		db, err := pgdb.OpenFunc(func(context.Context) (string, error) { return f() })
+		relaytest.Must(err)
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		if err := db.PingContext(ctx); err == nil || !strings.Contains(err.Error(), want) ||
 			strings.Contains(err.Error(), "sesame") {

@@ -1,6 +1,8 @@
 package pgdb_test
 
 import (
+	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"syscall"
@@ -16,9 +18,19 @@ const tcpUserTimeout = 0x12
 // F24. The options, as the system has them: what they do is the kernel's.
 func TestConnectionsOfOpenHaveKeepaliveAndAUserTimeout(t *testing.T) {
 	t.Parallel()
+	secure := func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := (&net.Dialer{KeepAlive: -1}).DialContext(ctx, network, address)
+		return tls.Client(conn, &tls.Config{InsecureSkipVerify: true}), err
+	}
+	for name, opts := range map[string][]pgdb.Option{"Open": nil, "Dialer": {pgdb.Dialer(secure)}} {
+		t.Run(name, func(t *testing.T) { hasKeepaliveAndAUserTimeout(t, opts...) })
+	}
+}
+
+func hasKeepaliveAndAUserTimeout(t *testing.T, opts ...pgdb.Option) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	relaytest.Must(err)
-	db, err := pgdb.Open(fmt.Sprintf("postgres://%s/?sslmode=disable", l.Addr()))
+	db, err := pgdb.Open(fmt.Sprintf("postgres://%s/?sslmode=disable", l.Addr()), opts...)
 	relaytest.Must(err)
 	dialled := make(chan struct{})
 	go func() {

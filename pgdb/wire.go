@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/lib/pq"
@@ -18,14 +17,14 @@ const (
 	// until it is ready.
 	dialTimeout = 3 * time.Second
 	hostTimeout = 8 * time.Second
-	// deadPeer is how long a peer may acknowledge nothing.
-	deadPeer = 25 * time.Second
 	// answerTimeout is how long the server has to answer once a statement was cancelled.
 	answerTimeout = 5 * time.Second
 )
 
 // wire is the network connection of a connection of lib/pq.
 type wire struct {
+	dial dialFunc
+
 	mu     sync.Mutex
 	conn   net.Conn // the one that was dialled last, until ready
 	ready  bool
@@ -38,15 +37,6 @@ var _ pq.DialerContext = (*wire)(nil)
 // sends when the context of a call has ended; the connection does not go back to the pool then
 // (IsValid).
 func (w *wire) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	d := net.Dialer{Timeout: dialTimeout, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second,
-		Interval: 5 * time.Second, Count: 3}}
-	d.Control = func(network, _ string, raw syscall.RawConn) error {
-		if network == "unix" {
-			return nil
-		}
-		setUserTimeout(raw, deadPeer)
-		return nil
-	}
 	w.mu.Lock()
 	began, canceling := time.Now(), w.ready
 	if canceling {
@@ -54,9 +44,12 @@ func (w *wire) DialContext(ctx context.Context, network, address string) (net.Co
 		_ = w.conn.SetDeadline(time.Now().Add(answerTimeout))
 	}
 	w.mu.Unlock()
-	conn, err := d.DialContext(ctx, network, address)
+	conn, err := w.dial(ctx, network, address)
 	if err != nil {
 		return nil, err
+	}
+	if err := watchPeer(conn); err != nil {
+		return nil, errors.Join(err, conn.Close())
 	}
 	if canceling {
 		return conn, conn.SetDeadline(time.Now().Add(answerTimeout))

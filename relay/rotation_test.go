@@ -30,10 +30,12 @@ func TestAPoolWithoutAValidPasswordIsAnOutage(t *testing.T) {
 		open  func(ask) *sql.DB
 	}{
 		"pq_sealed": {errors.New("the vault is sealed"), func(ask ask) *sql.DB {
-			return pgdb.OpenFunc(func(context.Context) (string, error) {
+			pool, err := pgdb.OpenFunc(func(context.Context) (string, error) {
 				known, err := ask()
 				return as(t, db.URL, "pq_sealed", known), err
 			})
+			must(err)
+			return pool
 		}},
 		"pgx_rotated": {nil, func(ask ask) *sql.DB {
 			config, err := pgx.ParseConfig(as(t, db.URL, "pgx_rotated", ""))

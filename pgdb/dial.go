@@ -1,0 +1,137 @@
+package pgdb
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/txoutbox/outbox/internal/guard"
+)
+
+// deadPeer is how long a peer may acknowledge nothing.
+const deadPeer = 25 * time.Second
+
+type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
+
+// guarded is an app's dial that may hang, panic or end its goroutine.
+func guarded(dial dialFunc) dialFunc {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, hostTimeout)
+		defer cancel()
+		dialled := make(chan net.Conn, 1)
+		drop := func() {
+			select {
+			case late := <-dialled:
+				_ = late.Close()
+			default:
+			}
+		}
+		var failed error
+		if err := guard.Within(ctx, func() {
+			conn, err := dial(ctx, network, address)
+			if failed = err; err != nil || conn == nil {
+				return
+			}
+			dialled <- conn
+			if ctx.Err() != nil { // nobody waits any more
+				drop()
+			}
+		}); err != nil {
+			drop()
+			return nil, fmt.Errorf("pgdb: the Dialer: %w", err)
+		}
+		if failed != nil {
+			return nil, failed
+		}
+		select {
+		case conn := <-dialled:
+			return withDeadlines(conn), nil
+		default:
+			return nil, errors.Join(errors.New("pgdb: the Dialer returned no connection"), ctx.Err())
+		}
+	}
+}
+
+// watchPeer has the system notice a dead peer, if there is a TCP connection below.
+func watchPeer(conn net.Conn) error {
+	if secure, ok := conn.(*tls.Conn); ok {
+		conn = secure.NetConn()
+	}
+	tcp, ok := conn.(*net.TCPConn)
+	if !ok {
+		return nil
+	}
+	if raw, err := tcp.SyscallConn(); err == nil {
+		setUserTimeout(raw, deadPeer)
+	}
+	return tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second,
+		Count: 3})
+}
+
+// withDeadlines is conn with deadlines. The channels of an SSH client have none.
+func withDeadlines(conn net.Conn) net.Conn {
+	if conn.SetDeadline(time.Time{}) == nil {
+		return conn
+	}
+	return &closing{Conn: conn}
+}
+
+// closing is a connection that is closed at its deadline.
+type closing struct {
+	net.Conn
+	passed atomic.Bool
+
+	mu    sync.Mutex
+	timer *time.Timer
+}
+
+func (c *closing) SetDeadline(at time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	if c.passed.Load() {
+		return os.ErrDeadlineExceeded
+	}
+	if !at.IsZero() {
+		c.timer = time.AfterFunc(time.Until(at), func() {
+			c.passed.Store(true)
+			_ = c.Conn.Close()
+		})
+	}
+	return nil
+}
+
+func (c *closing) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	return n, c.reason(err)
+}
+
+func (c *closing) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	return n, c.reason(err)
+}
+
+func (c *closing) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	return c.Conn.Close()
+}
+
+// reason is the deadline in place of an error that its end caused.
+func (c *closing) reason(err error) error {
+	if err != nil && c.passed.Load() {
+		return os.ErrDeadlineExceeded
+	}
+	return err
+}

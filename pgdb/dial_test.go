@@ -1,0 +1,106 @@
+package pgdb_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/url"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/pgdb"
+)
+
+// tunnel dials connections without deadlines, as those through an SSH client are.
+func tunnel(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return channel{conn}, nil
+}
+
+type channel struct{ net.Conn }
+
+func (channel) SetDeadline(time.Time) error      { return errors.ErrUnsupported }
+func (channel) SetReadDeadline(time.Time) error  { return errors.ErrUnsupported }
+func (channel) SetWriteDeadline(time.Time) error { return errors.ErrUnsupported }
+
+// The dialer makes each connection to a name that nobody else knows, and carries the cancel request.
+func TestADialerMakesAllConnections(t *testing.T) {
+	t.Parallel()
+	u, err := url.Parse(pgtest.Database(t))
+	relaytest.Must(err)
+	server := u.Host
+	u.Host = "db.invalid:5432"
+	var dialled atomic.Int64
+	db := openPool(t, u.String(), pgdb.Dialer(func(ctx context.Context, network, address string) (net.Conn, error) {
+		dialled.Add(1)
+		if network != "tcp" || address != "db.invalid:5432" {
+			t.Errorf("it dials %s %s", network, address)
+		}
+		if end, limited := ctx.Deadline(); !limited || time.Until(end) > 8*time.Second {
+			t.Errorf("the dial ends %v", end)
+		}
+		return tunnel(ctx, network, server)
+	}))
+	sessions := &relaytest.Database{DB: db}
+	if sessions.Int(t, `SELECT 1`) != 1 || dialled.Load() != 1 {
+		t.Errorf("%d connections", dialled.Load())
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	if _, err := db.ExecContext(ctx, `SELECT pg_sleep(60)`); err == nil || time.Since(began) > 30*time.Second {
+		t.Errorf("canceled after %v: %v", time.Since(began), err)
+	}
+	if dialled.Load() != 2 {
+		t.Errorf("%d connections, want one for the cancel request", dialled.Load())
+	}
+}
+
+func TestADialerCostsNeitherTheProcessNorTheCaller(t *testing.T) {
+	t.Parallel()
+	hangs := make(chan struct{})
+	here, there := net.Pipe() // whose end comes too late
+	for want, dial := range map[string]func() (net.Conn, error){
+		"panic: oops":            func() (net.Conn, error) { panic("oops") },
+		"ended the goroutine":    func() (net.Conn, error) { runtime.Goexit(); return nil, nil },
+		"no route":               func() (net.Conn, error) { return nil, errors.New("no route") },
+		"returned no connection": func() (net.Conn, error) { return nil, nil },
+		"deadline exceeded":      func() (net.Conn, error) { <-hangs; return here, nil },
+	} {
+		db := openPool(t, "postgres://db.invalid/?sslmode=disable",
+			pgdb.Dialer(func(context.Context, string, string) (net.Conn, error) { return dial() }))
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		if err := db.PingContext(ctx); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+		cancel()
+	}
+	close(hangs)
+	relaytest.Must(there.SetReadDeadline(time.Now().Add(time.Minute)))
+	if _, err := there.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("a connection that came too late: %v, want its end", err)
+	}
+}
+
+func TestNilOptionsAreRefused(t *testing.T) {
+	t.Parallel()
+	dsn := func(context.Context) (string, error) { return "", nil }
+	_, noFunction := pgdb.OpenFunc(nil)
+	_, noOption := pgdb.OpenFunc(dsn, pgdb.Dialer(tunnel), nil)
+	_, noDialer := pgdb.Open("dbname=app", pgdb.Dialer(nil))
+	for says, err := range map[string]error{"the DSN function is nil": noFunction, "Option 1 is nil": noOption,
+		"Dialer: the function is nil": noDialer} {
+		if err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("got %v, want %s", err, says)
+		}
+	}
+}

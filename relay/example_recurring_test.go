@@ -65,9 +65,7 @@ func Example_runAgain() {
 func ExampleInZone() {
 	newYork, err := time.LoadLocation("America/New_York")
 	must(err)
-	half, err := cron.ParseStandard("30 1 * * *") // without a zone
-	must(err)
-	timing := relay.InZone(newYork, half)
+	timing := relay.InZone(newYork, relay.Cron(cron.ParseStandard, "30 1 * * *")) // without a zone
 	at := time.Date(2026, 10, 31, 0, 0, 0, 0, newYork)
 	for range 3 {
 		at = timing.Next(at)
@@ -79,6 +77,29 @@ func ExampleInZone() {
 	// Nov 2 01:30 EST
 }
 
+// The next firings of a cron expression. Any parser will do; this one is github.com/robfig/cron/v3.
+func ExampleCron() {
+	timing := relay.Cron(cron.ParseStandard, "0 9 * * MON-FRI")
+	at := time.Date(2026, 7, 2, 12, 0, 0, 0, time.UTC) // a Thursday
+	for range 3 {
+		at = timing.Next(at)
+		fmt.Println(at.Format("Mon Jan 2 15:04 MST"))
+	}
+
+	db, drop := exampleDatabase()
+	defer drop()
+	reg, report := handlers.New(), outbox.NewTaskType[int]("REPORT")
+	handlers.Leased(reg, report, func(context.Context, *outbox.Task[int]) error { return nil })
+	_, err := relay.New(db, reg, relay.Config{Schedules: []relay.Schedule{
+		{Name: "report", Timing: relay.Cron(cron.ParseStandard, "9 o'clock"), Task: report.New(1)}}})
+	fmt.Println(err)
+	// Output:
+	// Fri Jul 3 09:00 UTC
+	// Mon Jul 6 09:00 UTC
+	// Tue Jul 7 09:00 UTC
+	// relay: Config.Schedules[0] "report": Timing: Cron: "9 o'clock": expected exactly 5 fields, found 2: [9 o'clock]
+}
+
 // Schedules by an interval and by an expression of robfig/cron with a time zone.
 func ExampleSchedule() {
 	sendReport := outbox.NewTaskType[string]("SEND_REPORT")
@@ -87,11 +108,9 @@ func ExampleSchedule() {
 		fmt.Println(task.Payload, "of", task.RunAt.UTC().Format(time.DateTime))
 		return nil
 	})
-	const nineInBerlin = "CRON_TZ=Europe/Berlin 0 9 * * *"
-	timing, err := cron.ParseStandard(nineInBerlin)
-	must(err)
 	config := relay.Config{Logger: discard(), Schedules: []relay.Schedule{
-		{Name: "daily report", Timing: timing, Spec: nineInBerlin, Task: sendReport.New("daily report", outbox.Priority(5))},
+		{Name: "daily report", Timing: relay.Cron(cron.ParseStandard, "CRON_TZ=Europe/Berlin 0 9 * * *"),
+			Task: sendReport.New("daily report", outbox.Priority(5))},
 		{Name: "usage", Timing: relay.Every(7 * 24 * time.Hour), Task: sendReport.New("weekly usage"),
 			CatchUp: relay.CatchUpAll},
 	}}
@@ -106,7 +125,7 @@ func ExampleSchedule() {
 	}
 	once()
 	// As if no relay had run since ten to nine on the first of July.
-	_, err = db.ExecContext(ctx, `UPDATE outbox.schedule SET next_at = '2026-07-01 07:00+00' WHERE name = 'daily report'`)
+	_, err := db.ExecContext(ctx, `UPDATE outbox.schedule SET next_at = '2026-07-01 07:00+00' WHERE name = 'daily report'`)
 	must(err)
 	once()
 	// Without it in any Config it would stay in the table until it is removed.

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/robfig/cron/v3"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/relaytest"
@@ -19,12 +20,24 @@ type nextFunc func(time.Time) time.Time
 
 func (f nextFunc) Next(t time.Time) time.Time { return f(t) }
 
+func (f nextFunc) String() string { return "of a test" }
+
+// spec is a Timing with another text.
+type spec struct {
+	relay.Timing
+	text string
+}
+
+func (s spec) String() string {
+	if s.text == "boom" {
+		panic("boom")
+	}
+	return s.text
+}
+
 // scheduled is a Config with the schedules, which enqueue tasks of the type FIRED unless they say otherwise.
 func scheduled(schedules ...relay.Schedule) relay.Config {
 	for i := range schedules {
-		if _, ok := schedules[i].Timing.(nextFunc); ok && schedules[i].Spec == "" {
-			schedules[i].Spec = "of a test"
-		}
 		if schedules[i].Task.Type == "" {
 			schedules[i].Task = relaytest.TypeFired.New(payload{N: i + 1})
 		}
@@ -85,26 +98,47 @@ func TestEveryFiresAtMultiplesOfItsPeriod(t *testing.T) {
 	}
 }
 
+// The text is in the table: another one computes the next firing anew.
+func TestTheTextOfATimingHasAllThatItFiresBy(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	nine := relay.Cron(cron.ParseStandard, "0 9 * * *")
+	zone, err := time.LoadLocation("America/New_York")
+	must(err)
+	once(t, db, idle(), scheduled(relay.Schedule{Name: "1", Timing: relay.Every(yearly)}, relay.Schedule{Name: "2", Timing: nine},
+		relay.Schedule{Name: "3", Timing: relay.InZone(zone, nine)}))
+	db.wantText(t, "every 8760h0m0s|0 9 * * *|0 9 * * * in America/New_York",
+		`SELECT string_agg(spec, '|' ORDER BY name) FROM outbox.schedule`)
+}
+
 func TestBadSchedulesAreRefusedByNew(t *testing.T) {
 	t.Parallel()
 	db := open(t, "postgres://nobody@localhost:1/none")
 	good, year := relaytest.TypeFired.New(payload{}), relay.Every(yearly)
 	for want, one := range map[string]relay.Schedule{
-		`Name: it is empty`:             {Timing: year, Task: good},
-		`Name: '\n' does not print`:     {Name: "a\n", Timing: year, Task: good},
-		`Name: 129 bytes, at most 128`:  {Name: strings.Repeat("a", 129), Timing: year, Task: good},
-		`there are two of this Name`:    {Name: "twice", Timing: year, Task: good},
-		`Timing: it is nil`:             {Name: "a", Task: good},
-		`Spec: it is empty: give the`:   {Name: "a", Timing: nextFunc(year.Next), Task: good},
-		`Spec: '\x00' does not print`:   {Name: "a", Timing: year, Task: good, Spec: "\x00"},
-		`the Timing Every(0s) must be`:  {Name: "a", Timing: relay.Every(0), Task: good},
-		`the Timing Every(-1s) must be`: {Name: "a", Timing: relay.Every(-time.Second), Task: good},
-		`the CatchUp 7 must be`:         {Name: "a", Timing: year, Task: good, CatchUp: 7},
-		`Task: outbox: invalid task ty`: {Name: "a", Timing: year},
-		`Task: outbox: invalid payload`: {Name: "a", Timing: year, Task: outbox.TaskSpec{Type: "A", Payload: func() {}}},
+		`Name: it is empty`:                                  {Timing: year, Task: good},
+		`Name: '\n' does not print`:                          {Name: "a\n", Timing: year, Task: good},
+		`Name: 129 bytes, at most 128`:                       {Name: strings.Repeat("a", 129), Timing: year, Task: good},
+		`there are two of this Name`:                         {Name: "twice", Timing: year, Task: good},
+		`Timing: it is nil`:                                  {Name: "a", Task: good},
+		`Timing: its String is empty`:                        {Name: "a", Timing: spec{year, ""}, Task: good},
+		`Timing: its String: '\x00' does`:                    {Name: "a", Timing: spec{year, "\x00"}, Task: good},
+		`Timing: its String panicked: panic: boom`:           {Name: "a", Timing: spec{year, "boom"}, Task: good},
+		`Timing: Every(0s): it must be at least 10ms`:        {Name: "a", Timing: relay.Every(0), Task: good},
+		`Timing: Every(-1s): it must be`:                     {Name: "a", Timing: relay.Every(-time.Second), Task: good},
+		`Timing: Cron: "0 9 * *": expected exactly 5 fields`: {Name: "a", Timing: relay.Cron(cron.ParseStandard, "0 9 * *"), Task: good},
+		`Timing: Cron: "0 9 * * 8": `:                        {Name: "a", Timing: relay.InZone(time.UTC, relay.Cron(cron.ParseStandard, "0 9 * * 8")), Task: good},
+		`Timing: Cron: the parser is nil`:                    {Name: "a", Timing: relay.Cron[cron.Schedule](nil, "0 9 * * *"), Task: good},
+		`Timing: its Next panicked: panic: runtime error: invalid memory`: {Name: "a", Task: good,
+			Timing: relay.Cron(func(string) (cron.Schedule, error) { return nil, nil }, "0 9 * * *")},
+		`Timing: InZone: the zone is nil`:   {Name: "a", Timing: relay.InZone(nil, year), Task: good},
+		`Timing: InZone: the timing is nil`: {Name: "a", Timing: relay.InZone(time.UTC, nil), Task: good},
+		`the CatchUp 7 must be`:             {Name: "a", Timing: year, Task: good, CatchUp: 7},
+		`Task: outbox: invalid task ty`:     {Name: "a", Timing: year},
+		`Task: outbox: invalid payload`:     {Name: "a", Timing: year, Task: outbox.TaskSpec{Type: "A", Payload: func() {}}},
 		`Task: outbox: invalid option`: {Name: "a", Timing: year,
 			Task: relaytest.TypeFired.New(payload{}, outbox.Priority(99999))},
-		`Timing: its Next panicked: panic: boom`: {Name: "a", Spec: "1", Task: good,
+		`Timing: its Next panicked: panic: boom`: {Name: "a", Task: good,
 			Timing: nextFunc(func(time.Time) time.Time { panic("boom") })},
 	} {
 		s := []relay.Schedule{{Name: "twice", Timing: year, Task: good}, one}

@@ -1,10 +1,14 @@
 package relay
 
-import "time"
+import (
+	"errors"
+	"fmt"
+	"time"
+)
 
 // InZone takes timing as times of day in a zone, and fires at each of them once, also when the
-// zone's clocks change. timing is, for example, an expression of robfig/cron without a zone: it
-// gets and returns times of day as if they were UTC.
+// zone's clocks change. timing is, for example, a Cron without a zone: it gets and returns times of
+// day as if they were UTC.
 //
 // When clocks go back, a time that comes twice fires the first time. When they go forward, a
 // skipped time fires as the skipped hour ends. So an hourly timing has a gap of two hours when
@@ -14,6 +18,19 @@ func InZone(zone *time.Location, timing Timing) Timing { return zoneTiming{zone,
 type zoneTiming struct {
 	zone   *time.Location
 	timing Timing
+}
+
+func (z zoneTiming) String() string { return fmt.Sprintf("%v in %v", z.timing, z.zone) }
+
+func (z zoneTiming) check() error {
+	if z.zone == nil {
+		return errors.New("InZone: the zone is nil")
+	}
+	if z.timing == nil {
+		return errors.New("InZone: the timing is nil")
+	}
+	_, err := checkTiming(z.timing)
+	return err
 }
 
 func (z zoneTiming) Next(t time.Time) time.Time {

@@ -64,8 +64,9 @@ func TestTheDocumentationShowsWhatIsPrinted(t *testing.T) {
 	report := outbox.NewTaskType[map[string]string]("REPORT")
 	done := func(context.Context, *outbox.Task[map[string]string]) error { return nil }
 	handlers.Leased(r, report, done, handlers.Rate(10, time.Minute))
+	parse := func(string) (relay.Timing, error) { return relay.Every(24 * time.Hour), nil }
 	nightly := relay.Schedule{
-		Name: "nightly-report", Timing: relay.Every(24 * time.Hour), Spec: "@daily",
+		Name: "nightly-report", Timing: relay.Cron(parse, "@daily"),
 		Task: report.New(map[string]string{"month": "2026-05"}),
 	}
 	config := relay.Config{Workers: 10, DrainTimeout: time.Millisecond, Schedules: []relay.Schedule{nightly}}

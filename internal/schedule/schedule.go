@@ -14,16 +14,11 @@ import (
 	"github.com/txoutbox/outbox"
 )
 
-// Timing gives the first firing after t, as relay.Timing has it.
-type Timing interface {
-	Next(t time.Time) time.Time
-}
-
 // Schedule is a relay.Schedule. It is ready for a Scheduler once Prepare has found nothing wrong.
 type Schedule struct {
 	Name    string
-	Timing  Timing
-	Spec    string // its change is a change of the timing
+	Timing  interface{ Next(t time.Time) time.Time }
+	Spec    string // relay.Timing's String; its change is a change of the timing
 	Task    outbox.TaskSpec
 	CatchUp bool // each firing that was missed is made up for, not only the first
 
@@ -39,7 +34,7 @@ func (s *Schedule) Prepare() (wrong []error) {
 		}
 	}
 	check("Name", CheckName(s.Name))
-	check("Spec", s.checkSpec())
+	check("Timing", s.checkSpec())
 	payload, err := s.Task.Encode()
 	check("Task", err)
 	check("Timing", s.probe())
@@ -51,16 +46,16 @@ func (s *Schedule) Prepare() (wrong []error) {
 
 func (s *Schedule) checkSpec() error {
 	if s.Spec == "" {
-		return errors.New("it is empty: give the text of the cron expression, or a version of the timing")
+		return errors.New("its String is empty")
 	}
-	return checkText(s.Spec)
+	if err := checkText(s.Spec); err != nil {
+		return fmt.Errorf("its String: %w", err)
+	}
+	return nil
 }
 
 // probe calls Next once: a nil pointer panics at the start of the app, not at the first firing.
 func (s *Schedule) probe() error {
-	if s.Timing == nil {
-		return errors.New("it is nil")
-	}
 	return within(func() { s.Timing.Next(time.Date(2021, 1, 1, 0, 0, 0, 0, time.UTC)) })
 }
 

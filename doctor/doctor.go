@@ -45,7 +45,7 @@ func Check(ctx context.Context, db *sql.DB, opts ...Option) ([]Finding, error) {
 		f, lacks, err := s.run(ctx, db, client, c)
 		found = append(found, f...)
 		if err != nil {
-			if pooling := schema.Check(ctx, db, s.schema); errors.Is(pooling, schema.ErrStatementPooling) {
+			if pooling := schema.Check(ctx, db, schema.Schema(s.schema)); errors.Is(pooling, schema.ErrStatementPooling) {
 				err = pooling
 			}
 			return sorted(found), refused(err)

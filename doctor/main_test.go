@@ -176,7 +176,7 @@ func worker(t testing.TB, db *database, alive bool, workers, connections int, ty
 
 func script(t testing.TB, name string) string {
 	t.Helper()
-	text, err := schema.SQL(name)
+	text, err := schema.SQL(schema.Schema(name))
 	if err != nil {
 		t.Fatal(err)
 	}

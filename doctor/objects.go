@@ -6,7 +6,6 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/txoutbox/outbox/internal/schemaname"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -22,7 +21,7 @@ var (
 
 // script makes the schema of this program's version.
 func script() string {
-	script, err := schema.SQL(schemaname.Default)
+	script, err := schema.SQL()
 	if err != nil {
 		panic(err) // the name is valid
 	}

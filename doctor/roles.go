@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"regexp"
 
-	"github.com/txoutbox/outbox/internal/schemaname"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -24,7 +23,7 @@ func (v *visit) grants() any {
 		Kind   string `json:"kind"`
 		Object string `json:"object"`
 	}
-	script, err := schema.RolesSQL(schemaname.Default)
+	script, err := schema.RolesSQL()
 	if err != nil {
 		panic(err) // the name is valid
 	}

@@ -37,7 +37,7 @@ func checkRowSecurity(ctx context.Context, v *visit) error {
 	if err := v.row(ctx, securedSQL, []any{v.schema, tables}, &secured); err != nil || secured == "" {
 		return err
 	}
-	if err := schema.CheckRowSecurity(ctx, v.tx, v.schema); errors.Is(err, schema.ErrRowSecurity) {
+	if err := schema.CheckRowSecurity(ctx, v.tx, schema.Schema(v.schema)); errors.Is(err, schema.ErrRowSecurity) {
 		_, do, _ := strings.Cut(err.Error(), "owner, ")
 		v.add("row-security", Critical, "", "row level security hides rows from this role: the other checks see too little, "+
 			"and a relay with this role does not start", do)

@@ -36,7 +36,7 @@ func checkVersion(ctx context.Context, v *visit) error {
 			migrate+"; if it has another schema, name that one")
 		return nil
 	}
-	state, wrong := schema.Inspect(ctx, v.tx, v.schema)
+	state, wrong := schema.Inspect(ctx, v.tx, schema.Schema(v.schema))
 	if errors.Is(wrong, schema.ErrNotMigrated) && state.Version == 0 {
 		_, what, _ := strings.Cut(wrong.Error(), "not migrated: ")
 		last := strings.LastIndex(what, ": ")
@@ -47,7 +47,7 @@ func checkVersion(ctx context.Context, v *visit) error {
 	if err != nil {
 		return err
 	}
-	if err := schema.CheckRowSecurity(ctx, v.tx, v.schema); version == 0 && errors.Is(err, schema.ErrRowSecurity) {
+	if err := schema.CheckRowSecurity(ctx, v.tx, schema.Schema(v.schema)); version == 0 && errors.Is(err, schema.ErrRowSecurity) {
 		fault(Critical, "row level security hides the versions from this role", "see row-security")
 		return nil
 	}
@@ -83,6 +83,6 @@ func (v *visit) versions(ctx context.Context) (newest, oldest int, missing strin
 // applyAgain mends what is missing of the schema's objects: the files do no harm when all of them
 // are applied again, in their order.
 func (v *visit) applyAgain() string {
-	return "apply all migrations again, in their order and in one transaction: schema.SQL(\"" + v.schema +
-		"\") is the script, outbox migrate print prints it, and psql -v ON_ERROR_STOP=1 -1 -f applies it"
+	return "apply all migrations again, in their order and in one transaction: schema.SQL(schema.Schema(\"" + v.schema +
+		"\")) is the script, outbox migrate print prints it, and psql -v ON_ERROR_STOP=1 -1 -f applies it"
 }

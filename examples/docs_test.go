@@ -199,7 +199,7 @@ var parameter = regexp.MustCompile(`\$[1-9]`)
 func runSQL(t *testing.T, blocks []block) (problems []string) {
 	context, err := os.ReadFile("testdata/context.sql")
 	relaytest.Must(err)
-	roles, err := schema.RolesSQL("outbox")
+	roles, err := schema.RolesSQL()
 	relaytest.Must(err)
 	db, err := sql.Open("postgres", pgtest.Database(t))
 	relaytest.Must(err)

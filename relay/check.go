@@ -96,13 +96,13 @@ func (c *check) try(ctx context.Context) (state schema.State, err error) {
 		return state, err
 	}
 	err = c.store.Conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
-		if state, err = schema.Inspect(ctx, tx, string(c.store.Schema)); err != nil {
+		if state, err = schema.Inspect(ctx, tx, schema.Schema(string(c.store.Schema))); err != nil {
 			return err
 		}
 		if err := writable.Check(ctx, tx); err != nil {
 			return err
 		}
-		if err := schema.CheckRowSecurity(ctx, tx, string(c.store.Schema)); err != nil {
+		if err := schema.CheckRowSecurity(ctx, tx, schema.Schema(string(c.store.Schema))); err != nil {
 			return err
 		}
 		noted, err := origin.Note(ctx, tx, c.store.Schema, c.environment)
@@ -138,7 +138,7 @@ func explainBegin(ctx context.Context, db *sql.DB, name string, err error) error
 	}
 	ctx, cancel := context.WithTimeout(ctx, pg.StatementTimeout)
 	defer cancel()
-	if pooling := schema.Check(ctx, db, name); errors.Is(pooling, schema.ErrStatementPooling) {
+	if pooling := schema.Check(ctx, db, schema.Schema(name)); errors.Is(pooling, schema.ErrStatementPooling) {
 		return pooling
 	}
 	return err

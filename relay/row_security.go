@@ -23,7 +23,7 @@ type rowCheck struct {
 func (c rowCheck) run(ctx context.Context, on *pg.Dedicated) (wait time.Duration, err error) {
 	var hidden error
 	err = on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-		if hidden = schema.CheckRowSecurity(ctx, conn, c.schema); errors.Is(hidden, schema.ErrRowSecurity) {
+		if hidden = schema.CheckRowSecurity(ctx, conn, schema.Schema(c.schema)); errors.Is(hidden, schema.ErrRowSecurity) {
 			return nil
 		}
 		return hidden

@@ -79,7 +79,7 @@ func TestPgBouncerInStatementModeIsRefusedWithASentence(t *testing.T) {
 		for call, err := range map[string]error{
 			"Run": r.Run(t.Context()), "RunOnce": r.RunOnce(t.Context()), "doctor": ofDoctor,
 			"Migrate": schema.Migrate(t.Context(), db.DB), "GrantRoles": schema.GrantRoles(t.Context(), db.DB),
-			"Check": schema.Check(t.Context(), db.DB, "outbox"),
+			"Check": schema.Check(t.Context(), db.DB),
 		} {
 			if !errors.Is(err, schema.ErrStatementPooling) ||
 				!strings.Contains(err.Error(), "set pool_mode to transaction or session") {

@@ -16,8 +16,7 @@ import (
 	"context"
 )
 
-// Check returns nil if code of this [Version] may run beside the schema of that name, in a database
-// with the encoding UTF8, on a server that is supported: the schema is at Version, or it is newer
+// Check returns nil if code of this [Version] may run beside the schema, in a database with the encoding UTF8, on a server that is supported: the schema is at Version, or it is newer
 // and its migrations say that this code may run beside them. [Inspect] says which. It only reads, so
 // it may run on a standby; it needs USAGE on the schema and SELECT on its table migration. It does
 // not look at the other tables.
@@ -25,7 +24,7 @@ import (
 // Errors: ErrNotMigrated, ErrNewer, ErrUnsupportedServer, ErrUnsupportedEncoding or, if row level
 // security hides the versions, ErrRowSecurity; an invalid name before any SQL; or else the query's
 // own. With a pool, as a *sql.DB, it reads in a transaction, and ErrStatementPooling is possible.
-func Check(ctx context.Context, q Querier, name string) error {
-	_, err := Inspect(ctx, q, name)
+func Check(ctx context.Context, q Querier, opts ...SchemaOption) error {
+	_, err := Inspect(ctx, q, opts...)
 	return err
 }

@@ -141,7 +141,7 @@ func TestMigrateCommitsNothingAfterItsContextEnded(t *testing.T) {
 	if err := Migrate(ctx, db); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want context.Canceled", err)
 	}
-	if err := Check(t.Context(), db, "outbox"); !errors.Is(err, ErrNotMigrated) {
+	if err := Check(t.Context(), db); !errors.Is(err, ErrNotMigrated) {
 		t.Errorf("got %v, want ErrNotMigrated", err)
 	}
 }
@@ -157,7 +157,7 @@ func TestMigrateGivesUpAfterAWhile(t *testing.T) {
 	}
 }
 
-func patience(d time.Duration) Option { return func(s *settings) { s.patience = d } }
+func patience(d time.Duration) Option { return option(func(s *settings) { s.patience = d }) }
 
 func TestAnUnknownCommitIsLookedAfter(t *testing.T) {
 	for name, how := range map[string]proxy.How{"committed": proxy.LoseReply, "not committed": proxy.LoseRequest} {
@@ -232,7 +232,7 @@ func TestMigrateReturnsThoughTheDriverHangs(t *testing.T) {
 	db := sql.OpenDB(hangingConnector{hang})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	err := Migrate(ctx, db, func(s *settings) { s.grace = time.Millisecond })
+	err := Migrate(ctx, db, option(func(s *settings) { s.grace = time.Millisecond }))
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "the server does not answer") {
 		t.Errorf("got %v, want: the server does not answer, with the deadline", err)
 	}

@@ -60,7 +60,7 @@ func ExampleInspect() {
 	must(err)
 
 	fmt.Println("migrate:", schema.Migrate(ctx, db))
-	state, err := schema.Inspect(ctx, db, "outbox")
+	state, err := schema.Inspect(ctx, db)
 	fmt.Println("inspect:", err)
 	fmt.Println("newer by", state.Version-schema.Version())
 	// Output:

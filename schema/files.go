@@ -72,12 +72,13 @@ func read(files embed.FS, name string) string {
 	return string(text)
 }
 
-// SQL is all migrations with the functions, views and triggers as one script for a schema of the
-// given name, to be applied in one transaction: write it to a file and run
-// psql -v ON_ERROR_STOP=1 -1 -f, or give the file to goose. It does no harm when it is applied again,
-// and makes what is missing. For the name "outbox" and one version at a time, see [FS].
-func SQL(name string) (string, error) {
-	if err := checkName(name); err != nil {
+// SQL is all migrations with the functions, views and triggers as one script, to be applied in one
+// transaction: write it to a file and run psql -v ON_ERROR_STOP=1 -1 -f, or give the file to goose.
+// It does no harm when it is applied again, and makes what is missing. For the schema "outbox" and
+// one version at a time, see [FS]. The error is that of an invalid name.
+func SQL(opts ...SchemaOption) (string, error) {
+	name, err := nameOf(opts)
+	if err != nil {
 		return "", err
 	}
 	const up = "-- +goose Up\n"

@@ -52,7 +52,7 @@ func TestFilesByPsqlAndGooseAreTheSameAsMigrate(t *testing.T) {
 		for _, name := range []string{"outbox", "select"} {
 			t.Run(tool+" "+name, func(t *testing.T) {
 				url := pgtest.Database(t)
-				script, err := SQL(name)
+				script, err := SQL(Schema(name))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -76,7 +76,7 @@ func TestFilesByPsqlAndGooseAreTheSameAsMigrate(t *testing.T) {
 				if got := w.writes(); len(got) > 0 {
 					t.Errorf("Migrate wrote %q", got)
 				}
-				if err := Check(t.Context(), db, name); err != nil {
+				if err := Check(t.Context(), db, Schema(name)); err != nil {
 					t.Error(err)
 				}
 				if got := describe(t, db, name); got != want {
@@ -94,7 +94,7 @@ func TestMigrateUnderAnotherNameIsTheSame(t *testing.T) {
 	if got, want := describe(t, db, "select"), describe(t, db, "outbox"); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	if err := Check(t.Context(), db, "other"); !errors.Is(err, ErrNotMigrated) {
+	if err := Check(t.Context(), db, Schema("other")); !errors.Is(err, ErrNotMigrated) {
 		t.Errorf("got %v, want ErrNotMigrated", err)
 	}
 }

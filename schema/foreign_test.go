@@ -45,7 +45,7 @@ func TestMigrateNamesWhatIsNotTheOutboxsBeforeAnythingIsMade(t *testing.T) {
 			if got := w.writes(); len(got) > 0 || scan[int](t, db, objects, c.name) != before {
 				t.Errorf("it wrote %q", got)
 			}
-			if err := Check(t.Context(), db, c.name); !errors.Is(err, ErrNotMigrated) {
+			if err := Check(t.Context(), db, Schema(c.name)); !errors.Is(err, ErrNotMigrated) {
 				t.Errorf("Check: got %v, want ErrNotMigrated", err)
 			}
 		})

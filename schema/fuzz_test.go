@@ -15,7 +15,7 @@ func FuzzName(f *testing.F) {
 	}
 	db := open(f, pgtest.Database(f))
 	f.Fuzz(func(t *testing.T, name string) {
-		script, err := SQL(name)
+		script, err := SQL(Schema(name))
 		if err != nil {
 			return
 		}

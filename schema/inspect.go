@@ -23,8 +23,9 @@ type State struct {
 
 // Inspect is [Check] that also returns the State, for a log record that the schema or the server is
 // newer than this code. With an error the State is filled as far as it is known.
-func Inspect(ctx context.Context, q Querier, name string) (State, error) {
-	if err := checkName(name); err != nil {
+func Inspect(ctx context.Context, q Querier, opts ...SchemaOption) (State, error) {
+	name, err := nameOf(opts)
+	if err != nil {
 		return State{}, err
 	}
 	if p, ok := q.(pool); ok {
@@ -50,7 +51,7 @@ func inspectPool(ctx context.Context, p pool, name string) (State, error) {
 		return State{}, fmt.Errorf("schema: begin: %w", explainBegin(ctx, p, pgerr.WithoutDSN(err)))
 	}
 	defer func() { _ = tx.Rollback() }() // it has written nothing
-	return Inspect(ctx, tx, name)
+	return Inspect(ctx, tx, Schema(name))
 }
 
 // found is what is in a schema.

@@ -104,7 +104,7 @@ func newRole(t *testing.T, admin *sql.DB) string {
 
 // files replaces the migrations of a Migrate. It has no functions, which may need later tables.
 func files(texts ...string) Option {
-	return func(s *settings) { s.files, s.present = texts, present{functions: "-- none\n"} }
+	return option(func(s *settings) { s.files, s.present = texts, present{functions: "-- none\n"} })
 }
 
 // second makes a second version that can be applied only once.

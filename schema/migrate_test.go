@@ -24,11 +24,11 @@ func TestMigrateCreatesTheSchemaAndCheckAgrees(t *testing.T) {
 	} {
 		t.Run(strings.Join(settings, " "), func(t *testing.T) {
 			db := open(t, pgtest.Database(t), settings...)
-			if err := Check(t.Context(), db, "outbox"); !errors.Is(err, ErrNotMigrated) {
+			if err := Check(t.Context(), db); !errors.Is(err, ErrNotMigrated) {
 				t.Fatalf("before: got %v, want ErrNotMigrated", err)
 			}
 			migrate(t, db)
-			if err := Check(t.Context(), db, "outbox"); err != nil {
+			if err := Check(t.Context(), db); err != nil {
 				t.Fatal(err)
 			}
 			if got := scan[int](t, db, "SELECT max(version) FROM outbox.migration"); got != Version() {
@@ -95,7 +95,7 @@ func TestMigrateOnlyReadsWhenThereIsNothingToDo(t *testing.T) {
 	if len(w.sent) == 0 || len(w.writes()) > 0 {
 		t.Errorf("got %q, want reads only", w.sent)
 	}
-	if err := Check(t.Context(), db, "outbox"); err != nil {
+	if err := Check(t.Context(), db); err != nil {
 		t.Error(err)
 	}
 }
@@ -176,7 +176,7 @@ func TestWhatCannotBeMigratedIsRefusedBeforeAnyWrite(t *testing.T) {
 			}
 			errs := map[string]error{"Migrate": Migrate(t.Context(), db)}
 			if !c.onlyWrite {
-				errs["Check"], errs["GrantRoles"] = Check(t.Context(), db, "outbox"), GrantRoles(t.Context(), db)
+				errs["Check"], errs["GrantRoles"] = Check(t.Context(), db), GrantRoles(t.Context(), db)
 			} else if c.want != nil {
 				errs["writable.Check"] = writable.Check(t.Context(), db)
 			}
@@ -230,7 +230,7 @@ func TestBadOptionsAreRefusedBeforeAnySQL(t *testing.T) {
 		}
 	}
 	for _, name := range badNames {
-		for call, err := range map[string]error{"Migrate": Migrate(t.Context(), db, Schema(name)), "Check": Check(t.Context(), db, name)} {
+		for call, err := range map[string]error{"Migrate": Migrate(t.Context(), db, Schema(name)), "Check": Check(t.Context(), db, Schema(name))} {
 			if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("invalid schema name %q", name)) {
 				t.Errorf("%s: got %v, want the invalid name %q", call, err, name)
 			}

@@ -8,6 +8,22 @@ import (
 	"github.com/txoutbox/outbox/internal/schemaname"
 )
 
+// SchemaOption is the option [Schema]. Functions that take no other take a SchemaOption.
+type SchemaOption struct{ name string }
+
+// Schema names the PostgreSQL schema of the outbox. Without it that is "outbox". A name has lower-case
+// letters, digits and _, not a digit first, and at most 63 bytes. A reserved word works.
+func Schema(name string) SchemaOption { return SchemaOption{name} }
+
+// nameOf is the schema that the options name.
+func nameOf(opts []SchemaOption) (string, error) {
+	name := schemaname.Default
+	for _, o := range opts {
+		name = o.name
+	}
+	return name, checkName(name)
+}
+
 func checkName(name string) error {
 	if !schemaname.Valid(name) {
 		return fmt.Errorf("schema: invalid schema name %q: %s", name, schemaname.Rule)
@@ -20,10 +36,8 @@ const (
 	longestSuffix = "_enqueuer" // of a role's name
 )
 
+// checkRoles refuses a valid name that is too long for those of the roles.
 func checkRoles(name string) error {
-	if err := checkName(name); err != nil {
-		return err
-	}
 	if n := len(name) + len(longestSuffix); n > maxIdentifier {
 		return fmt.Errorf("schema: the schema name %q is too long for roles: %s%s has %d bytes, PostgreSQL takes %d", name, name, longestSuffix, n, maxIdentifier)
 	}

@@ -11,7 +11,7 @@ import (
 func code(script string) string { return regexp.MustCompile(`--.*`).ReplaceAllString(script, "") }
 
 func TestSQLForTheDefaultNameIsTheFiles(t *testing.T) {
-	got, err := SQL("outbox")
+	got, err := SQL()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -20,7 +20,7 @@ func TestSQLForTheDefaultNameIsTheFiles(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	for _, name := range badNames {
-		if got, err := SQL(name); err == nil || got != "" {
+		if got, err := SQL(Schema(name)); err == nil || got != "" {
 			t.Errorf("SQL(%q) = %q, %v, want an error", name, got, err)
 		}
 	}

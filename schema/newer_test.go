@@ -47,7 +47,7 @@ func TestOlderCodeRunsBesideANewerSchemaThatAllowsIt(t *testing.T) {
 			newer(t, db, c.versions...)
 			w.sent = nil
 			newest := Version() + c.versions[len(c.versions)-1][0]
-			errs := map[string]error{"Migrate": Migrate(t.Context(), db), "Check": Check(t.Context(), db, "outbox"), "GrantRoles": GrantRoles(t.Context(), db)}
+			errs := map[string]error{"Migrate": Migrate(t.Context(), db), "Check": Check(t.Context(), db), "GrantRoles": GrantRoles(t.Context(), db)}
 			for call, err := range errs {
 				if c.needs == 0 && err != nil {
 					t.Errorf("%s: %v", call, err)
@@ -61,7 +61,7 @@ func TestOlderCodeRunsBesideANewerSchemaThatAllowsIt(t *testing.T) {
 			if got := w.writes(); len(got) > 0 {
 				t.Errorf("it wrote %q", got)
 			}
-			state, _ := Inspect(t.Context(), db, "outbox")
+			state, _ := Inspect(t.Context(), db)
 			if state.Version != newest || c.needs > 0 && state.OldestVersion != Version()+c.needs {
 				t.Errorf("got %+v, want version %d", state, newest)
 			}
@@ -101,13 +101,13 @@ func TestOldAndNewCodeMigrateAtOnce(t *testing.T) {
 // As psql applies them, in a schema of another name.
 func TestTheOldestVersionIsReadInAnySchema(t *testing.T) {
 	db := open(t, pgtest.Database(t))
-	script, err := SQL("select")
+	script, err := SQL(Schema("select"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	run(t, db, script)
 	run(t, db, fmt.Sprintf(`INSERT INTO "select".migration (version, oldest_version) VALUES (%d, %d)`, Version()+1, Version()))
-	if err := errors.Join(Migrate(t.Context(), db, Schema("select")), Check(t.Context(), db, "select")); err != nil {
+	if err := errors.Join(Migrate(t.Context(), db, Schema("select")), Check(t.Context(), db, Schema("select"))); err != nil {
 		t.Error(err)
 	}
 }
@@ -119,12 +119,12 @@ func TestANewerServerIsLetPassAndSaid(t *testing.T) {
 		return strings.ReplaceAll(q, "current_setting('server_version')", "'19.1'")
 	}
 	migrate(t, db)
-	state, err := Inspect(t.Context(), db, "outbox")
+	state, err := Inspect(t.Context(), db)
 	if err != nil || !state.UntestedServer || state.Server != "19.1" {
 		t.Errorf("got %+v, %v, want the untested server 19.1", state, err)
 	}
 	w.rewrite = nil
-	if state, err = Inspect(context.Background(), db, "outbox"); err != nil || state.UntestedServer {
+	if state, err = Inspect(context.Background(), db); err != nil || state.UntestedServer {
 		t.Errorf("got %+v, %v, want a tested server", state, err)
 	}
 }

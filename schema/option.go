@@ -8,8 +8,13 @@ import (
 	"github.com/txoutbox/outbox/internal/schemaname"
 )
 
-// Option changes one Migrate or GrantRoles.
-type Option func(*settings)
+// Option changes one [Migrate] or [GrantRoles]. A nil one is refused.
+type Option interface{ apply(*settings) }
+
+type option func(*settings)
+
+func (o option) apply(s *settings)       { o(s) }
+func (o SchemaOption) apply(s *settings) { s.name = o.name }
 
 type settings struct {
 	name        string
@@ -20,15 +25,11 @@ type settings struct {
 	grace       time.Duration // for the last statement, when the context has ended
 }
 
-// Schema names the outbox's schema, "outbox" if it is not given: lower-case letters, digits and _,
-// not a digit first, at most 63 bytes. A name that is a reserved word works.
-func Schema(name string) Option { return func(s *settings) { s.name = name } }
-
-// LockTimeout bounds the wait for each lock, since whoever comes after a statement that waits for a
-// lock waits as well; after it Migrate and GrantRoles let go of all locks and try again. Longer
-// lets them win against long transactions, and stops enqueueing for as long. 0 means Migrate's
-// default, 2 s; the most is 1 min.
-func LockTimeout(d time.Duration) Option { return func(s *settings) { s.lockTimeout = d } }
+// LockTimeout bounds the wait for each lock, as statements queue behind one that waits. After it
+// Migrate and GrantRoles release all locks and try again. A longer one lets them win against long
+// transactions, and stops enqueueing for as long. 0 means Migrate's default, 2 s, also for GrantRoles;
+// the most is 1 min.
+func LockTimeout(d time.Duration) Option { return option(func(s *settings) { s.lockTimeout = d }) }
 
 func newSettings(opts []Option) (*settings, error) {
 	s := &settings{name: schemaname.Default, files: migrations(), present: current(), patience: time.Minute, grace: 10 * time.Second}
@@ -36,7 +37,7 @@ func newSettings(opts []Option) (*settings, error) {
 		if o == nil {
 			return nil, errors.New("schema: an Option is nil")
 		}
-		o(s)
+		o.apply(s)
 	}
 	if s.lockTimeout == 0 {
 		s.lockTimeout = 2 * time.Second

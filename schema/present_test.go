@@ -10,7 +10,7 @@ import (
 
 // state replaces the functions, views and triggers of a Migrate.
 func state(functions, relations string) Option {
-	return func(s *settings) { s.present = present{functions, relations} }
+	return option(func(s *settings) { s.present = present{functions, relations} })
 }
 
 const objects = `SELECT string_agg(name, ' ' ORDER BY name COLLATE "C") FROM (
@@ -58,11 +58,11 @@ func TestAChangeOfAFunctionAloneIsApplied(t *testing.T) {
 	before.functions += "CREATE OR REPLACE FUNCTION outbox.which() RETURNS text LANGUAGE sql AS 'SELECT 1::text';"
 	migrate(t, db, state(before.functions, before.relations))
 	begin(t, open(t, url), `INSERT INTO outbox.task (task_type) VALUES ('A')`)
-	if err := Check(t.Context(), db, "outbox"); !errors.Is(err, ErrNotMigrated) || !strings.Contains(err.Error(), "its functions are of other code: run schema.Migrate") {
+	if err := Check(t.Context(), db); !errors.Is(err, ErrNotMigrated) || !strings.Contains(err.Error(), "its functions are of other code: run schema.Migrate") {
 		t.Errorf("got %v, want ErrNotMigrated", err)
 	}
 	migrate(t, db)
-	if err := Check(t.Context(), db, "outbox"); err != nil {
+	if err := Check(t.Context(), db); err != nil {
 		t.Error(err)
 	}
 	if scan[bool](t, db, `SELECT to_regproc('outbox.which') IS NOT NULL`) {
@@ -91,7 +91,7 @@ func TestOlderCodeLeavesTheFunctionsOfANewerVersion(t *testing.T) {
 // psql sets a savepoint before each statement where ON_ERROR_ROLLBACK is on.
 func TestTheScriptIsAppliedAgainUnderASavepoint(t *testing.T) {
 	db := open(t, pgtest.Database(t))
-	script, err := SQL("outbox")
+	script, err := SQL()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,12 +14,16 @@ import (
 //go:embed roles.sql
 var rolesScript string
 
-// RolesSQL is what [GrantRoles] does as one script for a schema of the given name, to be applied in
-// one transaction after the migrations: psql -v ON_ERROR_STOP=1 -1 -f. It may be applied again, and
-// should be after each new migration. The name has at most 54 bytes, as those of the roles begin
-// with it.
-func RolesSQL(name string) (string, error) {
-	if err := checkRoles(name); err != nil {
+// RolesSQL is what [GrantRoles] does as one script, to be applied in one transaction after the
+// migrations: psql -v ON_ERROR_STOP=1 -1 -f. It may be applied again, and should be after each new
+// migration. The schema's name has at most 54 bytes, as those of the roles begin with it. The error
+// is that of an invalid name.
+func RolesSQL(opts ...SchemaOption) (string, error) {
+	name, err := nameOf(opts)
+	if err == nil {
+		err = checkRoles(name)
+	}
+	if err != nil {
 		return "", err
 	}
 	return rename(rolesScript, name), nil
@@ -54,7 +58,7 @@ func GrantRoles(ctx context.Context, db *sql.DB, opts ...Option) error {
 	if err != nil {
 		return err
 	}
-	script, err := RolesSQL(s.name)
+	script, err := RolesSQL(Schema(s.name))
 	if err != nil {
 		return err
 	}
@@ -80,7 +84,7 @@ func (s *settings) grant(ctx context.Context, db *sql.DB, script string) error {
 	defer func() { _ = conn.Close() }() // back to the pool
 	newer := false
 	check := func(tx *sql.Tx) error {
-		state, err := Inspect(ctx, tx, s.name)
+		state, err := Inspect(ctx, tx, Schema(s.name))
 		newer = state.Version > Version() // its own code knows the rights
 		return err
 	}

@@ -39,7 +39,7 @@ func newRoles(t *testing.T, admins ...*sql.DB) string {
 
 func TestRolesSQLNamesTheRolesOfTheSchema(t *testing.T) {
 	for _, name := range []string{"select", "x", "_", "my_outbox", "outbox2", "outbox_owner", strings.Repeat("x", 54)} {
-		script, err := RolesSQL(name)
+		script, err := RolesSQL(Schema(name))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,16 +54,16 @@ func TestRolesSQLNamesTheRolesOfTheSchema(t *testing.T) {
 			t.Errorf("for %s: outbox is left in\n%s", name, left)
 		}
 	}
-	if got, err := RolesSQL("outbox"); err != nil || got != rolesScript {
+	if got, err := RolesSQL(); err != nil || got != rolesScript {
 		t.Errorf("for outbox: got %q, %v, want the file", got, err)
 	}
 	for _, name := range badNames {
-		if got, err := RolesSQL(name); err == nil || got != "" {
+		if got, err := RolesSQL(Schema(name)); err == nil || got != "" {
 			t.Errorf("RolesSQL(%q) = %q, %v, want an error", name, got, err)
 		}
 	}
 	long := strings.Repeat("x", 55)
-	_, err := RolesSQL(long)
+	_, err := RolesSQL(Schema(long))
 	for want, err := range map[string]error{
 		"_enqueuer has 64 bytes, PostgreSQL takes 63": errors.Join(err, GrantRoles(t.Context(), nil, Schema(long))),
 		"*sql.DB is nil": GrantRoles(t.Context(), nil),
@@ -93,7 +93,7 @@ func TestGrantRolesAgainChangesNothing(t *testing.T) {
 	db := open(t, url)
 	name := newRoles(t, db)
 	migrate(t, db, Schema(name))
-	script, err := RolesSQL(name)
+	script, err := RolesSQL(Schema(name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func TestGrantRolesAgainChangesNothing(t *testing.T) {
 	}
 	begin(t, open(t, url), "SELECT FROM "+quote(name)+".task, "+quote(name)+".keyed_task, "+quote(name)+".dead_task")
 	for range 2 {
-		if err := GrantRoles(t.Context(), db, Schema(name), LockTimeout(time.Second), func(s *settings) { s.patience = time.Nanosecond }); err != nil {
+		if err := GrantRoles(t.Context(), db, Schema(name), LockTimeout(time.Second), option(func(s *settings) { s.patience = time.Nanosecond })); err != nil {
 			t.Fatal(err)
 		}
 		if got := describe(t, db, name); got != want {

@@ -50,8 +50,9 @@ SELECT current_user, COALESCE(string_agg(c.relname, ', ' ORDER BY c.relname), ''
 //
 // Errors: ErrRowSecurity, which names tables and role and says what to do; an invalid name before any
 // SQL; or else the query's own.
-func CheckRowSecurity(ctx context.Context, q Querier, name string) error {
-	if err := checkName(name); err != nil {
+func CheckRowSecurity(ctx context.Context, q Querier, opts ...SchemaOption) error {
+	name, err := nameOf(opts)
+	if err != nil {
 		return err
 	}
 	return hidden(ctx, q, name, tables())

@@ -23,10 +23,10 @@ func (a *app) connect(ctx context.Context) error {
 		return err
 	}
 	return a.bounded(ctx, func(ctx context.Context) error {
-		if err := schema.Check(ctx, a.db, a.schema); err != nil {
+		if err := schema.Check(ctx, a.db, schema.Schema(a.schema)); err != nil {
 			return err
 		}
-		return schema.CheckRowSecurity(ctx, a.db, a.schema)
+		return schema.CheckRowSecurity(ctx, a.db, schema.Schema(a.schema))
 	})
 }
 

@@ -40,8 +40,8 @@ apply again if you use the roles. --timeout does not bound it.`,
 }
 
 // printScript prints SQL for the schema.
-func (a *app) printScript(of func(schema string) (string, error)) error {
-	text, err := of(a.schema)
+func (a *app) printScript(of func(...schema.SchemaOption) (string, error)) error {
+	text, err := of(schema.Schema(a.schema))
 	if err != nil {
 		return usage("%w", err)
 	}
@@ -55,7 +55,7 @@ func (a *app) applied(ctx context.Context) (at map[int]time.Time, newest int, er
 	}
 	at = map[int]time.Time{}
 	err = a.look(ctx, func(ctx context.Context, q *sql.Tx) error {
-		state, check := schema.Inspect(ctx, q, a.schema)
+		state, check := schema.Inspect(ctx, q, schema.Schema(a.schema))
 		switch {
 		case check != nil && !errors.Is(check, schema.ErrNotMigrated) && !errors.Is(check, schema.ErrNewer):
 			return check
@@ -197,7 +197,7 @@ func (a *app) grantRoles(ctx context.Context) error {
 // knowsRights refuses a schema that is newer than this command: it does not know all rights.
 func (a *app) knowsRights(ctx context.Context) error {
 	return a.look(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		state, err := schema.Inspect(ctx, tx, a.schema)
+		state, err := schema.Inspect(ctx, tx, schema.Schema(a.schema))
 		if err == nil && state.Version > schema.Version() {
 			err = fmt.Errorf("the schema %s is at version %d, and this command knows the rights of version %d: "+
 				"install the command of that version",

@@ -51,7 +51,7 @@ func run(ctx context.Context, url string, out io.Writer) error {
 		}
 		fmt.Fprintf(out, "%s: %d migrations applied\n", m.name, len(results))
 	}
-	return schema.Check(ctx, db, "outbox") // also at the start of an app that does not migrate
+	return schema.Check(ctx, db) // also at the start of an app that does not migrate
 }
 
 func main() { devdb.Main(run) }

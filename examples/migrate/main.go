@@ -77,7 +77,7 @@ func upFiles(files fs.FS) (fs.FS, error) {
 
 // upOutbox applies the outbox's files. Where newer code has, golang-migrate would look for its files.
 func upOutbox(ctx context.Context, db *sql.DB) (version uint, err error) {
-	state, err := schema.Inspect(ctx, db, "outbox")
+	state, err := schema.Inspect(ctx, db)
 	if state.Version > schema.Version() {
 		return uint(state.Version), err // nil if this code may run beside it
 	}
@@ -103,7 +103,7 @@ func run(ctx context.Context, url string, out io.Writer) error {
 		return err
 	}
 	fmt.Fprintf(out, "app: version %d\n", version)
-	return schema.Check(ctx, db, "outbox") // also at the start of an app that does not migrate
+	return schema.Check(ctx, db) // also at the start of an app that does not migrate
 }
 
 func main() { devdb.Main(run) }

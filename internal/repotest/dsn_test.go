@@ -70,7 +70,7 @@ func TestNoErrorRepeatsTheConnectionString(t *testing.T) {
 			return outbox.SqlxInTx(ctx, sqlx.NewDb(db, "postgres"), func(*sqlx.Tx) error { return nil })
 		},
 		"Stats":      func(ctx context.Context, db *sql.DB) error { _, err := outbox.Stats(ctx, db); return err },
-		"Check":      func(ctx context.Context, db *sql.DB) error { return schema.Check(ctx, db, "outbox") },
+		"Check":      func(ctx context.Context, db *sql.DB) error { return schema.Check(ctx, db) },
 		"Migrate":    func(ctx context.Context, db *sql.DB) error { return schema.Migrate(ctx, db) },
 		"GrantRoles": func(ctx context.Context, db *sql.DB) error { return schema.GrantRoles(ctx, db) },
 		"RunOnce": func(ctx context.Context, db *sql.DB) error {

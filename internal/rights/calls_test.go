@@ -182,7 +182,7 @@ func calls() []right {
 		}},
 		{"Repair of the rest", workers, true, func(c call) error { return last(c.client.Repair(c.ctx, rest)) }},
 		{"Reindex", "owner", true, func(c call) error { return last(c.client.Reindex(c.ctx)) }},
-		{"Check", everyone, true, func(c call) error { return schema.Check(c.ctx, c.db, c.g.schema) }},
+		{"Check", everyone, true, func(c call) error { return schema.Check(c.ctx, c.db, schema.Schema(c.g.schema)) }},
 		{"Migrate with nothing to do", everyone, true, func(c call) error {
 			return schema.Migrate(c.ctx, c.db, schema.Schema(c.g.schema))
 		}},

@@ -34,7 +34,7 @@ func (c *calls) all() {
 
 func (c *calls) schema() {
 	c.say("Migrate", schema.Migrate(c.ctx, c.db.DB))
-	c.say("Check", schema.Check(c.ctx, c.db, "outbox"))
+	c.say("Check", schema.Check(c.ctx, c.db))
 }
 
 // in calls f in a transaction, again after a conflict, which SERIALIZABLE has.

@@ -148,7 +148,7 @@ func TestCheckWaitsForNoTransactionOfTheApp(t *testing.T) {
 	set := "&options=" + url.QueryEscape("-c default_transaction_isolation=serializable -c default_transaction_deferrable=on -c statement_timeout=5s")
 	db := relaytest.Open(t, address+set, "postgres")
 	db.Hold(t, `INSERT INTO outbox.task (task_type) VALUES ('A')`)
-	if err := schema.Check(context.Background(), db, "outbox"); err != nil {
+	if err := schema.Check(context.Background(), db); err != nil {
 		t.Error(err)
 	}
 }

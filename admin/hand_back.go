@@ -11,9 +11,8 @@ import (
 
 var uuid = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
 
-// The statement is not that of a takeover, which may come to let tasks wait: HandBack promises that
-// they are ready at once, and operators may write the columns that it sets and no other. The
-// relay's id stays on the row as a mark, as after a takeover.
+// HandBack promises that the tasks are ready at once. Operators may write the columns that it sets,
+// and no other. The relay's id stays on the row as a mark.
 const handBackSQL = `/* outbox: hand back leased tasks of a relay */
 WITH c AS MATERIALIZED (
   SELECT task_id FROM outbox.task WHERE state = 'leased' AND relay_id = $1::uuid
@@ -26,7 +25,7 @@ UPDATE outbox.task t SET state = 'ready', lease_token = NULL, leased_until = NUL
 // node that is surely dead: other relays take its tasks over after 10 s anyway. relayID is as in
 // [Relay].
 //
-// It works like a takeover: the runs count as attempts. A task that was lost before runs isolated,
+// The runs count as attempts. A task that was lost before runs isolated,
 // as it may have killed the node. A relay that lives after all loses these leases: it can neither
 // complete nor fail the tasks, and within a heartbeat (3 s) their handlers' contexts end with the
 // cause outbox.ErrLeaseLost. Tasks in [outbox.Task.Complete] are left alone. Tasks of Tx and Batch

@@ -88,6 +88,8 @@ func testRunOnceTakesOver(t *testing.T) {
 	db.Do(t, `UPDATE outbox.task SET state = 'leased', attempt = 1, lease_token = gen_random_uuid(), relay_id = CASE
 		WHEN task_id % 2 = 0 THEN $1 ELSE $2 END::uuid`, deadRelay, liveRelay)
 	once(t, db, all(), relay.Config{}) // a relay that waited for the living one would hang for an hour
+	db.Due(t)
+	once(t, db, all(), relay.Config{})
 	db.want(t, 2, "tasks of the dead relay were done in their second attempt",
 		`SELECT count(*) FROM effect WHERE attempt = 2`)
 	db.want(t, 2, "tasks of the living relay are as they were", `SELECT count(*) FROM outbox.task WHERE state = 'leased'

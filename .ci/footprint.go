@@ -36,11 +36,11 @@ var programs = []struct {
 	{"outbox handlers relay schema outboxtest admin doctor dashboard forward inbox pgdb", 35},
 	{"outbox handlers relay schema publish/amqp", 37},
 	{"outbox handlers relay schema publish/kafka", 45},
-	{"outbox handlers relay schema publish/nats", 59},
-	{"outbox handlers relay schema publish/watermill", 54},
+	{"outbox handlers relay schema publish/nats", 53},
+	{"outbox handlers relay schema publish/watermill", 58},
 	{"outbox handlers relay schema publish/webhook", 39},
 	{"outbox handlers relay schema telemetry/otel", 66},
-	{"outbox handlers relay schema telemetry/prom", 63},
+	{"outbox handlers relay schema telemetry/prom", 67},
 }
 
 // servers are parts of the names of modules that start the tests' servers.

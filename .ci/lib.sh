@@ -140,6 +140,20 @@ more_checks() {
   (cd bench && go run $staticcheck ./...)
 }
 
+# oldest ARGS...: a suite, and those of the modules that apps import, with the oldest Go and the oldest dependencies that each go.mod
+# allows. All else runs with the versions of go.work.
+oldest() {
+  local m go; go=go$(sed -n 's/^go //p' go.mod)
+  if ! GOTOOLCHAIN=$go go version >/dev/null 2>&1; then
+    echo "SKIPPED: $go cannot be fetched; $(go env GOVERSION) in its place"
+    go=local
+  fi
+  GOWORK=off GOTOOLCHAIN=$go suite "$go, oldest dependencies" "$@"
+  for m in publish/{amqp,kafka,nats,watermill,webhook} telemetry/{otel,prom}; do
+    (cd "$m" && GOWORK=off GOTOOLCHAIN=$go suite "$m, $go, oldest dependencies" ./...)
+  done
+}
+
 # old_libpq ARGS...: a suite with the newest lib/pq of a year ago. It takes one host only in a connection string.
 old_libpq() {
   local old=1.10.9

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/lib/pq"
-	"github.com/lib/pq/pqerror"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
@@ -205,7 +204,8 @@ type closing struct {
 
 func (c *closing) Connect(ctx context.Context) (driver.Conn, error) {
 	if code := c.code.Load(); code != nil {
-		return nil, &pq.Error{Severity: "FATAL", Code: pqerror.Code(*code), Message: "no connections now"}
+		//lint:ignore SA1019 the lib/pq of go.mod has no other name for the type
+		return nil, &pq.Error{Severity: "FATAL", Code: pq.ErrorCode(*code), Message: "no connections now"}
 	}
 	return c.Connector.Connect(ctx)
 }

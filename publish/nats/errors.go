@@ -26,13 +26,14 @@ var connectionErrors = []error{
 	jetstream.ErrTooManyStalledMsgs, context.Canceled, context.DeadlineExceeded, io.EOF, io.ErrUnexpectedEOF,
 }
 
-// Codes of JetStream that package jetstream has no names for.
+// Codes of JetStream that package jetstream has no names for, in the version of go.mod.
 const (
-	accountLimit   = 10002 // resource limits of the account
-	headersTooLong = 10097
-	storeFailed    = 10077 // a stream or a subject is at a limit, or the store failed
-	sealed         = 10109
-	tooManyInQueue = 10167
+	messageTooLarge = 10054
+	accountLimit    = 10002 // resource limits of the account
+	headersTooLong  = 10097
+	storeFailed     = 10077 // a stream or a subject is at a limit, or the store failed
+	sealed          = 10109
+	tooManyInQueue  = 10167
 )
 
 // classify marks an error of the client by its fault; nil is nil. An error in no list is the
@@ -71,7 +72,7 @@ func isConnectionError(err error) bool {
 // byCode marks an answer of JetStream by its fault.
 func byCode(refused *jetstream.APIError, err error) error {
 	switch refused.ErrorCode {
-	case jetstream.JSErrCodeStreamMessageExceedsMaximum, headersTooLong:
+	case messageTooLarge, headersTooLong:
 		return forward.Permanent(err)
 	case jetstream.JSErrCodeJetStreamNotEnabled, jetstream.JSErrCodeJetStreamNotEnabledForAccount:
 		return forward.Unavailable(err, 0)

@@ -10,7 +10,8 @@ import (
 
 // newMessage is the message of an event. Watermill may keep it, so the data is a copy.
 func (c *Config) newMessage(ctx context.Context, e *forward.Event) *message.Message {
-	m := message.NewMessageWithContext(ctx, e.ID, bytes.Clone(e.Data))
+	m := message.NewMessage(e.ID, bytes.Clone(e.Data))
+	m.SetContext(ctx)
 	for _, h := range e.CloudEvents(prefix) {
 		m.Metadata.Set(h.Name, h.Value)
 	}

@@ -62,7 +62,7 @@ func (a *traced) picture() string {
 func value(s tracetest.SpanStub, key string) string {
 	for _, a := range s.Attributes {
 		if string(a.Key) == key {
-			return a.Value.String()
+			return fmt.Sprint(a.Value.AsInterface())
 		}
 	}
 	return ""

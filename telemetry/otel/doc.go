@@ -12,7 +12,7 @@
 //	reg.Use(tel.Middleware())
 //	r, err := relay.New(db, reg, relay.Config{Observers: []relay.Observer{tel.Observer()}})
 //
-// Names and attributes are those of the semantic conventions for messaging, version 1.43.0, which
+// Names and attributes are those of the semantic conventions for messaging, version 1.30.0, which
 // are under development: a task type is a destination, a task a message, and the system is
 // "outbox". Names beyond the conventions begin with "outbox.".
 //

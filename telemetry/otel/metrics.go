@@ -8,7 +8,7 @@ import (
 	"github.com/txoutbox/outbox/relay"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
-	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	semconv "go.opentelemetry.io/otel/semconv/v1.30.0"
 )
 
 type instruments struct {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -29,7 +30,7 @@ func collected(t *testing.T, reader *sdkmetric.ManualReader) map[string]float64 
 	put := func(name string, set attribute.Set, v float64) {
 		for _, a := range set.ToSlice() {
 			if a.Key != "messaging.system" && a.Key != "messaging.operation.type" {
-				name += " " + a.Value.String()
+				name += " " + fmt.Sprint(a.Value.AsInterface())
 			}
 		}
 		out[name] = v

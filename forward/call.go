@@ -18,7 +18,7 @@ import (
 type call struct {
 	f      *Forwarder
 	log    *slog.Logger
-	failed handlers.BatchError
+	failed handlers.BatchResult
 
 	passes map[string]pass // by target; broker is among them
 	events []*Event

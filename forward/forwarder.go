@@ -85,10 +85,10 @@ func loggerOf(ctx context.Context) *slog.Logger {
 	return slog.Default()
 }
 
-// handle publishes the events of a batch. The BatchError has an error for each event that the
+// handle publishes the events of a batch. The BatchResult has an error for each event that the
 // broker did not acknowledge.
 func (f *Forwarder) handle(ctx context.Context, _ *sql.Tx, tasks []*outbox.Task[json.RawMessage]) error {
-	c := &call{f: f, log: loggerOf(ctx), failed: handlers.BatchError{}, passes: map[string]pass{}}
+	c := &call{f: f, log: loggerOf(ctx), failed: handlers.BatchResult{}, passes: map[string]pass{}}
 	broker, refused := f.circuits.enterBroker(ctx)
 	if refused != nil {
 		for _, t := range tasks {

@@ -25,7 +25,7 @@ func RunAgain(d time.Duration) error {
 // RunAgainWith is [RunAgain] with another payload for the next iteration: a cursor that the handler
 // keeps. The payload is encoded now. One that Enqueue would refuse makes the run a failed attempt,
 // with an error that wraps outbox.ErrInvalidPayload or outbox.ErrPayloadTooLarge. It is for this
-// one task: a Batch handler returns it in a [BatchError]; as the result of a batch of several tasks
+// one task: a Batch handler returns it in a [BatchResult]; as the result of a batch of several tasks
 // it is an error.
 func RunAgainWith[P any](task *outbox.Task[P], d time.Duration, payload P) error {
 	encoded, err := outbox.TaskSpec{Type: task.Type, Payload: payload, Options: []outbox.Option{outbox.MaxPayload(16 << 20)}}.Encode()
@@ -40,12 +40,17 @@ func checkAgain(h *handler.Handler, tasks []*outbox.Task[json.RawMessage], err e
 	if err == nil {
 		return nil
 	}
-	var some BatchError
+	var some BatchResult
 	switch {
 	case h.Kind == outbox.KindBatch && handler.Find(err, &some):
-		checked := make(BatchError, len(some))
+		checked := make(BatchResult, len(some))
 		for id, one := range some {
-			checked[id] = h.CheckAgain(id, one)
+			if one != nil {
+				checked[id] = h.CheckAgain(id, one)
+			}
+		}
+		if len(checked) == 0 {
+			return nil
 		}
 		return checked
 	case len(tasks) == 1:
@@ -53,7 +58,7 @@ func checkAgain(h *handler.Handler, tasks []*outbox.Task[json.RawMessage], err e
 	}
 	var r *handler.Result
 	if handler.Find(err, &r) && r != nil && r.Payload != nil {
-		return fmt.Errorf("handlers: RunAgainWith: its payload is for task %d, not for a batch of %d: return it in a BatchError", r.TaskID, len(tasks))
+		return fmt.Errorf("handlers: RunAgainWith: its payload is for task %d, not for a batch of %d: return it in a BatchResult", r.TaskID, len(tasks))
 	}
 	return err
 }

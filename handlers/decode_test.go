@@ -187,7 +187,7 @@ func alike[P any](t *testing.T) {
 				want[task.ID] = err.Error()
 			}
 		}
-		var bad handlers.BatchError
+		var bad handlers.BatchResult
 		errors.As(only(t, together).Run(t.Context(), nil, handler.Claim{}, tasks), &bad)
 		for id, err := range bad {
 			got[id] = err.Error()

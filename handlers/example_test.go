@@ -66,7 +66,7 @@ func ExampleTx() {
 }
 
 // Up to 100 tasks in one call and one transaction. Those that it cannot do it names in a
-// BatchError, and has written nothing for them.
+// BatchResult, and has written nothing for them.
 func ExampleBatch() {
 	ctx := context.Background()
 	db, drop := usrs(250)
@@ -74,7 +74,7 @@ func ExampleBatch() {
 	reg := handlers.New()
 	handlers.Batch(reg, GrantCredit, 100, func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[Credit]) error {
 		var users, amounts []int
-		bad := handlers.BatchError{}
+		bad := handlers.BatchResult{}
 		for _, t := range tasks {
 			if t.Payload.Amount < 0 {
 				bad[t.ID] = handlers.Dead(fmt.Errorf("a credit of %d", t.Payload.Amount))
@@ -89,10 +89,7 @@ func ExampleBatch() {
 			return err
 		}
 		fmt.Println(len(users), "of", len(tasks))
-		if len(bad) > 0 {
-			return bad
-		}
-		return nil
+		return bad // an empty one is like nil
 	})
 	tasks := make([]outbox.TaskSpec, 250)
 	for i := range tasks {

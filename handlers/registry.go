@@ -128,8 +128,8 @@ func Tx[P any](r *Registry, t outbox.TaskType[P], h func(ctx context.Context, tx
 // Batch registers a handler that is called with up to size tasks, in the order of claiming, and the
 // transaction that removes them all. Its result is for all: after an error nothing is kept, no
 // attempt is counted, and the tasks run again one by one, where failures count. To fail only some,
-// return a [BatchError]: the effects of the call are kept, so it must have written nothing for
-// those.
+// or for a result of each, return a [BatchResult]: the effects of the call are kept, so it must have
+// written nothing for those that it fails.
 //
 // What [Tx] says of tx holds here, too: a handler that commits it gives up the guarantees for the
 // whole batch. The payloads of a batch are in memory together. Registration panics as in [Tx], and
@@ -137,7 +137,7 @@ func Tx[P any](r *Registry, t outbox.TaskType[P], h func(ctx context.Context, tx
 func Batch[P any](r *Registry, t outbox.TaskType[P], size int, h func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[P]) error, opts ...Option) {
 	add(r, outbox.KindBatch, t, size, h == nil, opts, func(p *payloads) Func {
 		return func(ctx context.Context, c *Call) error {
-			bad, decoder := BatchError{}, unmarshaler{plain: p.plain}
+			bad, decoder := BatchResult{}, unmarshaler{plain: p.plain}
 			block := make([]outbox.Task[P], len(c.Tasks))
 			tasks := make([]*outbox.Task[P], 0, len(c.Tasks))
 			for i, raw := range c.Tasks {

@@ -2,6 +2,8 @@ package handlers
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/handler"
@@ -11,8 +13,8 @@ import (
 // each of its tasks, and the effects of the call are kept or dropped as for a single task.
 
 // ActionOf tells middleware and tests what a handler's result asks for: "done" for nil, "retry" for
-// a plain error, "throttle" for RetryAfter, else "snooze", "discard", "dead" or "run again". A
-// [BatchError] has one result for each of its tasks.
+// a plain error, "throttle" for RetryAfter, else "snooze", "discard", "dead" or "run again". For a
+// [BatchResult] ask it of each member.
 func ActionOf(err error) string {
 	if err == nil {
 		return "done"
@@ -68,24 +70,51 @@ func Dead(err error) error {
 	return &handler.Result{Action: handler.ActionDead, Err: err}
 }
 
-// BatchError is a Batch handler's result for some tasks of its batch, by task ID: an error or a
-// control result each. Tasks that are not in it, or in it with nil, are done. The effects of the
-// call are committed with the removal of the done ones, so it must have written nothing for those
-// that it fails.
-type BatchError map[int64]error
+// BatchResult is a Batch handler's result for some tasks of its batch, by task ID: an error or a
+// control result each. Tasks that are not in it, or in it with nil, are done; an empty BatchResult is
+// like nil. The effects of the call are committed with the removal of the done ones, so it must have
+// written nothing for those that it fails. From a handler of another kind, or for one task of
+// another BatchResult, it is an error like any other.
+type BatchResult map[int64]error
 
-func (b BatchError) Error() string {
-	for id, err := range b {
-		if len(b) == 1 {
-			return fmt.Sprintf("task %d: %v", id, err)
-		}
+// Error has the first result and the number of the others.
+func (b BatchResult) Error() string {
+	ids := b.ids()
+	switch len(ids) {
+	case 0:
+		return "all tasks of the batch are done"
+	case 1:
+		return fmt.Sprintf("task %d: %v", ids[0], b[ids[0]])
 	}
-	return fmt.Sprintf("%d tasks of the batch failed", len(b))
+	return fmt.Sprintf("task %d: %v (and %d more)", ids[0], b[ids[0]], len(ids)-1)
+}
+
+// Unwrap returns the results that are not nil, in the order of their task IDs: errors.Is and
+// errors.As find what one of them is.
+func (b BatchResult) Unwrap() []error {
+	var out []error
+	for _, id := range b.ids() {
+		out = append(out, b[id])
+	}
+	return out
+}
+
+// ids are those of tasks with a result, in order.
+func (b BatchResult) ids() []int64 {
+	ids := slices.Sorted(maps.Keys(b))
+	return slices.DeleteFunc(ids, func(id int64) bool { return b[id] == nil })
+}
+
+func init() {
+	handler.IsBatchResult = func(err error) bool {
+		_, is := err.(BatchResult)
+		return is
+	}
 }
 
 // join adds the handler's own result to b, the tasks that it never saw as they do not decode.
-func (b BatchError) join(err error) error {
-	var own BatchError
+func (b BatchResult) join(err error) error {
+	var own BatchResult
 	var r *handler.Result
 	switch {
 	case handler.Find(err, &own):

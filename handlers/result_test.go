@@ -3,9 +3,12 @@ package handlers_test
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -87,18 +90,65 @@ func TestWaitsAreCutToWhatATimestampCanHold(t *testing.T) {
 
 func TestTheTextOfResults(t *testing.T) {
 	for want, err := range map[string]error{
-		"snooze after 1m0s":           handlers.Snooze(time.Minute),
-		"snooze after 1m0s: busy":     handlers.SnoozeWith(time.Minute, errBusy),
-		"run again after 1m0s":        handlers.RunAgain(time.Minute),
-		"retry after 1m0s: busy":      handlers.RetryAfter(time.Minute, errBusy),
-		"discard: busy":               handlers.Discard(errBusy),
-		"busy":                        handlers.Dead(errBusy),
-		"send: busy":                  fmt.Errorf("send: %w", handlers.Dead(errBusy)),
-		"task 5: busy":                handlers.BatchError{5: errBusy},
-		"2 tasks of the batch failed": handlers.BatchError{5: errBusy, 6: errBusy},
+		"snooze after 1m0s":               handlers.Snooze(time.Minute),
+		"snooze after 1m0s: busy":         handlers.SnoozeWith(time.Minute, errBusy),
+		"run again after 1m0s":            handlers.RunAgain(time.Minute),
+		"retry after 1m0s: busy":          handlers.RetryAfter(time.Minute, errBusy),
+		"discard: busy":                   handlers.Discard(errBusy),
+		"busy":                            handlers.Dead(errBusy),
+		"send: busy":                      fmt.Errorf("send: %w", handlers.Dead(errBusy)),
+		"task 5: busy":                    handlers.BatchResult{5: errBusy},
+		"task 5: busy (and 2 more)":       handlers.BatchResult{7: io.EOF, 6: handlers.RunAgain(0), 5: errBusy, 4: nil},
+		"all tasks of the batch are done": handlers.BatchResult{5: nil},
 	} {
 		if err.Error() != want {
 			t.Errorf("got %q, want %q", err, want)
+		}
+	}
+}
+
+// errors.Is and errors.As find members; what a member asks for is for its own task alone.
+func TestMembersOfABatchResultAreFoundAsErrorsAndNotAsItsResult(t *testing.T) {
+	result := handlers.BatchResult{9: handlers.RunAgain(0), 3: handlers.Discard(errBusy), 5: nil, 1: io.EOF, 7: &handlers.PanicError{}}
+	for range 10 {
+		if got, want := result.Unwrap(), []error{io.EOF, result[3], result[7], result[9]}; !slices.Equal(got, want) {
+			t.Fatalf("Unwrap: %v, want %v", got, want)
+		}
+	}
+	for _, err := range []error{result, fmt.Errorf("publish: %w", result), errors.Join(errors.New("first"), result)} {
+		if !errors.Is(err, errBusy) || !errors.Is(err, io.EOF) || !errors.As(err, new(*handlers.PanicError)) {
+			t.Errorf("%v: errors.Is and errors.As do not find its members", err)
+		}
+		if got := handlers.ActionOf(err); got != "retry" {
+			t.Errorf("%v: the action is %q, want that of an error", err, got)
+		}
+	}
+	// From a handler of another kind it is an error like any other.
+	err := leased(t, `{}`, func(context.Context, *outbox.Task[mail]) error { return handlers.BatchResult{1: handlers.Snooze(1)} })
+	if got := handler.ResultOf(err); got.Action != handler.ActionRetry || got.Err == nil {
+		t.Errorf("a Leased handler's: %+v, want a plain failure", got)
+	}
+	// Middleware may return one, wrap it, or return one without members.
+	tasks := []*outbox.Task[json.RawMessage]{raw(1, `{}`), raw(2, `{}`)}
+	for _, c := range []struct {
+		from error
+		want string
+	}{
+		{handlers.BatchResult{2: errBusy}, "map[2:busy]"},
+		{fmt.Errorf("wrapped: %w", handlers.BatchResult{2: errBusy, 1: nil}), "map[2:busy]"},
+		{handlers.BatchResult{1: nil}, "<nil>"},
+		{handlers.BatchResult(nil), "<nil>"},
+		{handlers.BatchResult{2: handlers.RunAgainWith(&outbox.Task[mail]{ID: 1, Type: "SEND_MAIL"}, 0, mail{})},
+			"map[2:handlers: RunAgainWith: its payload is for task 1, not for task 2]"},
+	} {
+		r := handlers.New()
+		handlers.Batch(r, sendMail, 10, nothingBatch, handlers.Use(func(handlers.Func) handlers.Func {
+			return func(context.Context, *handlers.Call) error { return c.from }
+		}))
+		err := only(t, r).Run(t.Context(), new(sql.Tx), handler.Claim{}, tasks)
+		some, _ := err.(handlers.BatchResult)
+		if got := fmt.Sprint(map[int64]error(some)); err == nil && c.want != "<nil>" || err != nil && got != c.want {
+			t.Errorf("%v became %v, want %s", c.from, err, c.want)
 		}
 	}
 }
@@ -117,18 +167,18 @@ func TestTheResultOfABatch(t *testing.T) {
 	}{
 		{"all good, nil", []string{good, good}, nil, nil, nil},
 		{"all good, an error", []string{good, good}, all, nil, all},
-		{"all good, some fail", []string{good, good}, handlers.BatchError{2: errBusy}, map[int64]error{2: errBusy}, nil},
-		{"wrapped", []string{good, good}, fmt.Errorf("send: %w", handlers.BatchError{2: errBusy}),
+		{"all good, some fail", []string{good, good}, handlers.BatchResult{2: errBusy}, map[int64]error{2: errBusy}, nil},
+		{"wrapped", []string{good, good}, fmt.Errorf("send: %w", handlers.BatchResult{2: errBusy}),
 			map[int64]error{2: errBusy}, nil},
-		{"nil entries are done", []string{good, good}, handlers.BatchError{1: nil, 2: errBusy}, map[int64]error{2: errBusy},
+		{"nil entries are done", []string{good, good}, handlers.BatchResult{1: nil, 2: errBusy}, map[int64]error{2: errBusy},
 			nil},
-		{"only nil entries", []string{good, good}, handlers.BatchError{1: nil}, nil, nil},
-		{"no entries", []string{good, good}, handlers.BatchError{}, nil, nil},
+		{"only nil entries", []string{good, good}, handlers.BatchResult{1: nil}, nil, nil},
+		{"no entries", []string{good, good}, handlers.BatchResult{}, nil, nil},
 		{"one bad, nil", []string{good, bad, good}, nil, map[int64]error{2: undecodable}, nil},
-		{"one bad, another fails", []string{good, bad, good}, handlers.BatchError{3: errBusy},
+		{"one bad, another fails", []string{good, bad, good}, handlers.BatchResult{3: errBusy},
 			map[int64]error{2: undecodable, 3: errBusy}, nil},
 		{"one bad, an error", []string{good, bad, good}, all, nil, all},
-		{"one bad, nil entry for it", []string{good, bad}, handlers.BatchError{2: nil}, map[int64]error{2: undecodable}, nil},
+		{"one bad, nil entry for it", []string{good, bad}, handlers.BatchResult{2: nil}, map[int64]error{2: undecodable}, nil},
 		{"all bad", []string{bad, bad}, nil, map[int64]error{1: undecodable, 2: undecodable}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -143,7 +193,7 @@ func TestTheResultOfABatch(t *testing.T) {
 				}
 				return c.result
 			}, c.payloads...)
-			var got handlers.BatchError
+			var got handlers.BatchResult
 			if !errors.As(err, &got) {
 				if len(c.want) > 0 || !errors.Is(err, c.wantAll) || (err == nil) != (c.wantAll == nil) {
 					t.Errorf("got %v, want %v or %v", err, c.want, c.wantAll)
@@ -175,7 +225,7 @@ func TestAControlResultDoesNotHoldForTasksThatDoNotDecode(t *testing.T) {
 		}
 		err := batch(t, h, `{}`, `{"To": 1}`)
 		if got := handler.ResultOf(err); got.Action != handler.ActionRetry || got.Wait != 0 ||
-			errors.As(err, new(handlers.BatchError)) {
+			errors.As(err, new(handlers.BatchResult)) {
 			t.Errorf("%v: got %v, want a plain failure of the batch", result, err)
 		}
 		wantText(t, fmt.Sprint(err), "1 of the batch's tasks do not decode", result.Error())

@@ -47,7 +47,7 @@ func runEach(t *testing.T, log *slog.Logger, kind string, defaults, opts []handl
 		}
 		return called, errs
 	}
-	var some handlers.BatchError
+	var some handlers.BatchResult
 	errors.As(run(tasks...), &some)
 	for _, task := range tasks {
 		errs = append(errs, some[task.ID])

@@ -114,7 +114,7 @@ func scenario() (*handlers.Registry, func(t testing.TB, q outbox.Querier)) {
 		}))
 	relaytest.Register(reg, "batch", "BATCH_SOME", 10,
 		withEffect(func(_ context.Context, _ *sql.Tx, tasks []*outbox.Task[payload]) error {
-			failed := handlers.BatchError{}
+			failed := handlers.BatchResult{}
 			for _, task := range tasks {
 				failed[task.ID] = []error{nil, handlers.Discard(errBoom), handlers.Dead(errBoom)}[task.Payload.N-1]
 			}

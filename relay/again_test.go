@@ -78,7 +78,7 @@ func TestABadPayloadForTheNextIterationIsAFailedAttempt(t *testing.T) {
 			taskType := kind + " " + name
 			relaytest.Register(reg, kind, taskType, 3, func(_ context.Context, _ *sql.Tx, tasks []*outbox.Task[any]) error {
 				if kind == "batch" {
-					return handlers.BatchError{tasks[0].ID: c.result(tasks[0])}
+					return handlers.BatchResult{tasks[0].ID: c.result(tasks[0])}
 				}
 				return c.result(tasks[0])
 			}, handlers.Backoff(constant(time.Hour)))
@@ -107,7 +107,7 @@ func TestABatchRunsSomeOfItsTasksAgain(t *testing.T) {
 		want   string // attempt, iterations and payload of each that is left
 	}{
 		"a result for each": {func(tasks []*outbox.Task[payload]) error {
-			return handlers.BatchError{tasks[1].ID: handlers.RunAgainWith(tasks[1], time.Hour, payload{N: 20}),
+			return handlers.BatchResult{tasks[1].ID: handlers.RunAgainWith(tasks[1], time.Hour, payload{N: 20}),
 				tasks[2].ID: handlers.RunAgain(time.Hour), tasks[3].ID: errAlways}
 		}, `0 1 {"N": 20}, 0 1 {"n": 3}, 1 0 {"n": 4}`},
 		"RunAgain for all": {func([]*outbox.Task[payload]) error { return handlers.RunAgain(time.Hour) },

@@ -100,7 +100,7 @@ func appCodes(how misbehaving) map[string]appCode {
 		"PANIC_VALUE": {do: does(func() { panic(badMethod{"Error", how}) })},
 		"PANIC_RESULT": {do: does(func() { panic(handlers.Discard(errMisdeed)) }), opts: []handlers.Option{wraps},
 			text: "misdeed", panics: true, value: errMisdeed},
-		"PANIC_BATCH_ERROR": {do: does(func() { panic(handlers.BatchError{0: errMisdeed}) }), text: "misdeed"},
+		"PANIC_BATCH_RESULT": {do: does(func() { panic(handlers.BatchResult{0: errMisdeed}) }), text: "misdeed"},
 		"MIDDLEWARE": {do: returns(nil), panics: true,
 			opts: []handlers.Option{handlers.Use(func(handlers.Func) handlers.Func {
 				return func(context.Context, *handlers.Call) error { how.now(); return nil }
@@ -120,8 +120,8 @@ func appCodes(how misbehaving) map[string]appCode {
 				}
 				return retry.NewConstant(time.Hour)
 			}))}},
-		"RETRY_AFTER": {do: returns(handlers.RetryAfter(100*time.Hour, badMethod{"Error", how}))}, // which counts
-		"BATCH_ERROR": {do: returns(badMethod{"Error", how}), some: true},
+		"RETRY_AFTER":  {do: returns(handlers.RetryAfter(100*time.Hour, badMethod{"Error", how}))}, // which counts
+		"BATCH_RESULT": {do: returns(badMethod{"Error", how}), some: true},
 	}
 	for _, method := range []string{"Error", "Unwrap", "Is", "As", "SQLState"} {
 		codes["ERROR_"+strings.ToUpper(method)] = appCode{do: returns(errors.Join(badMethod{method, how}))}
@@ -140,7 +140,7 @@ func registerAppCodes(reg *handlers.Registry, codes map[string]appCode) (types m
 				if !c.some || kind != "batch" {
 					return err
 				}
-				some := handlers.BatchError{}
+				some := handlers.BatchResult{}
 				for _, task := range tasks {
 					some[task.ID] = err
 				}

@@ -63,7 +63,7 @@ func TestARateLimitOfSixHoursUsesNoAttempt(t *testing.T) {
 			options = append(options, handlers.GroupCommit(10, within))
 		}
 		relaytest.Register(reg, kind, name, 10, func(_ context.Context, _ *sql.Tx, tasks []*outbox.Task[payload]) error {
-			some, err := handlers.BatchError{}, error(nil)
+			some, err := handlers.BatchResult{}, error(nil)
 			for _, task := range tasks {
 				attempts.Store(max(attempts.Load(), int64(task.Attempt)))
 				if !up.Load() {

@@ -98,7 +98,7 @@ func TestTheTasksOfAFailedBatchRunOneByOneInOrderAndOnlyThoseRunsCount(t *testin
 	db.wantText(t, "1 1 1 1", `SELECT string_agg(attempt::text, ' ') FROM effect`)
 }
 
-func TestABatchErrorFailsOnlyTheTasksItNames(t *testing.T) {
+func TestABatchResultFailsOnlyTheTasksItNames(t *testing.T) {
 	t.Parallel()
 	onEachDriver(t, func(t *testing.T, db *database) {
 		reg, calls := handlers.New(), &batchCalls{}
@@ -109,7 +109,7 @@ func TestABatchErrorFailsOnlyTheTasksItNames(t *testing.T) {
 		handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx *sql.Tx,
 			tasks []*outbox.Task[payload]) error {
 			calls.record(tasks)
-			failed := handlers.BatchError{-1: boom}
+			failed := handlers.BatchResult{-1: boom}
 			for _, task := range tasks {
 				if result, ok := results[task.Payload.N]; ok {
 					failed[task.ID] = result

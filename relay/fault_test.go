@@ -52,7 +52,7 @@ func (v *victim) attempt() int {
 }
 
 func (v *victim) handle(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) error {
-	failed := handlers.BatchError{}
+	failed := handlers.BatchResult{}
 	for _, task := range tasks {
 		failing := v.failsFirst && task.Attempt == 1
 		if failing {

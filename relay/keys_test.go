@@ -185,7 +185,7 @@ func TestAKeyThatIsKeptUntilDoneHasOneTaskAfterEveryResultOfAHandlerThatEnqueues
 						t.Errorf("%s: the handler's Enqueue: %v, %v; want %v", name, got, err, wantOutcome)
 					}
 					if name == "error in part" {
-						return handlers.BatchError{tasks[0].ID: boom}
+						return handlers.BatchResult{tasks[0].ID: boom}
 					}
 					return result
 				}

@@ -160,7 +160,7 @@ func TestObserversHearOfABatchTaskByTask(t *testing.T) {
 	reg := handlers.New()
 	some, whole := outbox.NewTaskType[payload]("SOME"), outbox.NewTaskType[payload]("WHOLE")
 	handlers.Batch(reg, some, 10, func(_ context.Context, _ *sql.Tx, tasks []*outbox.Task[payload]) error {
-		return handlers.BatchError{
+		return handlers.BatchResult{
 			tasks[0].ID: errors.New("boom"), tasks[1].ID: handlers.Dead(errors.New("boom")), tasks[2].ID: handlers.Discard(errors.New("boom")),
 			tasks[3].ID: handlers.Snooze(time.Hour), tasks[4].ID: handlers.RunAgain(time.Hour)}
 	}, handlers.Backoff(constant(time.Hour)))

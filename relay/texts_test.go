@@ -61,7 +61,7 @@ func TestManyTasksOfEachKindTakeFewStatementTexts(t *testing.T) {
 	errFirst := errors.New("the first attempt")
 	act := func(fails bool) relaytest.Handle[payload] {
 		return func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) error {
-			some := handlers.BatchError{}
+			some := handlers.BatchResult{}
 			for _, task := range tasks {
 				if fails && task.Attempt == 1 && task.Payload.N%2 == 0 {
 					some[task.ID] = errFirst

@@ -17,9 +17,9 @@ type Failure struct {
 	err            error
 	text           string
 	result         handler.Result
-	code           string              // the SQLSTATE in its chain
-	some           handlers.BatchError // of failures; nil if it is none
-	panic          *guard.PanicError   // in its chain
+	code           string               // the SQLSTATE in its chain
+	some           handlers.BatchResult // of Failures; nil if it is none
+	panic          *guard.PanicError    // in its chain
 	endedContext   bool
 	methodPanicked bool // a method panicked
 }
@@ -29,28 +29,36 @@ func newFailure(err error) error {
 	if err == nil {
 		return nil
 	}
-	f := readFailure(err)
-	var some handlers.BatchError
+	f := readResult(err)
+	var some handlers.BatchResult
 	f.read("Unwrap, Is or As method", func() { handler.Find(err, &some) })
-	if some != nil {
-		f.some = make(handlers.BatchError, len(some))
+	if some == nil {
+		f.readChain()
+		return f
 	}
+	f.some = make(handlers.BatchResult, len(some)) // the chain has its members: each is of its own task
 	for id, one := range some {
 		if one != nil {
-			f.some[id] = readFailure(one)
+			member := readResult(one)
+			member.readChain()
+			f.some[id] = member
 		}
 	}
 	return f
 }
 
-// readFailure is newFailure of one task.
-func readFailure(err error) *Failure {
+// readResult is a Failure with its text and result.
+func readResult(err error) *Failure {
 	f := &Failure{err: err}
 	f.read("Error method", func() { f.text = pgerr.Storable(err.Error()) })
 	f.read("Unwrap, Is or As method", func() { f.result = handler.ResultOf(err) })
-	f.read("Unwrap, Is or As method", func() { f.endedContext, f.code = EndedContext(err), pgerr.Code(err) })
-	f.read("Unwrap, Is or As method", func() { errors.As(err, &f.panic) })
 	return f
+}
+
+// readChain looks for errors in the chain.
+func (f *Failure) readChain() {
+	f.read("Unwrap, Is or As method", func() { f.endedContext, f.code = EndedContext(f.err), pgerr.Code(f.err) })
+	f.read("Unwrap, Is or As method", func() { errors.As(f.err, &f.panic) })
 }
 
 // newPanic is the Failure of a handler that panicked or ended its goroutine. It calls no method of
@@ -91,7 +99,7 @@ func (f *Failure) As(target any) bool {
 	case **handler.Result:
 		*t = &f.result
 		return true
-	case *handlers.BatchError:
+	case *handlers.BatchResult:
 		*t = f.some
 		return f.some != nil
 	case **guard.PanicError:

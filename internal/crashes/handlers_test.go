@@ -72,7 +72,7 @@ func registry(side *sql.DB) *handlers.Registry {
 	w, reg := worker{side}, handlers.New()
 	for name, kind := range kinds {
 		relaytest.Register(reg, kind, name, 20, func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) error {
-			again := handlers.BatchError{}
+			again := handlers.BatchResult{}
 			for _, task := range tasks {
 				if err := w.effect(ctx, tx, task); err != nil {
 					return err

@@ -112,7 +112,7 @@ func (e Run) Tasks(rows []*store.Row) (Work, []Verdict) {
 }
 
 // failures are those of some of a batch's tasks, or nil.
-func (e Run) failures() (some handlers.BatchError) {
+func (e Run) failures() (some handlers.BatchResult) {
 	if e.Kind == outbox.KindBatch {
 		errors.As(e.Result.Err, &some)
 	}

@@ -129,13 +129,13 @@ func describe(kind outbox.Kind, decided Work, verdicts []Verdict) string {
 	return s[:len(s)-1]
 }
 
-// TestDecideForABatch: a BatchError keeps the work and fails some tasks; any other plain failure has
+// TestDecideForABatch: a BatchResult keeps the work and fails some tasks; any other plain failure has
 // the tasks run one by one; a control result holds for all of them.
 func TestDecideForABatch(t *testing.T) {
 	t.Parallel()
 	failed := errors.New("failed")
-	some := handlers.BatchError{1: failed, 2: handlers.Snooze(time.Minute), 3: handlers.Discard(failed), 4: nil}
-	waits := handlers.BatchError{1: handlers.RetryAfter(time.Minute, failed), 2: failed}
+	some := handlers.BatchResult{1: failed, 2: handlers.Snooze(time.Minute), 3: handlers.Discard(failed), 4: nil}
+	waits := handlers.BatchResult{1: handlers.RetryAfter(time.Minute, failed), 2: failed}
 	for _, c := range []struct {
 		name string
 		end  Run

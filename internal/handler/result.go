@@ -81,15 +81,19 @@ func ResultOf(err error) Result {
 	return Result{Err: err}
 }
 
-// Find is errors.As without the values of panics: a panic is a failed attempt, even if its value is a
-// result of package handlers.
+// IsBatchResult reports whether an error is a handlers.BatchResult. Package handlers sets it.
+var IsBatchResult = func(error) bool { return false }
+
+// Find is errors.As without the values of panics and the members of a batch's result: a panic is a
+// failed attempt, even if its value is a result of package handlers, and a member is the result of
+// its own task alone.
 func Find[T error](err error, target *T) bool {
 	for err != nil {
 		if found, ok := err.(T); ok {
 			*target = found
 			return true
 		}
-		if _, ok := err.(*guard.PanicError); ok {
+		if _, ok := err.(*guard.PanicError); ok || IsBatchResult(err) {
 			return false
 		}
 		if x, ok := err.(interface{ As(any) bool }); ok && x.As(target) {

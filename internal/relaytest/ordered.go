@@ -42,7 +42,7 @@ func Ordered(opts ...handlers.Option) *handlers.Registry {
 	for i, kind := range []string{"tx", "batch", "complete"} {
 		Register(reg, kind, OrderedTypes[i],
 			20, func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[OrderedPayload]) error {
-				failed := handlers.BatchError{}
+				failed := handlers.BatchResult{}
 				for _, task := range tasks {
 					if err := one(ctx, tx, task); err != nil {
 						failed[task.ID] = err

@@ -1,6 +1,7 @@
 package outboxotel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -105,7 +106,7 @@ var results = map[string]string{"retry": "failed", "throttle": "throttled", "sno
 
 // end notes how a handler ended that returned an error.
 func (t *Telemetry) end(span trace.Span, err error) {
-	var some handlers.BatchError
+	var some handlers.BatchResult
 	if !errors.As(err, &some) {
 		action := handlers.ActionOf(err)
 		span.SetAttributes(attribute.String("outbox.result", results[action]))
@@ -116,10 +117,10 @@ func (t *Telemetry) end(span trace.Span, err error) {
 	}
 	bad := 0
 	var one error
-	for _, err := range some {
-		if err != nil && failed(handlers.ActionOf(err)) {
+	for _, err := range some.Unwrap() {
+		if failed(handlers.ActionOf(err)) {
 			bad++
-			one = err
+			one = cmp.Or(one, err)
 		}
 	}
 	if bad > 0 {

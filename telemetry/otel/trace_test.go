@@ -137,7 +137,7 @@ func TestHowAHandlerEndsIsInItsSpan(t *testing.T) {
 		"middleware panics": {func() error { panic("secret") }, codes.Error, unreturned, "", "panic"},
 		"handler panics": {func() error { return &handlers.PanicError{Value: boom} }, codes.Error, unreturned, "failed",
 			"panic"},
-		"some": {func() error { return handlers.BatchError{1: boom, 2: handlers.Snooze(1)} }, codes.Error,
+		"some": {func() error { return handlers.BatchResult{1: boom, 2: handlers.Snooze(1)} }, codes.Error,
 			"1 tasks of the batch failed, one of them: send: boom", "", "*errors.errorString"},
 	} {
 		for _, hide := range []bool{false, true} {

@@ -95,7 +95,7 @@ func (w *worker) write(ctx context.Context, tx *sql.Tx, task *outbox.Task[Payloa
 }
 
 func (w *worker) batch(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[Payload]) error {
-	failed := handlers.BatchError{}
+	failed := handlers.BatchResult{}
 	for _, task := range tasks {
 		if task.Attempt <= task.Payload.Fail {
 			failed[task.ID] = errAsked

@@ -80,7 +80,7 @@ func (t *Telemetry) origin(ctx context.Context, call *handlers.Call) (context.Co
 	if call.Kind == outbox.KindBatch {
 		return ctx, links
 	}
-	if t.config.Link {
+	if t.config.NewRoot {
 		from = trace.ContextWithSpan(from, trace.SpanFromContext(ctx))
 	}
 	return from, links

@@ -31,11 +31,11 @@ type Config struct {
 	// traceparent.
 	Propagator propagation.TextMapPropagator
 
-	// Link gives the spans of each handler's call a trace of their own, with a link to that of the
+	// NewRoot gives the spans of each handler's call a trace of their own, with a link to that of the
 	// enqueuer. By default those of a Tx or Leased handler are children of the enqueuer's span, and
 	// linked as well; those of a Batch handler always only have links, one for each task that
 	// brought a context.
-	Link bool
+	NewRoot bool
 
 	// HideErrors keeps the text of handlers' errors out of spans; their type stays. By default it
 	// is recorded, up to 4 kB, as it is in the column last_error and the log. A payload is there

@@ -76,7 +76,7 @@ func TestATraceFromTheRequestThroughEnqueueClaimAndHandlerIsOnePicture(t *testin
 
 func TestALinkedTraceIsOfItsOwn(t *testing.T) {
 	db := relaytest.NewDatabase(t)
-	a := newTraced(t, outboxotel.Config{Link: true})
+	a := newTraced(t, outboxotel.Config{NewRoot: true})
 	a.signUp(t, db.DB)
 	relaytest.Once(t, db.DB, a.registry(), relay.Config{})
 	for _, kind := range []string{"TX", "LEASED"} {

@@ -39,7 +39,7 @@ type Event struct {
 	Attempt int
 }
 
-// ContentType is that of Data.
+// ContentType is the content type of the data of an [Event].
 const ContentType = "application/json"
 
 // Header is one header of a message.

@@ -9,6 +9,12 @@ import (
 	"github.com/txoutbox/outbox/forward"
 )
 
+// ErrClosed is the error of a publisher after Close.
+var ErrClosed = errors.New("outbox: the publisher is closed")
+
+// Closed is what Publish returns after Close.
+func Closed(events []*forward.Event) []error { return All(events, forward.Unavailable(ErrClosed, 0)) }
+
 // Calls are the running calls of a publisher. The zero value is open. It is safe for concurrent
 // use.
 type Calls struct {

@@ -43,22 +43,20 @@ type dialing struct {
 	config  amqp.Config
 }
 
-func (c *Config) validate() error {
+// check names what is wrong, and sets the defaults.
+func (c *Config) check() error {
 	var errs []error
-	c.Channels = cmp.Or(c.Channels, defaultChannels)
-	if c.Channels < 1 || c.Channels > mostChannels {
-		errs = append(errs, fmt.Errorf("outboxamqp: Config.Channels: %d: must be within 1 to %d; 0 is %d", c.Channels,
-			mostChannels, defaultChannels))
+	refuse := func(wrong bool, format string, args ...any) {
+		if wrong {
+			errs = append(errs, fmt.Errorf("outboxamqp: Config."+format, args...))
+		}
 	}
-	if len(c.Exchange) > mostShort {
-		errs = append(errs, fmt.Errorf("outboxamqp: Config.Exchange: has %d bytes: AMQP allows %d", len(c.Exchange),
-			mostShort))
-	}
-	if c.DialConfig != nil && c.DialConfig.Recovery != nil {
-		errs = append(errs, errors.New("outboxamqp: Config.DialConfig.Recovery: must be nil: the Publisher connects "+
-			"again by itself"))
-	}
-	c.Logger = cmp.Or(c.Logger, slog.Default())
+	c.Channels, c.Logger = cmp.Or(c.Channels, defaultChannels), cmp.Or(c.Logger, slog.Default())
+	refuse(c.Channels < 1 || c.Channels > mostChannels, "Channels: %d: must be within 1 to %d; 0 is %d", c.Channels,
+		mostChannels, defaultChannels)
+	refuse(len(c.Exchange) > mostShort, "Exchange: has %d bytes: AMQP allows %d", len(c.Exchange), mostShort)
+	refuse(c.DialConfig != nil && c.DialConfig.Recovery != nil,
+		"DialConfig.Recovery: must be nil: the Publisher connects again by itself")
 	return errors.Join(errs...)
 }
 

@@ -2,7 +2,6 @@ package outboxamqp
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -15,8 +14,6 @@ import (
 // pause is between attempts to connect. It is less than the circuit of package forward waits, so
 // each of its trials connects.
 const pause = 500 * time.Millisecond
-
-var errClosed = errors.New("outboxamqp: the Publisher is closed")
 
 // Publisher is a forward.Publisher for RabbitMQ. It is safe for concurrent use.
 type Publisher struct {
@@ -43,7 +40,7 @@ var _ forward.Publisher = (*Publisher)(nil)
 // and again after the connection was lost. The broker may thus start later than the app. The error
 // is of the URL or the Config.
 func Open(url string, c Config) (*Publisher, error) {
-	if err := c.validate(); err != nil {
+	if err := c.check(); err != nil {
 		return nil, err
 	}
 	d, err := newDialing(url, c.DialConfig)
@@ -65,7 +62,7 @@ func Open(url string, c Config) (*Publisher, error) {
 // all if that failed and is to be retried.
 func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []error {
 	if !p.calls.Begin() {
-		return publisher.All(events, forward.Unavailable(errClosed, 0))
+		return publisher.Closed(events)
 	}
 	defer p.calls.End()
 	b := newBatch(events)
@@ -73,7 +70,7 @@ func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []erro
 	select {
 	case l = <-p.lanes:
 	case <-p.closing.Done():
-		return b.end(forward.Unavailable(errClosed, 0))
+		return b.end(forward.Unavailable(publisher.ErrClosed, 0))
 	case <-ctx.Done():
 		return b.end(p.ended(ctx, "all channels are in use"))
 	}
@@ -95,7 +92,7 @@ func (p *Publisher) ended(ctx context.Context, why string) error {
 // blocked, and has the exchange. It connects if need be.
 func (p *Publisher) Ready(ctx context.Context) error {
 	if !p.calls.Begin() {
-		return errClosed
+		return publisher.ErrClosed
 	}
 	defer p.calls.End()
 	c, err := p.connection(ctx)

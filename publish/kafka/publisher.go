@@ -22,9 +22,6 @@ type Config struct {
 	Options []kgo.Opt
 }
 
-// errClosed is that of a Publisher after Close.
-var errClosed = errors.New("outboxkafka: the publisher is closed")
-
 // Publisher is a forward.Publisher. It is safe for concurrent use.
 type Publisher struct {
 	open func() (*kgo.Client, error) // nil: the client is the app's
@@ -88,7 +85,7 @@ func New(client *kgo.Client, c Config) (*Publisher, error) {
 // If ctx ends first, events that the client has sent may still arrive, and are published again.
 func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []error {
 	if !p.calls.Begin() {
-		return publisher.All(events, forward.Unavailable(errClosed, 0))
+		return publisher.Closed(events)
 	}
 	defer p.calls.End()
 	c := &call{client: p.current(), events: events, errs: make([]error, len(events))}
@@ -124,7 +121,7 @@ func (p *Publisher) renew(old *kgo.Client) {
 // Ready returns nil if the Publisher is open and a broker answers.
 func (p *Publisher) Ready(ctx context.Context) error {
 	if !p.calls.Begin() {
-		return errClosed
+		return publisher.ErrClosed
 	}
 	defer p.calls.End()
 	if err := p.current().Ping(ctx); err != nil {

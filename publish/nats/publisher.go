@@ -32,9 +32,6 @@ const maxPending = 16_000
 // ackTimeout lets go of messages whose acknowledgement never comes; Publish has returned by then.
 const ackTimeout = 30 * time.Second
 
-// errClosed is that of a Publisher after Close.
-var errClosed = errors.New("outboxnats: the publisher is closed")
-
 // Publisher is a forward.Publisher. It is safe for concurrent use.
 type Publisher struct {
 	dial func() (*link, error) // nil: the connection is the app's
@@ -100,7 +97,7 @@ func (p *Publisher) current() (*link, error) {
 // Publish implements forward.Publisher. docs/faults.md has the meaning of each error.
 func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []error {
 	if !p.calls.Begin() {
-		return publisher.All(events, forward.Unavailable(errClosed, 0))
+		return publisher.Closed(events)
 	}
 	defer p.calls.End()
 	l, err := p.current()
@@ -124,7 +121,7 @@ func (p *Publisher) Duplicates() int64 { return p.duplicates.Load() }
 // Ready returns nil if the Publisher is open and JetStream answers.
 func (p *Publisher) Ready(ctx context.Context) error {
 	if !p.calls.Begin() {
-		return errClosed
+		return publisher.ErrClosed
 	}
 	defer p.calls.End()
 	l, err := p.current()

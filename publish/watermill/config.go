@@ -1,15 +1,6 @@
 package outboxwatermill
 
-import (
-	"cmp"
-	"context"
-)
-
-const (
-	defaultKeyName = "partition_key"
-	contentType    = "content_type"
-	prefix         = "ce_" // of attributes
-)
+import "context"
 
 // Config says how events become messages. It is copied by New; the zero value of a field is its
 // default.
@@ -24,5 +15,3 @@ type Config struct {
 	// Ready says whether the broker can be used, as Watermill cannot tell. Default nil: it can.
 	Ready func(context.Context) error
 }
-
-func (c *Config) setDefaults() { c.KeyName = cmp.Or(c.KeyName, defaultKeyName) }

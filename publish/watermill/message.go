@@ -12,10 +12,10 @@ import (
 func (c *Config) newMessage(ctx context.Context, e *forward.Event) *message.Message {
 	m := message.NewMessage(e.ID, bytes.Clone(e.Data))
 	m.SetContext(ctx)
-	for _, h := range e.CloudEvents(prefix) {
+	for _, h := range e.CloudEvents("ce_") {
 		m.Metadata.Set(h.Name, h.Value)
 	}
-	m.Metadata.Set(contentType, forward.ContentType)
+	m.Metadata.Set("content_type", forward.ContentType)
 	if e.Key != "" {
 		m.Metadata.Set(c.KeyName, e.Key)
 	}

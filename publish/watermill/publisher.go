@@ -17,8 +17,6 @@ import (
 // one topic.
 const mostHanging = 4
 
-var errClosed = errors.New("outboxwatermill: the Publisher is closed")
-
 // Publisher is a forward.Publisher for a publisher of Watermill. It is safe for concurrent use.
 type Publisher struct {
 	to     message.Publisher
@@ -37,7 +35,7 @@ func New(client message.Publisher, c Config) (*Publisher, error) {
 	if client == nil {
 		return nil, errors.New("outboxwatermill: the message.Publisher is nil")
 	}
-	c.setDefaults()
+	c.KeyName = cmp.Or(c.KeyName, "partition_key")
 	return &Publisher{to: client, config: c, running: map[*group]context.Context{}}, nil
 }
 
@@ -56,7 +54,7 @@ type result struct {
 // messages; its events may thus be published after their retry. At most 4 calls go on for one topic.
 func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []error {
 	if !p.calls.Begin() {
-		return publisher.All(events, forward.Unavailable(errClosed, 0))
+		return publisher.Closed(events)
 	}
 	defer p.calls.End()
 	errs := make([]error, len(events))
@@ -149,7 +147,7 @@ func (p *Publisher) publish(g *group) error {
 // Ready returns nil if the Publisher is open and Config.Ready, if there is one, returns nil.
 func (p *Publisher) Ready(ctx context.Context) error {
 	if !p.calls.Begin() {
-		return errClosed
+		return publisher.ErrClosed
 	}
 	defer p.calls.End()
 	if p.config.Ready == nil {

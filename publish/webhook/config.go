@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"slices"
 	"time"
 
 	"github.com/txoutbox/outbox/forward"
@@ -60,43 +61,32 @@ const (
 	defaultGoneFor     = time.Hour
 )
 
+// check names what is wrong, and sets the defaults.
 func (c *Config) check() error {
 	var errs []error
-	if c.Secrets == nil && !c.Unsigned {
-		errs = append(errs, errors.New("outboxwebhook: Config.Secrets: is nil: receivers could not tell your "+
-			"requests from others; set Unsigned if that is what you want"))
-	}
-	if c.Timeout < 0 || c.Timeout > mostTimeout {
-		errs = append(errs, fmt.Errorf("outboxwebhook: Config.Timeout: is %v, must be at most %v", c.Timeout,
-			mostTimeout))
-	}
-	if c.Concurrency < 0 {
-		errs = append(errs, fmt.Errorf("outboxwebhook: Config.Concurrency: is %d, must not be negative", c.Concurrency))
-	}
-	if c.Rate < 0 || c.RatePer < 0 || c.RatePer > 0 && c.Rate == 0 {
-		errs = append(errs, fmt.Errorf("outboxwebhook: Config.Rate: is %d in %v, must be at least 1, or 0 in 0 for "+
-			"any number", c.Rate, c.RatePer))
-	}
-	if c.GoneFor < 0 {
-		errs = append(errs, fmt.Errorf("outboxwebhook: Config.GoneFor: is %v, must not be negative", c.GoneFor))
-	}
-	for _, p := range c.AllowNetworks {
-		if !p.IsValid() || p.Addr().Is4In6() {
-			errs = append(errs, fmt.Errorf("outboxwebhook: Config.AllowNetworks: %v is no prefix of IPv4 or IPv6 addresses", p))
+	refuse := func(wrong bool, format string, args ...any) {
+		if wrong {
+			errs = append(errs, fmt.Errorf("outboxwebhook: Config."+format, args...))
 		}
+	}
+	refuse(c.Secrets == nil && !c.Unsigned, "Secrets: is nil: receivers could not tell your requests from others; set "+
+		"Unsigned if that is what you want")
+	refuse(c.Timeout < 0 || c.Timeout > mostTimeout, "Timeout: is %v, must be at most %v", c.Timeout, mostTimeout)
+	refuse(c.Concurrency < 0, "Concurrency: is %d, must not be negative", c.Concurrency)
+	refuse(c.Rate < 0 || c.RatePer < 0 || c.RatePer > 0 && c.Rate == 0,
+		"Rate: is %d in %v, must be at least 1, or 0 in 0 for any number", c.Rate, c.RatePer)
+	refuse(c.GoneFor < 0, "GoneFor: is %v, must not be negative", c.GoneFor)
+	for _, p := range c.AllowNetworks {
+		refuse(!p.IsValid() || p.Addr().Is4In6(), "AllowNetworks: %v is no prefix of IPv4 or IPv6 addresses", p)
 	}
 	for _, name := range c.TaskHeaders {
-		if !headerName.MatchString(name) || ownHeader.MatchString(name) {
-			errs = append(errs, fmt.Errorf("outboxwebhook: Config.TaskHeaders: %q is no name of a header, or of one that "+
-				"each request has", name))
-		}
+		refuse(!headerName.MatchString(name) || ownHeader.MatchString(name),
+			"TaskHeaders: %q is no name of a header, or of one that each request has", name)
 	}
-	return errors.Join(errs...)
-}
-
-func (c *Config) fill() {
 	c.Timeout = cmp.Or(c.Timeout, defaultTimeout)
 	c.Concurrency = cmp.Or(c.Concurrency, defaultConcurrency)
 	c.RatePer = cmp.Or(c.RatePer, time.Second)
 	c.GoneFor = cmp.Or(c.GoneFor, defaultGoneFor)
+	c.AllowNetworks, c.TaskHeaders = slices.Clone(c.AllowNetworks), slices.Clone(c.TaskHeaders)
+	return errors.Join(errs...)
 }

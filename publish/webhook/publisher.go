@@ -2,11 +2,9 @@ package outboxwebhook
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
@@ -17,9 +15,6 @@ import (
 
 // defaultWait is the time for which Publish waits for a request. It goes on in the background then.
 const defaultWait = time.Second
-
-// errClosed is that of a Publisher after Close.
-var errClosed = errors.New("outboxwebhook: the publisher is closed")
 
 // Publisher is a forward.Publisher. It is safe for concurrent use.
 type Publisher struct {
@@ -48,8 +43,6 @@ func New(c Config) (*Publisher, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	c.fill()
-	c.AllowNetworks, c.TaskHeaders = slices.Clone(c.AllowNetworks), slices.Clone(c.TaskHeaders)
 	return &Publisher{
 		config: c, client: c.client(nil), wait: defaultWait,
 		endpoints: map[string]*endpoint{}, late: map[string]*request{},
@@ -60,7 +53,7 @@ func New(c Config) (*Publisher, error) {
 // a second for each request at most.
 func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []error {
 	if !p.calls.Begin() {
-		return publisher.All(events, forward.Unavailable(errClosed, 0))
+		return publisher.Closed(events)
 	}
 	defer p.calls.End()
 	errs := make([]error, len(events))
@@ -200,7 +193,7 @@ func (p *Publisher) Resume(url string) {
 // Ready returns nil if the Publisher is open: there is no one server that would have to answer.
 func (p *Publisher) Ready(context.Context) error {
 	if !p.calls.Begin() {
-		return errClosed
+		return publisher.ErrClosed
 	}
 	p.calls.End()
 	return nil

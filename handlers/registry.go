@@ -36,7 +36,8 @@ import (
 )
 
 // Registry maps task types to handlers. Register everything before relay.New; a relay works with
-// what was registered by then. A Registry is safe for concurrent use.
+// what was registered by then. The zero Registry is empty and has no defaults. A Registry is safe
+// for concurrent use.
 type Registry struct {
 	defaults   []Option
 	mu         sync.Mutex
@@ -48,7 +49,7 @@ type Registry struct {
 // come after them: New(Strict(), Timeout(20*time.Second)) for example. A default that a kind of
 // handler refuses makes its registration panic.
 func New(defaults ...Option) *Registry {
-	return &Registry{defaults: slices.Clone(defaults), handlers: map[string]*registration{}}
+	return &Registry{defaults: slices.Clone(defaults)}
 }
 
 // Use adds middleware around every handler of the registry, also around those that were registered
@@ -62,8 +63,8 @@ func (r *Registry) Use(m ...Middleware) {
 	r.middleware = append(r.middleware, m...)
 }
 
-// Handlers returns what is registered now, sorted by type. It is for package relay.
-func (r *Registry) Handlers() []*handler.Handler {
+// registered returns what is registered now, sorted by type.
+func (r *Registry) registered() []*handler.Handler {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := make([]*handler.Handler, 0, len(r.handlers))
@@ -81,6 +82,9 @@ func (r *Registry) Handlers() []*handler.Handler {
 
 // add registers a handler; its caller was called by the app.
 func add[P any](r *Registry, kind outbox.Kind, t outbox.TaskType[P], size int, missing bool, opts []Option, call func(*payloads) Func) {
+	if r == nil {
+		panic(fmt.Sprintf("handlers: %s: the Registry is nil: make it with handlers.New", t.Name()))
+	}
 	decoder, err := newPayloads(reflect.TypeFor[P]())
 	h := newRegistration(handler.Handler{Type: t.Name(), Kind: kind, BatchSize: size, Options: t.New(*new(P)).Options}, slices.Concat(r.defaults, opts))
 	if err != nil {
@@ -101,6 +105,9 @@ func add[P any](r *Registry, kind outbox.Kind, t outbox.TaskType[P], size int, m
 	defer r.mu.Unlock()
 	if old := r.handlers[h.Type]; old != nil {
 		panic(fmt.Sprintf("handlers: task type %s is registered twice: at %s and at %s", h.Type, old.place, h.place))
+	}
+	if r.handlers == nil {
+		r.handlers = map[string]*registration{}
 	}
 	r.handlers[h.Type] = h
 }

@@ -44,7 +44,7 @@ func TestADuplicateRegistrationNamesBothPlaces(t *testing.T) {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}
-	if got := len(r.Handlers()); got != 3 { // the registry is usable after the panics
+	if got := len(handler.Registered(r)); got != 3 { // the registry is usable after the panics
 		t.Errorf("got %d handlers, want 3", got)
 	}
 }
@@ -67,17 +67,19 @@ func TestStartUpMistakesPanic(t *testing.T) {
 		t.Run(name, func(t *testing.T) { wantText(t, panics(t, c.register), "registered at", "registry_test.go:", c.want) })
 	}
 	wantText(t, panics(t, func() { r.Use(handlers.Log(nil), nil) }), "handlers: Use: a Middleware is nil")
-	if got := len(r.Handlers()); got != 0 {
+	wantText(t, panics(t, func() { handlers.Tx(nil, sendMail, nothing) }), "handlers: SEND_MAIL: the Registry is nil")
+	wantText(t, panics(t, func() { handlers.Tx(handlers.New(nil), sendMail, nothing) }), "an Option is nil")
+	if got := len(handler.Registered(r)); got != 0 {
 		t.Errorf("got %d handlers, want 0", got)
 	}
 }
 
 func TestHandlersAreSortedAndWhatWasRegisteredByThen(t *testing.T) {
-	r := handlers.New()
+	r := &handlers.Registry{}
 	for _, name := range []string{"b", "c", "a"} {
 		handlers.Tx(r, outbox.NewTaskType[mail](name), nothing)
 	}
-	before := r.Handlers()
+	before := handler.Registered(r)
 	handlers.Tx(r, outbox.NewTaskType[mail]("d"), nothing)
 	var names []string
 	for _, h := range before {
@@ -87,7 +89,7 @@ func TestHandlersAreSortedAndWhatWasRegisteredByThen(t *testing.T) {
 	if !slices.Equal(names, []string{"a", "b", "c"}) {
 		t.Errorf("got %v, want a b c", names)
 	}
-	if got := r.Handlers()[0].MaxAttempts; got != 20 {
+	if got := handler.Registered(r)[0].MaxAttempts; got != 20 {
 		t.Errorf("got MaxAttempts %d in the registry, want it untouched", got)
 	}
 }
@@ -99,11 +101,11 @@ func TestTheRegistryIsSafeForConcurrentUse(t *testing.T) {
 		all.Go(func() {
 			handlers.Leased(r, outbox.NewTaskType[mail](fmt.Sprint(i)), nothingLeased)
 			r.Use(handlers.Log(nil))
-			r.Handlers()
+			handler.Registered(r)
 		})
 	}
 	all.Wait()
-	if got := len(r.Handlers()); got != 20 {
+	if got := len(handler.Registered(r)); got != 20 {
 		t.Errorf("got %d handlers, want 20", got)
 	}
 }
@@ -131,7 +133,7 @@ func raw(id int64, payload string) *outbox.Task[json.RawMessage] {
 // only is the one handler of a registry.
 func only(t *testing.T, r *handlers.Registry) *handler.Handler {
 	t.Helper()
-	all := r.Handlers()
+	all := handler.Registered(r)
 	if len(all) != 1 {
 		t.Fatalf("got %d handlers, want 1", len(all))
 	}

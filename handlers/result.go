@@ -105,13 +105,6 @@ func (b BatchResult) ids() []int64 {
 	return slices.DeleteFunc(ids, func(id int64) bool { return b[id] == nil })
 }
 
-func init() {
-	handler.IsBatchResult = func(err error) bool {
-		_, is := err.(BatchResult)
-		return is
-	}
-}
-
 // join adds the handler's own result to b, the tasks that it never saw as they do not decode.
 func (b BatchResult) join(err error) error {
 	var own BatchResult

@@ -95,7 +95,7 @@ func newDrainer(t testing.TB, in outbox.Querier, registry *handlers.Registry, op
 	if err != nil {
 		return nil, err
 	}
-	for _, h := range registry.Handlers() {
+	for _, h := range handler.Registered(registry) {
 		d.handlers[h.Type] = h
 		d.types, d.bases = append(d.types, h.Type), append(d.bases, int64(h.Priority))
 	}

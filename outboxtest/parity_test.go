@@ -14,6 +14,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/outboxtest"
 	"github.com/txoutbox/outbox/relay"
@@ -123,7 +124,7 @@ func scenario() (*handlers.Registry, func(t testing.TB, q outbox.Querier)) {
 	features(reg)
 	return reg, func(t testing.TB, q outbox.Querier) {
 		t.Helper()
-		for _, h := range reg.Handlers() {
+		for _, h := range handler.Registered(reg) {
 			n := []int{1}
 			if h.Kind == outbox.KindBatch {
 				n = []int{1, 2, 3}

@@ -15,6 +15,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -91,7 +92,7 @@ func TestNoSecretReachesALog(t *testing.T) {
 	lease("DISCARDED", func(context.Context, *outbox.Task[raw]) error { return handlers.Discard(errors.New("no use")) })
 
 	types := []string{"UNKNOWN"}
-	for _, h := range reg.Handlers() {
+	for _, h := range handler.Registered(reg) {
 		types = append(types, h.Type)
 	}
 	enqueue := func() {

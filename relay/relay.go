@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/report"
 )
 
@@ -54,7 +55,7 @@ func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error)
 	if db == nil || registry == nil {
 		return nil, errors.New("relay: New needs a *sql.DB and a *handlers.Registry, not nil")
 	}
-	checked, err := config.check(registry.Handlers(), db.Stats().MaxOpenConnections)
+	checked, err := config.check(handler.Registered(registry), db.Stats().MaxOpenConnections)
 	if err != nil {
 		return nil, err
 	}

@@ -81,9 +81,6 @@ func ResultOf(err error) Result {
 	return Result{Err: err}
 }
 
-// IsBatchResult reports whether an error is a handlers.BatchResult. Package handlers sets it.
-var IsBatchResult = func(error) bool { return false }
-
 // Find is errors.As without the values of panics and the members of a batch's result: a panic is a
 // failed attempt, even if its value is a result of package handlers, and a member is the result of
 // its own task alone.

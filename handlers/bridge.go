@@ -1,0 +1,11 @@
+package handlers
+
+import "github.com/txoutbox/outbox/internal/handler"
+
+func init() {
+	handler.Registered = func(registry any) []*handler.Handler { return registry.(*Registry).registered() }
+	handler.IsBatchResult = func(err error) bool {
+		_, is := err.(BatchResult)
+		return is
+	}
+}

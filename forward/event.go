@@ -17,7 +17,8 @@ import (
 type Event struct {
 	// ID is the key of the task that was enqueued ([outbox.Task.Key]), a UUID: the same in every
 	// attempt and for every target. No other event has it, from any Source.
-	ID     string
+	ID string
+	// Source and Type are by default the database's and the task's: see the options of their names.
 	Source string
 	Type   string
 	// Subject is the subject of the event; "" for none.

@@ -18,7 +18,7 @@ import (
 // Target is one of several places that events of a type go to.
 type Target struct {
 	Publisher Publisher
-	Options   []Option // after those of Fanout
+	Options   []Option
 }
 
 // Fanout publishes the tasks of one type to several targets, each with progress, retries and dead
@@ -28,8 +28,12 @@ type Target struct {
 // but not its limits and delay. No limit of a task's payload or headers is in the way of a copy.
 // Enqueue no tasks of these types.
 //
+// opts are those of each target, before its own, and BatchSize and HandlerOptions also those of the
+// handler that copies. Fanout returns the Forwarder of each target. It panics as [Register] does, and
+// without targets.
+//
 // A new target gets the events that are handled from then on. A removed target leaves tasks without
-// a handler: the relay warns of them. It panics as [Register] does, and without targets.
+// a handler: the relay warns of them.
 func Fanout[P any](reg *handlers.Registry, t outbox.TaskType[P], targets map[string]Target,
 	opts ...Option) map[string]*Forwarder {
 	if len(targets) == 0 {

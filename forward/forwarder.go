@@ -35,15 +35,15 @@ type Stats struct {
 	Pause time.Duration
 }
 
-// Register makes to the handler of a task type: a Batch handler, whose payload is not decoded. It
-// panics if the type is registered already, to or an option is nil, or an option is out of range.
-// See the package for the meaning of errors.
-func Register[P any](reg *handlers.Registry, t outbox.TaskType[P], to Publisher, opts ...Option) *Forwarder {
+// Register publishes the tasks of one type: it registers a Batch handler, which does not decode the
+// payload. See the package for the meaning of the publisher's errors. It panics if the type is
+// registered already, the publisher or an option is nil, or an option is out of range.
+func Register[P any](reg *handlers.Registry, t outbox.TaskType[P], publisher Publisher, opts ...Option) *Forwarder {
 	c := newConfig(t.Name(), opts)
 	if c.task != nil {
 		panic(fmt.Sprintf("forward: %s: TaskOptions are for Fanout: Register makes no tasks", t.Name()))
 	}
-	return register(reg, t.Name(), c, to)
+	return register(reg, t.Name(), c, publisher)
 }
 
 func register(reg *handlers.Registry, taskType string, c *config, to Publisher) *Forwarder {

@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// ErrUnavailable is the error of Health while a circuit is open.
+// ErrUnavailable is in the error of [Forwarder.Health] while a circuit is open.
 var ErrUnavailable = errors.New("forward: events are not published")
 
 // mostShown is how many open circuits Health names.
 const mostShown = 5
 
-// Health is nil while events are sent to all targets. Else it is an ErrUnavailable that names the
-// broker or the targets whose circuits are open in this process, since when, and the last error of
-// each. It asks nobody and does not block. A circuit that no event has tried for ten minutes is
-// forgotten.
+// Health is nil while events are sent to all targets. Else it wraps [ErrUnavailable], and names the
+// broker or up to five targets whose circuits are open in this process, since when, and the last
+// error of each. It asks nobody and does not block. A circuit that no event has tried for ten
+// minutes is forgotten.
 func (f *Forwarder) Health() error {
 	all := f.circuits.all()
 	if len(all) == 0 {

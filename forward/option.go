@@ -28,7 +28,7 @@ type config struct {
 	task    []outbox.Option
 }
 
-// Option changes one registration.
+// Option changes a registration.
 type Option func(*config)
 
 func newConfig(taskType string, opts []Option) *config {
@@ -58,7 +58,7 @@ func Source(uri string) Option {
 	return func(c *config) { c.source = uri }
 }
 
-// Type is the event's type. The default is the task type.
+// Type is the event's type. The default is the task type. It panics if name is empty.
 func Type(name string) Option {
 	if name == "" {
 		panic("forward: Type: it is empty, and CloudEvents asks for one")

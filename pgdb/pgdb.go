@@ -82,8 +82,8 @@ type Option func(*connector)
 // times at once. Its ctx ends with that of the call that needs the connection, after 8 s at the
 // latest; a connection that comes later is closed. A panic is an error of that call.
 //
-// All that the package says of connections holds, but for keepalive: a *net.TCPConn gets it, also
-// below a *tls.Conn. For another connection, keepalive is the dialer's. LISTEN of a relay
+// All that the package says of connections holds, but for the 3 s of a host and keepalive. A
+// *net.TCPConn gets keepalive, also below a *tls.Conn. For another connection it is the dialer's. LISTEN of a relay
 // (relay.Config.ListenDSN) makes its connection without the Dialer.
 func Dialer(dial func(ctx context.Context, network, address string) (net.Conn, error)) Option {
 	return func(c *connector) {

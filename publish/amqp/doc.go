@@ -4,7 +4,7 @@
 //	import outboxamqp "github.com/txoutbox/outbox/publish/amqp"
 //
 //	publisher, err := outboxamqp.Open("amqp://guest:guest@localhost:5672/", outboxamqp.Config{})
-//	defer publisher.Close()
+//	…
 //	forward.Register(reg, OrderPlaced, publisher, forward.To("orders"))
 //
 // An event's destination is its routing key. With the default exchange that is the name of a queue.

@@ -14,11 +14,13 @@ import (
 	"github.com/txoutbox/outbox/forward"
 )
 
-// Config of New. Secrets or Unsigned is needed; the other zero values are defaults.
+// Config says how events are posted. Secrets or Unsigned is needed; the other zero values are
+// defaults. Its functions are called by several goroutines at once; they must not change or keep an
+// event.
 type Config struct {
 	// Secrets returns the signing secrets of an event's endpoint, e.To, as whsec_… or their base64
 	// alone. A request has a signature by each, so an endpoint can change from one to the other. An
-	// error costs the event an attempt. Secrets is called for each request, and several times at once.
+	// error costs the event an attempt. Secrets is called for each request.
 	Secrets func(ctx context.Context, e *forward.Event) ([]string, error)
 	// Unsigned sends requests without signatures, if Secrets is nil.
 	Unsigned bool

@@ -90,7 +90,7 @@ func New(config Config) (*Telemetry, error) {
 	return t, nil
 }
 
-// Close ends the reading of Config.DB. It does not close it.
+// Close ends the reading of Config.DB, and leaves the pool open.
 func (t *Telemetry) Close() error {
 	if t.registration == nil {
 		return nil

@@ -109,7 +109,7 @@ func (v *visit) starves(t admin.Type, relays []worker) {
 		}
 	}
 	severity, why := Warning, ""
-	do := "look into the relays' logs; a low handlers.Priority, or a relay.Chooser of the app's, keeps a type back"
+	do := "look into the relays' logs; a low handlers.Priority, or relay.Config.WorkersByType, keeps a type back"
 	switch {
 	case t.MaxRunning > 0 || t.Rate > 0:
 		severity, why = Info, "; the type has a limit of runs or a rate (outbox types), which may be why"

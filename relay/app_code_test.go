@@ -191,8 +191,8 @@ func TestAppCodeMayPanicOrEndItsGoroutine(t *testing.T) {
 				Observers: append([]relay.Observer{{Claimed: func(relay.Claim) { how.now() },
 					Ended: func(relay.RunEnd) { how.now() }, Changed: func(relay.Change) { how.now() }}},
 					h.observers()...),
-				Chooser: chooserFunc(func(relay.View) []int { how.now(); return nil }),
-				Logger:  slog.New(badLog{slog.NewTextHandler(log, nil), how}),
+				WorkersByType: func(relay.Load) map[string]int { how.now(); return nil },
+				Logger:        slog.New(badLog{slog.NewTextHandler(log, nil), how}),
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -222,7 +222,7 @@ func TestAppCodeMayPanicOrEndItsGoroutine(t *testing.T) {
 			db.wantRows(t, 5, `effect`)
 			h.balanced(t)
 			for _, want := range []string{"Backoff panicked", "OnDead panicked", "an observer panicked",
-				"it panicked: "} {
+				"Config.WorkersByType panicked"} {
 				if log.Count(want) == 0 {
 					t.Errorf("no record with %q", want)
 				}

@@ -55,8 +55,18 @@ type Config struct {
 	// Order of claiming inside a type. Default InOrder.
 	Order Order
 
-	// Chooser decides which types are claimed from when workers are free. Default Fair().
-	Chooser Chooser
+	// WorkersByType, if set, bounds the workers of types as of now: by their load, by weights, by the
+	// time of day. It returns the most workers that each type may have, by its name; those that it
+	// has count. 0 holds the type back. A type that is not in the result has no such bound. Within
+	// the bounds the relay chooses as ever, and the options of handlers hold as well.
+	//
+	// It is called before each claim, and each 50 ms or so while it holds a type back. The relay
+	// claims nothing meanwhile, so it must return at once. Calls of several relays may come at the
+	// same time. A panic is logged once, and types are not bounded then. RunOnce returns although
+	// tasks are held back.
+	//
+	// Experimental: a minor version may change it.
+	WorkersByType func(Load) map[string]int
 
 	// PollInterval is how long an idle relay that was not woken waits before it polls again, with
 	// jitter. It bounds the delay of tasks whose wake-up was lost or, without ListenDSN, never

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -63,37 +64,56 @@ func Example_rate() {
 	// call 2
 }
 
-// nightly keeps reports to two workers, and leaves all else to the built-in order.
-type nightly struct{ fair relay.Chooser }
-
-func (n nightly) Choose(v relay.View) []int {
-	out := n.fair.Choose(v)
-	for i := range out {
-		if v.Heads[i].Type == "REPORT" {
-			out[i] = max(min(out[i], 2-v.Heads[i].Running), 0)
+// Weights, hours and free workers decide what runs. An app gives hour from its clock.
+func workersByType(hour func() int) func(relay.Load) map[string]int {
+	return func(load relay.Load) map[string]int {
+		most := map[string]int{"REPORT": 2} // of ten workers
+		if h := hour(); h >= 8 && h < 18 {
+			most["EXPORT"] = 0 // at night
 		}
+		urgent := false
+		for _, t := range load.Types {
+			urgent = urgent || t.Type == "REPORT" && t.Waiting && t.Age > time.Minute
+		}
+		if urgent || load.Free <= 3 {
+			most["CLEAN_UP"] = 1 // three workers stay free for what is urgent
+		}
+		return most
 	}
-	return out
 }
 
-func ExampleChooser() {
+func ExampleConfig_workersByType() {
 	ctx := context.Background()
 	db, drop := exampleDatabase()
 	defer drop()
-	var running, done, most atomic.Int64
+	var mu sync.Mutex
+	running, most := map[string]int{}, map[string]int{}
+	count := func(taskType string, n int) {
+		mu.Lock()
+		defer mu.Unlock()
+		running[taskType] += n
+		most[taskType] = max(most[taskType], running[taskType])
+	}
 	reg := handlers.New()
-	report := outbox.NewTaskType[int]("REPORT")
-	handlers.Leased(reg, report, func(context.Context, *outbox.Task[int]) error {
-		most.Store(max(most.Load(), running.Add(1)))
-		<-time.After(10 * time.Millisecond) // work
-		running.Add(-1)
-		done.Add(1)
-		return nil
-	})
-	enqueueInts(ctx, db, report, 8)
-	r, err := relay.New(db, reg, relay.Config{Chooser: nightly{relay.Fair()}, Logger: discard()})
+	for _, name := range []string{"REPORT", "EXPORT", "CLEAN_UP"} {
+		taskType := outbox.NewTaskType[int](name)
+		handlers.Leased(reg, taskType, func(context.Context, *outbox.Task[int]) error {
+			count(name, 1)
+			<-time.After(10 * time.Millisecond) // work
+			count(name, -1)
+			return nil
+		})
+		enqueueInts(ctx, db, taskType, 20)
+	}
+	hour := 9
+	r, err := relay.New(db, reg, relay.Config{WorkersByType: workersByType(func() int { return hour }), Logger: discard()})
 	must(err)
 	must(r.RunOnce(ctx))
-	fmt.Println(done.Load(), "reports, more than two at once:", most.Load() > 2)
-	// Output: 8 reports, more than two at once: false
+	fmt.Println("by day, at once: 1 or 2 reports:", most["REPORT"] <= 2, "exports:", most["EXPORT"])
+	hour = 22
+	must(r.RunOnce(ctx))
+	fmt.Println("by night exports run:", most["EXPORT"] > 0)
+	// Output:
+	// by day, at once: 1 or 2 reports: true exports: 0
+	// by night exports run: true
 }

@@ -71,7 +71,7 @@ func Example_priorities() {
 }
 
 // A type that floods the queue and is slow leaves a worker to the others.
-func ExampleFair() {
+func Example_fairness() {
 	ctx := context.Background()
 	db, drop := exampleDatabase()
 	defer drop()
@@ -93,7 +93,7 @@ func ExampleFair() {
 	})
 	enqueueInts(ctx, db, slow, 100)
 	enqueueInts(ctx, db, quick, 1)
-	r, err := relay.New(db, reg, relay.Config{Workers: 5, Chooser: relay.Fair(), Logger: discard()}) // Fair is the default
+	r, err := relay.New(db, reg, relay.Config{Workers: 5, Logger: discard()})
 	must(err)
 	must(r.RunOnce(ctx))
 	// Output: the quick one is done

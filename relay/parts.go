@@ -121,8 +121,12 @@ func (x *relayRun) newDispatcher() *dispatcher {
 	config := x.settings.config
 	p := plan.Params{Types: laneTypes(x.settings.handlers, x.runner.ClaimSize), Workers: config.Workers,
 		Random: config.Order == Random, PollInterval: config.PollInterval, StatementTimeout: pg.StatementTimeout, Once: x.once}
-	if config.Chooser != nil {
-		p.Choose = (&appChooser{chooser: config.Chooser, log: x.log}).choose
+	if config.WorkersByType != nil {
+		b := bounds{ask: config.WorkersByType, types: map[string]bool{}, log: x.log}
+		for _, name := range x.settings.types {
+			b.types[name] = true
+		}
+		p.Bound = b.of
 	}
 	return &dispatcher{
 		decisions:    plan.New(p),

@@ -2,24 +2,18 @@ package plan
 
 import "time"
 
-// claimAll begins the claims of the chosen lanes, and reports whether there is a lane.
-func (d *Dispatcher) claimAll(now time.Time) bool {
-	chosen := d.lanes.portions(d.free, now)
-	for _, p := range chosen {
-		c := p.lane
-		if c.leased {
-			d.claim(c, c.upTo(min(p.workers, leasePortion(d.params.Workers))), now)
-			continue
-		}
-		n := min(p.workers, c.credit)
-		if limit, _ := c.limit(1); limit > 1 {
-			n = min(n, c.batchClaims(now)-c.claiming)
-		}
-		for range n {
-			d.claim(c, 1, now)
-		}
+// claimNext begins a claim from the next lane, and reports whether there is one.
+func (d *Dispatcher) claimNext(now time.Time) bool {
+	c, workers := d.lanes.next(d.free, now)
+	switch {
+	case c == nil:
+		return false
+	case c.leased:
+		d.claim(c, c.upTo(min(workers, leasePortion(d.params.Workers))), now)
+	default:
+		d.claim(c, 1, now)
 	}
-	return len(chosen) > 0
+	return true
 }
 
 // claim begins a claim from the lane, with one slot, or for leased tasks with one for each that may
@@ -153,7 +147,6 @@ func (d *Dispatcher) notMade(c *lane, claim Claim) {
 // claimFailed ends a claim that failed.
 func (d *Dispatcher) claimFailed(c *lane, claim Claim, f Failure) {
 	d.claimDone(c)
-	d.lanes.declined = false
 	c.starts.Failed()
 	d.laneFailed(c, claim.Limit, f, claim.Began)
 }
@@ -168,7 +161,6 @@ func (d *Dispatcher) claimed(c *lane, claim Claim, found Found) {
 // found notes what a claim found.
 func (d *Dispatcher) found(c *lane, claim Claim, found Found) {
 	now := d.now.Time
-	d.lanes.declined = false
 	c.found(claim, found, d.params.Workers, now)
 	if found.Tasks > 0 {
 		c.failing.grow(now.Sub(claim.Began), d.params.StatementTimeout)
@@ -191,7 +183,6 @@ func (d *Dispatcher) tasksRan(ordered bool) {
 func (d *Dispatcher) released(c *lane, slots int, ran bool) {
 	c.running -= slots
 	d.free += slots
-	d.lanes.declined = false
 	if ran {
 		c.slotAt = time.Time{}
 	}

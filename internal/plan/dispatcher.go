@@ -9,7 +9,7 @@ const (
 
 // New returns the Dispatcher of one run.
 func New(p Params) *Dispatcher {
-	d := &Dispatcher{params: p, free: p.Workers, lanes: lanes{workers: p.Workers, choose: p.Choose}}
+	d := &Dispatcher{params: p, free: p.Workers, lanes: lanes{workers: p.Workers, bound: p.Bound}}
 	for i, t := range p.Types {
 		d.lanes.all = append(d.lanes.all,
 			&lane{index: i, of: t, leased: t.Kind == leasedKind, starts: Starts{Random: p.Random}})
@@ -56,7 +56,7 @@ func (d *Dispatcher) begin(now time.Time) (pause time.Duration, done bool) {
 		return d.probe(now), false
 	}
 	age := now.Sub(d.polledAt)
-	for age <= pollFresh && !d.withdraws() && d.free > 0 && d.claimAll(now) {
+	for age <= pollFresh && !d.withdraws() && d.free > 0 && d.claimNext(now) {
 	}
 	switch {
 	case d.polling || d.free <= 0:

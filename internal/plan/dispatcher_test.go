@@ -74,7 +74,7 @@ func TestATaskThatAWakeUpNamesIsClaimedByAnIdleRelayOnly(t *testing.T) {
 		"no name":        {nil, nil, "", false},
 		"another type":   {nil, nil, "0 5 OTHER", false},
 		"RunOnce":        {func(p *Params) { p.Once = true }, nil, "0 5 TX", false},
-		"a Chooser":      {func(p *Params) { p.Choose = func(View) ([]int, bool) { return nil, true } }, nil, "0 5 TX", false},
+		"bounds":         {func(p *Params) { p.Bound = func(int, []Load) map[string]int { return nil } }, nil, "0 5 TX", false},
 		"one worker":     {func(p *Params) { p.Workers = 1 }, nil, "0 5 TX", false},
 		"stopping":       {nil, func(g *play) { g.now.Stopping = true }, "0 5 TX", false},
 		"no heartbeat":   {nil, func(g *play) { g.now.NoHeartbeat = errFake }, "0 5 TX", false},
@@ -128,14 +128,14 @@ func TestScheduledTasksEndThePause(t *testing.T) {
 	}
 }
 
-// An app's Chooser may give no worker to any type for a while. It is asked again, but not all the time.
-func TestAChoiceOfNoLaneIsAskedForAgain(t *testing.T) {
+// An app's bounds may hold all types back for a while. They are asked for again, but not all the time.
+func TestBoundsThatHoldATypeBackAreAskedForAgain(t *testing.T) {
 	t.Parallel()
-	asked, answer := 0, []int(nil)
+	asked, bounds := 0, map[string]int{"TX": 0, "OTHER": 7}
 	g := newPlay(t, func(p *Params) {
-		p.Choose = func(View) ([]int, bool) {
+		p.Bound = func(int, []Load) map[string]int {
 			asked++
-			return answer, true
+			return bounds
 		}
 	})
 	g.step(Tick{})
@@ -149,6 +149,6 @@ func TestAChoiceOfNoLaneIsAskedForAgain(t *testing.T) {
 	if n := asked - before; n < 10 || n > 20 {
 		t.Errorf("it was asked %d times in half a second", n)
 	}
-	answer = []int{2}
-	g.want("a lane", g.later(pollFresh), "claim TX 1")
+	bounds = nil
+	g.want("it is not held back any more", g.later(pollFresh), "claim TX 1")
 }

@@ -11,6 +11,15 @@ const pollFresh = 50 * time.Millisecond
 // leasedKind is the Kind of leased tasks.
 const leasedKind = "leased"
 
+// Load is the state of a lane for the app's bounds.
+type Load struct {
+	Type     string
+	Running  int
+	Waiting  bool
+	Priority int           // if Waiting, of the most urgent task, with that of the type
+	Age      time.Duration // if Waiting, since when the first task has been due
+}
+
 // Type is a task type with a handler, as the dispatcher knows it.
 type Type struct {
 	Name, Kind                     string // Kind is "tx", "batch" or "leased"
@@ -29,6 +38,8 @@ type lane struct {
 	polledAt  time.Time // when the last poll of the lane's head ended
 	credit    int       // claims that may find tasks: one for a head, two more for each full claim
 	running   int       // slots that work for it
+	bound     int       // of running, by the app,
+	bounded   bool      // if it has one
 	leasing   int       // claims of leased tasks that are under way
 	looking   int       // those of them that have not told what they found
 	claiming  int       // other claims that have not

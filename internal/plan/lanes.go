@@ -9,15 +9,12 @@ import (
 
 // lanes chooses between the types.
 type lanes struct {
-	all      []*lane
-	workers  int
-	fair     Fair
-	choose   func(View) (answer []int, ok bool) // the app's; nil for the built-in order
-	leases   int                                // claims of leased tasks that are under way
-	declined bool                               // the app has chosen no lane, and nothing has changed since
-
-	heads []Candidate // of the last view
-	seen  []*lane     // that these are of
+	all       []*lane
+	workers   int
+	fair      fair
+	bound     func(free int, types []Load) map[string]int // the app's; see Params
+	leases    int                                         // claims of leased tasks that are under way
+	eligibles []*lane                                     // of the last choice
 }
 
 // While a claim of leased tasks looks for them, the slots that become free gather for the next one.
@@ -72,12 +69,7 @@ func (l *lanes) held(now time.Time) (urgency int, any bool) {
 }
 
 // share is how many more slots the lane may take as far as other types go.
-func (l *lanes) share(c *lane) int {
-	if l.choose != nil {
-		return l.workers - c.running // it is the app's decision
-	}
-	return share(l.workers, len(l.all)) - c.running
-}
+func (l *lanes) share(c *lane) int { return share(l.workers, len(l.all)) - c.running }
 
 // room is how many more slots the lane may take.
 func (l *lanes) room(c *lane) int {
@@ -87,6 +79,9 @@ func (l *lanes) room(c *lane) int {
 			room = min(room, limit-c.running)
 		}
 	}
+	if c.bounded {
+		room = min(room, c.bound-c.running)
+	}
 	return room
 }
 
@@ -95,51 +90,54 @@ func (l *lanes) eligible(c *lane, now time.Time) bool {
 	return c.credit > 0 && c.head != nil && l.room(c) > 0 && !c.blockedUntil().After(now)
 }
 
-func (l *lanes) view(free int, now time.Time) View {
-	l.heads, l.seen = l.heads[:0], l.seen[:0]
+// next is the lane to claim from, and the number of free workers for it; nil if no claim is to be made
+// now.
+func (l *lanes) next(free int, now time.Time) (c *lane, workers int) {
+	l.askBounds(free, now)
+	l.eligibles = l.eligibles[:0]
 	held, any := l.held(now)
 	for _, c := range l.all {
-		switch {
-		case !l.eligible(c, now):
-			continue
-		case l.choose != nil && l.holds(c, now): // the app says which lane may have its slots
-		case l.gathers(c, now), l.choose == nil && any && c.urgency() > held:
-			continue
-		}
-		l.heads = append(l.heads, Candidate{Type: c.of.Name, Kind: c.of.Kind, Priority: c.urgency(), RunAt: c.head.Since,
-			Served: c.servedAt, Running: c.running, Room: min(l.room(c), free), Likely: c.credit})
-		l.seen = append(l.seen, c)
-	}
-	return View{Heads: l.heads, Free: free, Workers: l.workers, Types: len(l.all)}
-}
-
-// portion is how many workers a lane gets.
-type portion struct {
-	lane    *lane
-	workers int
-}
-
-// portions are the lanes to claim from with the free workers; none if no claim is to be made now.
-func (l *lanes) portions(free int, now time.Time) (out []portion) {
-	v := l.view(free, now)
-	if len(v.Heads) == 0 {
-		return nil
-	}
-	var answer []int
-	ok := false
-	if l.choose != nil {
-		answer, ok = l.choose(v)
-	}
-	if !ok {
-		answer = l.fair.Choose(v)
-	}
-	for i, n := range answer {
-		if n > 0 && !l.gathers(l.seen[i], now) {
-			out = append(out, portion{l.seen[i], n})
+		if l.eligible(c, now) && !l.gathers(c, now) && (!any || c.urgency() <= held) {
+			l.eligibles = append(l.eligibles, c)
 		}
 	}
-	l.declined = l.choose != nil && len(out) == 0
-	return out
+	if len(l.eligibles) == 0 {
+		return nil, 0
+	}
+	c = l.fair.choose(l.eligibles)
+	if !c.leased {
+		return c, 1
+	}
+	workers = min(l.room(c), free) // one claim for all
+	if len(l.eligibles) > 1 {
+		workers = min(workers, c.credit)
+	}
+	return c, workers
+}
+
+// askBounds sets the bounds that the app has for the lanes.
+func (l *lanes) askBounds(free int, now time.Time) {
+	if l.bound == nil {
+		return
+	}
+	types := make([]Load, len(l.all))
+	for i, c := range l.all {
+		types[i] = Load{Type: c.of.Name, Running: c.running}
+		if c.head != nil {
+			types[i].Waiting, types[i].Priority, types[i].Age = true, c.urgency(), now.Sub(c.head.Since)
+		}
+	}
+	bounds := l.bound(free, types)
+	for _, c := range l.all {
+		c.bound, c.bounded = bounds[c.of.Name]
+	}
+}
+
+// heldBack reports whether the app's bound keeps a lane with work from claiming.
+func (l *lanes) heldBack() bool {
+	return slices.ContainsFunc(l.all, func(c *lane) bool {
+		return c.head != nil && c.credit > 0 && c.bounded && c.bound <= c.running
+	})
 }
 
 // capped reports whether a lane has work that it may not take for want of room.
@@ -149,8 +147,7 @@ func (l *lanes) capped() bool {
 
 // choosable reports whether there is a lane to choose.
 func (l *lanes) choosable(now time.Time) bool {
-	return !l.declined &&
-		slices.ContainsFunc(l.all, func(c *lane) bool { return l.eligible(c, now) && !l.gathers(c, now) })
+	return slices.ContainsFunc(l.all, func(c *lane) bool { return l.eligible(c, now) && !l.gathers(c, now) })
 }
 
 // resting are the types whose promotion rests after a failure, with the rest of it.

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"slices"
 	"testing"
 	"time"
 )
@@ -18,10 +19,8 @@ func newLanes(workers int, priorities ...[2]int) *lanes {
 
 // chosenLane is the lane to claim from next, or nil.
 func (l *lanes) chosenLane() *lane {
-	for _, p := range l.portions(l.workers, time.Now()) {
-		return p.lane
-	}
-	return nil
+	c, _ := l.next(l.workers, time.Now())
+	return c
 }
 
 // chosen counts how often each lane is chosen when it always has more.
@@ -152,12 +151,9 @@ func TestSlotsThatWaitForAClaimAreKeptFromLessUrgentLanes(t *testing.T) {
 		l.leasing(waits, 1)
 		waits.servedAt = time.Now()
 		c.change(waits, other)
-		got := 0
-		for _, p := range l.portions(9, time.Now()) {
-			if p.lane == waits {
-				t.Errorf("%s: a second claim of the lane", c.name)
-			}
-			got += p.workers
+		lane, got := l.next(9, time.Now())
+		if lane == waits {
+			t.Errorf("%s: a second claim of the lane", c.name)
 		}
 		if got != c.want {
 			t.Errorf("%s: %d workers for the other lane, want %d", c.name, got, c.want)
@@ -183,8 +179,8 @@ func TestTheNextLeaseBeginsWhileTheLastOneCommits(t *testing.T) {
 		{"one has come back", func() { l.leasing(c, -1) }, 1},
 	} {
 		step.do()
-		if got := len(l.portions(5, time.Now())); got != step.want {
-			t.Errorf("%s: %d claims, want %d", step.what, got, step.want)
+		if got, _ := l.next(5, time.Now()); (got != nil) != (step.want > 0) {
+			t.Errorf("%s: a claim: %t, want %d", step.what, got != nil, step.want)
 		}
 	}
 	for workers, want := range map[int]int{1: 1, 10: 10, 60: 50, 100: 50, 101: 51, 1000: 500} {
@@ -226,5 +222,56 @@ func TestLimitsOfATypeBoundItsRoom(t *testing.T) {
 	l.all[0].running = 3
 	if l.choosable(time.Now()) || l.capped() || l.chosenLane() != nil {
 		t.Error("a lane at its limit can be chosen, or counts as a lane that other types hold up")
+	}
+}
+
+// Beside other types a claim of leased tasks takes the slots that it will probably need; alone all.
+func TestAClaimOfLeasedTasksLeavesSlotsToOtherTypes(t *testing.T) {
+	t.Parallel()
+	l := newLanes(10, [2]int{}, [2]int{1})
+	c := l.all[0]
+	c.leased, c.of.Kind, c.credit = true, leasedKind, 3
+	if _, got := l.next(8, time.Now()); got != 3 {
+		t.Errorf("beside another type: %d slots, want 3", got)
+	}
+	l.all[1].polled(nil, time.Now())
+	if _, got := l.next(8, time.Now()); got != 8 {
+		t.Errorf("alone: %d slots, want 8", got)
+	}
+}
+
+// The bounds of the app count what runs, and hold beside the limits of the type.
+func TestBoundsOfTheAppBoundARoom(t *testing.T) {
+	t.Parallel()
+	l := newLanes(10, [2]int{2, 3}, [2]int{})
+	c := l.all[0]
+	c.of.Name, c.of.Kind, c.leased, c.credit, c.of.MaxRunningPerRelay, c.running = "A", leasedKind, true, 10, 8, 2
+	l.all[1].of.Name = "B"
+	l.all[1].polled(nil, time.Now())
+	now := c.head.Since.Add(time.Minute)
+	var bounds map[string]int
+	var asked []Load
+	l.bound = func(free int, types []Load) map[string]int {
+		if free != 5 {
+			t.Errorf("asked for %d free slots, want 5", free)
+		}
+		asked = types
+		return bounds
+	}
+	for _, step := range []struct {
+		bound, want int
+		heldBack    bool
+	}{{-1, 0, true}, {0, 0, true}, {2, 0, true}, {3, 1, false}, {7, 5, false}, {99, 5, false}} {
+		bounds = map[string]int{"A": step.bound}
+		if _, got := l.next(5, now); got != step.want || l.heldBack() != step.heldBack || l.choosable(now) == step.heldBack {
+			t.Errorf("bound %d: %d workers, held back: %t; want %d, %t", step.bound, got, l.heldBack(), step.want, step.heldBack)
+		}
+	}
+	if want := []Load{{"A", 2, true, 5, time.Minute}, {"B", 0, false, 0, 0}}; !slices.Equal(asked, want) {
+		t.Errorf("asked with %+v, want %+v", asked, want)
+	}
+	bounds, c.of.MaxRunningPerRelay = nil, 0
+	if _, got := l.next(5, now); got != 5 || l.heldBack() {
+		t.Errorf("without a bound: %d workers, want 5", got)
 	}
 }

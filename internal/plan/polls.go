@@ -26,7 +26,7 @@ func (d *Dispatcher) timer(now time.Time) time.Time {
 	if at := d.lanes.unblocked(now); !at.IsZero() && at.Before(next) {
 		next = at
 	}
-	if again := d.polledAt.Add(pollFresh); d.lanes.declined && again.Before(next) {
+	if again := d.polledAt.Add(pollFresh); d.lanes.heldBack() && again.Before(next) {
 		next = again
 	}
 	earliest := d.polledAt.Add(pollPause)
@@ -89,7 +89,7 @@ func (d *Dispatcher) poll(now time.Time) {
 
 func (d *Dispatcher) polled(e Polled) {
 	now, began, r := d.now.Time, e.Poll.Began, e.Result
-	d.polling, d.polledAt, d.lanes.declined = false, now, false
+	d.polling, d.polledAt = false, now
 	d.free++
 	if e.Failure.Err != nil {
 		d.pollFailed(e.Failure, began)

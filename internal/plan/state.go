@@ -10,8 +10,8 @@ type Params struct {
 	StatementTimeout time.Duration
 	Random           bool // claims are in random order
 	Once             bool // RunOnce: end when nothing is left to do
-	// Choose gives free workers to lanes, by the index in the View; not ok, or nil, leaves that to Fair.
-	Choose func(View) (answer []int, ok bool)
+	// Bound returns how many slots each type may have at most, by its name; nil if the app sets no bounds.
+	Bound func(free int, types []Load) map[string]int
 }
 
 // Moment is the present, as the loop sees it.

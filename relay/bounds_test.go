@@ -12,26 +12,22 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-type chooserFunc func(relay.View) []int
-
-func (f chooserFunc) Choose(v relay.View) []int { return f(v) }
-
-// A type of a higher priority has all workers while it has work.
-func TestAChooserOfTheAppsDecidesWhatIsClaimed(t *testing.T) {
+// A type of a higher priority holds the others back while it has work.
+func TestBoundsByPriorityDecideWhatIsClaimed(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
-	strict := chooserFunc(func(v relay.View) []int {
-		first := 0
-		for i, h := range v.Heads {
-			if h.Priority < v.Heads[first].Priority {
-				first = i
+	strict := func(l relay.Load) map[string]int {
+		most := map[string]int{}
+		for _, t := range l.Types {
+			for _, other := range l.Types {
+				if other.Waiting && other.Priority < t.Priority {
+					most[t.Type] = 0
+				}
 			}
 		}
-		out := make([]int, len(v.Heads))
-		out[first] = v.Heads[first].Room
-		return out
-	})
+		return most
+	}
 	// A claim that takes longer than 50 ms is not waited for, so on a machine that is busy with
 	// something else there is a second try and a third.
 	for try, urgent := 0, 0; urgent < 105; try++ { // of the first 120 tasks; by turns it would be 80
@@ -51,8 +47,26 @@ func TestAChooserOfTheAppsDecidesWhatIsClaimed(t *testing.T) {
 				return nil
 			}, handlers.Priority(i))
 		}
-		once(t, db, reg, relay.Config{Workers: 4, Chooser: strict})
+		once(t, db, reg, relay.Config{Workers: 4, WorkersByType: strict})
 		db.wantRows(t, 0, `outbox.task`)
 		urgent = 120 - int(others.Load())
 	}
+}
+
+// A relay goes on by itself when what held a type back has passed.
+func TestATypeThatWasHeldBackStartsByItself(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.Enqueue(t, "TX", 10)
+	var most, asked atomic.Int64
+	r := run(t, db, all(), relay.Config{PollInterval: time.Minute, WorkersByType: func(relay.Load) map[string]int {
+		asked.Add(1)
+		return map[string]int{"TX": int(most.Load())}
+	}})
+	eventually(t, 20*time.Second, "it is asked again", func() bool { return asked.Load() > 20 })
+	db.wantRows(t, 10, `outbox.task`)
+	most.Store(1)
+	db.Emptied(t, 20*time.Second)
+	r.Stop()
+	db.OnceEach(t, 10)
 }

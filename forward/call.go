@@ -114,7 +114,7 @@ func (c *call) settle(limit context.Context, errs []error) {
 		case IsPermanent(err): // the publisher may not have sent it
 			c.f.permanent.Add(1)
 			c.failed[id] = handlers.Dead(err)
-		case handlers.ActionOf(err) == "snooze":
+		case handlers.ActionOf(err) == handlers.ActionSnooze:
 			c.postpone(c.tasks[i], reasonOf(err), handler.ResultOf(err).Wait)
 			l.replied = true
 		case blocked:
@@ -128,7 +128,7 @@ func (c *call) settle(limit context.Context, errs []error) {
 			}
 		case gone, late:
 			l.down = append(l.down, unanswered{i, err, after, late})
-		case handlers.ActionOf(err) == "throttle":
+		case handlers.ActionOf(err) == handlers.ActionRetryAfter:
 			c.f.unavailable.Add(1)
 			c.failed[id] = err
 			to.answered, l.replied = true, true

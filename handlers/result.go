@@ -12,14 +12,28 @@ import (
 // Results are found through wrapping, as by errors.As. Returned for a whole batch they hold for
 // each of its tasks, and the effects of the call are kept or dropped as for a single task.
 
-// ActionOf tells middleware and tests what a handler's result asks for: "done" for nil, "retry" for
-// a plain error, "throttle" for RetryAfter, else "snooze", "discard", "dead" or "run again". For a
-// [BatchResult] ask it of each member.
-func ActionOf(err error) string {
+// Action is what a handler's result asks for.
+type Action string
+
+// The actions. Later versions may have more.
+const (
+	ActionDone       Action = "done"        // nil
+	ActionRetry      Action = "retry"       // an error, also a panic: again after the backoff
+	ActionRetryAfter Action = "retry_after" // of RetryAfter
+	ActionSnooze     Action = "snooze"      // of Snooze and SnoozeWith
+	ActionDiscard    Action = "discard"     // of Discard
+	ActionDead       Action = "dead"        // of Dead
+	ActionRunAgain   Action = "run_again"   // of RunAgain and RunAgainWith
+)
+
+// ActionOf tells middleware and tests what a handler's result asks for, also where it is wrapped. The
+// relay may decide otherwise: a retry after the last attempt is a dead letter. For a [BatchResult] ask
+// it of each member; the whole is ActionRetry.
+func ActionOf(err error) Action {
 	if err == nil {
-		return "done"
+		return ActionDone
 	}
-	return handler.ResultOf(err).Action.String()
+	return Action(handler.ResultOf(err).Action.String())
 }
 
 // leastWait bounds the waits that count no attempt, so that no handler keeps a relay busy with one

@@ -27,17 +27,17 @@ func TestResultsAreFoundThroughWrapping(t *testing.T) {
 	} {
 		for _, c := range []struct {
 			err    error
-			action string
+			action handlers.Action
 			wait   time.Duration
 		}{
-			{handlers.Snooze(time.Minute), "snooze", time.Minute},
-			{handlers.SnoozeWith(time.Minute, errBusy), "snooze", time.Minute},
-			{handlers.RunAgain(time.Minute), "run again", time.Minute},
-			{handlers.RunAgainWith(&outbox.Task[int]{ID: 1, Type: "A"}, time.Minute, 7), "run again", time.Minute},
-			{handlers.RetryAfter(time.Minute, errBusy), "throttle", time.Minute},
-			{handlers.Discard(errBusy), "discard", 0},
-			{handlers.Dead(errBusy), "dead", 0},
-			{errBusy, "retry", 0},
+			{handlers.Snooze(time.Minute), handlers.ActionSnooze, time.Minute},
+			{handlers.SnoozeWith(time.Minute, errBusy), handlers.ActionSnooze, time.Minute},
+			{handlers.RunAgain(time.Minute), handlers.ActionRunAgain, time.Minute},
+			{handlers.RunAgainWith(&outbox.Task[int]{ID: 1, Type: "A"}, time.Minute, 7), handlers.ActionRunAgain, time.Minute},
+			{handlers.RetryAfter(time.Minute, errBusy), handlers.ActionRetryAfter, time.Minute},
+			{handlers.Discard(errBusy), handlers.ActionDiscard, 0},
+			{handlers.Dead(errBusy), handlers.ActionDead, 0},
+			{errBusy, handlers.ActionRetry, 0},
 		} {
 			err := wrap(c.err)
 			got := handler.ResultOf(err)
@@ -46,7 +46,7 @@ func TestResultsAreFoundThroughWrapping(t *testing.T) {
 			}
 			// with the context that wrapping added
 			if got.Err.Error() != err.Error() || errors.Is(got.Err, errBusy) != errors.Is(c.err, errBusy) ||
-				got.Reason != (c.action == "snooze" && errors.Is(c.err, errBusy)) {
+				got.Reason != (c.action == handlers.ActionSnooze && errors.Is(c.err, errBusy)) {
 				t.Errorf("%s: got %v, want %v", name, got.Err, err)
 			}
 		}
@@ -61,7 +61,7 @@ func TestANilErrorIsNoResult(t *testing.T) {
 			t.Errorf("%s(nil): got %v, want nil", name, err)
 		}
 	}
-	if got := handlers.ActionOf(nil); got != "done" {
+	if got := handlers.ActionOf(nil); got != handlers.ActionDone {
 		t.Errorf("ActionOf(nil) is %q", got)
 	}
 	if handlers.Snooze(0) == nil {
@@ -119,7 +119,7 @@ func TestMembersOfABatchResultAreFoundAsErrorsAndNotAsItsResult(t *testing.T) {
 		if !errors.Is(err, errBusy) || !errors.Is(err, io.EOF) || !errors.As(err, new(*handlers.PanicError)) {
 			t.Errorf("%v: errors.Is and errors.As do not find its members", err)
 		}
-		if got := handlers.ActionOf(err); got != "retry" {
+		if got := handlers.ActionOf(err); got != handlers.ActionRetry {
 			t.Errorf("%v: the action is %q, want that of an error", err, got)
 		}
 	}

@@ -205,7 +205,7 @@ func TestTheWelcomeMailIsRetriedUnlessItCanNeverArrive(t *testing.T) {
 	welcomeBy := func(service string, usrID int64) error {
 		return sendWelcome(t.Context(), db, service, &outbox.Task[welcome]{ID: 7, Payload: welcome{usrID}})
 	}
-	for status, action := range map[int]string{422: "dead", 503: "retry"} {
+	for status, action := range map[int]handlers.Action{422: handlers.ActionDead, 503: handlers.ActionRetry} {
 		service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, "no thanks, "+r.PostFormValue("to"), status)
 		}))
@@ -215,14 +215,14 @@ func TestTheWelcomeMailIsRetriedUnlessItCanNeverArrive(t *testing.T) {
 			t.Errorf("answer %d: %v, want %s and no address", status, err, action)
 		}
 		service.Close()
-		if err := welcomeBy(service.URL, 1); handlers.ActionOf(err) != "retry" {
+		if err := welcomeBy(service.URL, 1); handlers.ActionOf(err) != handlers.ActionRetry {
 			t.Errorf("no service: %v, want a retry", err)
 		}
 	}
 	inbox, err := startSink()
 	relaytest.Must(err)
 	defer inbox.close()
-	if err := welcomeBy(inbox.url, 12345); handlers.ActionOf(err) != "discard" {
+	if err := welcomeBy(inbox.url, 12345); handlers.ActionOf(err) != handlers.ActionDiscard {
 		t.Errorf("a user who is gone: %v, want Discard", err)
 	}
 	for range 2 { // as after the death of a relay

@@ -16,6 +16,7 @@ type Action int
 // The actions of control results. A new one also needs
 //   - a constructor in package handlers, and a row in docs/guide/handlers.md
 //   - its text in String, and in Error if it has a Wait
+//   - its constant in package handlers, which ActionOf returns
 //   - its verdict in internal/decide/decide.go
 //   - its record, by handlers.Log (handlers/middleware.go) or by the relay
 //   - a case in TestDecide and TestResultsAreFoundThroughWrapping
@@ -30,7 +31,7 @@ const (
 )
 
 func (a Action) String() string {
-	return [...]string{"retry", "throttle", "snooze", "discard", "dead", "run again"}[a]
+	return [...]string{"retry", "retry_after", "snooze", "discard", "dead", "run_again"}[a]
 }
 
 // Result is the error that Snooze, SnoozeWith, RetryAfter, Discard, Dead, RunAgain and RunAgainWith
@@ -55,8 +56,10 @@ func (r *Result) Error() string {
 	switch r.Action {
 	case ActionRetryAfter:
 		text = fmt.Sprintf("retry after %v", r.Wait)
-	case ActionSnooze, ActionRunAgain:
-		text = fmt.Sprintf("%s after %v", text, r.Wait)
+	case ActionSnooze:
+		text = fmt.Sprintf("snooze after %v", r.Wait)
+	case ActionRunAgain:
+		text = fmt.Sprintf("run again after %v", r.Wait)
 	}
 	if r.Err == nil {
 		return text

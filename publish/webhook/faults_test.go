@@ -25,9 +25,9 @@ func kindOf(err error) string {
 		return "the event's, for good"
 	case forward.IsUnavailable(err):
 		return "the publisher's"
-	case handlers.ActionOf(err) == "throttle":
+	case handlers.ActionOf(err) == handlers.ActionRetryAfter:
 		return "the endpoint's, which asks to wait"
-	case handlers.ActionOf(err) == "snooze":
+	case handlers.ActionOf(err) == handlers.ActionSnooze:
 		return "the endpoint's, for other events"
 	}
 	return "the endpoint's"
@@ -133,7 +133,7 @@ func TestAFunctionOfTheAppThatHangsHoldsUpNothing(t *testing.T) {
 		relaytest.Must(err)
 		e, attempts := event("1", "https://93.184.216.34"), 0
 		for range 1000 {
-			if err := p.Publish(t.Context(), []*forward.Event{e})[0]; handlers.ActionOf(err) == "retry" {
+			if err := p.Publish(t.Context(), []*forward.Event{e})[0]; handlers.ActionOf(err) == handlers.ActionRetry {
 				attempts++
 				e.Attempt++
 			}

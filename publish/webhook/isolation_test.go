@@ -105,7 +105,7 @@ func TestTheLimitsOfAnEndpoint(t *testing.T) {
 		for _, err := range slow.Publish(t.Context(), events) {
 			if err == nil {
 				sent++
-			} else if handlers.ActionOf(err) != "snooze" {
+			} else if handlers.ActionOf(err) != handlers.ActionSnooze {
 				t.Errorf("beyond the rate: %v", err)
 			}
 		}
@@ -140,7 +140,7 @@ func TestASlowEndpointWithARateIsServedAgain(t *testing.T) {
 	p := newPublisher(t, s, func(c *Config) { c.Rate, c.Timeout = 1000, time.Minute })
 	p.wait = time.Millisecond
 	publish := func(id string) error { return one(t, p, event(id, s.URL)) }
-	if err := publish("1"); handlers.ActionOf(err) != "snooze" {
+	if err := publish("1"); handlers.ActionOf(err) != handlers.ActionSnooze {
 		t.Fatalf("a request that hangs: %v", err)
 	}
 	release()
@@ -158,7 +158,7 @@ func TestAPanicOfTheAppIsAnError(t *testing.T) {
 			c.Secrets = func(context.Context, *forward.Event) ([]string, error) { misbehave(); return nil, nil }
 		})
 		err := one(t, p, event("1", s.URL))
-		if handlers.ActionOf(err) != "retry" || !strings.Contains(err.Error(), says) {
+		if handlers.ActionOf(err) != handlers.ActionRetry || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v, want a retry: %s", err, says)
 		}
 	}
@@ -178,7 +178,7 @@ func TestAnAttemptHasItsOwnAnswer(t *testing.T) {
 	p.wait = time.Millisecond
 	late := event("1", s.URL)
 	relaytest.Eventually(t, time.Minute, "a request", func() bool {
-		if err := one(t, p, late); handlers.ActionOf(err) != "snooze" {
+		if err := one(t, p, late); handlers.ActionOf(err) != handlers.ActionSnooze {
 			t.Fatalf("a request that hangs: %v", err)
 		}
 		return arrived.Load() > 0
@@ -195,7 +195,7 @@ func TestAnAttemptHasItsOwnAnswer(t *testing.T) {
 	next.Attempt = 2
 	relaytest.Eventually(t, time.Minute, "the second attempt to be sent",
 		func() bool { return one(t, p, &next) == nil })
-	if err := one(t, p, late); err == nil || handlers.ActionOf(err) != "retry" {
+	if err := one(t, p, late); err == nil || handlers.ActionOf(err) != handlers.ActionRetry {
 		t.Errorf("the first attempt: %v, want its answer 500", err)
 	}
 }

@@ -86,13 +86,13 @@ func TestAnEndpointThatAsksForARestHasIt(t *testing.T) {
 	for _, c := range []struct {
 		status      int
 		after       string
-		first, next string // the actions of results; a permanent error is dead
+		first, next handlers.Action // the actions of results; a permanent error is dead
 	}{
 		{200, "", "done", "done"}, {307, "", "retry", "retry"}, {429, "", "retry", "retry"},
-		{429, "7", "throttle", "snooze"}, {503, tomorrow, "throttle", "snooze"}, {410, "", "dead", "dead"},
+		{429, "7", "retry_after", "snooze"}, {503, tomorrow, "retry_after", "snooze"}, {410, "", "dead", "dead"},
 	} {
 		e := event("1", fmt.Sprint(s.URL, "/secret?status=", c.status, "&after=", neturl.QueryEscape(c.after)))
-		for i, want := range []string{c.first, c.next} {
+		for i, want := range []handlers.Action{c.first, c.next} {
 			err := one(t, p, e)
 			got := handlers.ActionOf(err)
 			if forward.IsPermanent(err) {

@@ -101,8 +101,9 @@ func (t *Telemetry) about(call *handlers.Call) []attribute.KeyValue {
 		attribute.Int("outbox.attempt", task.Attempt), attribute.Int("outbox.max_attempts", task.MaxAttempts))
 }
 
-var results = map[string]string{"retry": "failed", "throttle": "throttled", "snooze": "snoozed", "discard": "discarded",
-	"dead": "dead", "run again": "run_again"}
+var results = map[handlers.Action]string{handlers.ActionRetry: "failed", handlers.ActionRetryAfter: "throttled",
+	handlers.ActionSnooze: "snoozed", handlers.ActionDiscard: "discarded", handlers.ActionDead: "dead",
+	handlers.ActionRunAgain: "run_again"}
 
 // end notes how a handler ended that returned an error.
 func (t *Telemetry) end(span trace.Span, err error) {
@@ -129,7 +130,9 @@ func (t *Telemetry) end(span trace.Span, err error) {
 	}
 }
 
-func failed(action string) bool { return action == "retry" || action == "dead" }
+func failed(action handlers.Action) bool {
+	return action == handlers.ActionRetry || action == handlers.ActionDead
+}
 
 // errorType is the type of the innermost error: few values, and no text.
 func errorType(err error) attribute.KeyValue {

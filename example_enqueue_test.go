@@ -10,6 +10,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/relay"
 )
 
 // printMail is a registry whose one handler prints the payloads of SEND_MAIL.
@@ -133,6 +134,73 @@ func ExampleStats() {
 			s.Type, s.Ready, s.Scheduled, s.Dead, s.Finished, s.Failed, time.Until(s.NextRunAt).Round(time.Minute))
 	}
 	// Output: SEND_MAIL: ready 0, scheduled 1, dead 1, finished 1, failed 1, next in 1h0m0s
+}
+
+// Two transactions that each keep one doctor on duty, as they see it, would together leave none.
+// PostgreSQL fails one of them, and its repeat sees what the other has done.
+func ExampleInTx_serializable() {
+	db, drop := exampleDatabase()
+	defer drop()
+	ctx, errAlone := context.Background(), errors.New("nobody else is on duty")
+	_, err := db.ExecContext(ctx, `CREATE TABLE duty (doctor text NOT NULL);
+		INSERT INTO duty VALUES ('Ada'), ('Bob')`)
+	must(err)
+
+	leave := func(doctor string, meanwhile func()) error {
+		for {
+			err := outbox.InTx(ctx, db, func(tx *sql.Tx) error { // does nothing but SQL, as it may run again
+				var others int
+				err := tx.QueryRowContext(ctx, `SELECT count(*) FROM duty WHERE doctor <> $1`, doctor).Scan(&others)
+				switch {
+				case err != nil:
+					return err
+				case others == 0:
+					return errAlone
+				}
+				if _, err := tx.ExecContext(ctx, `DELETE FROM duty WHERE doctor = $1`, doctor); err != nil {
+					return err
+				}
+				meanwhile()
+				_, err = outbox.Enqueue(ctx, tx, "SAY_GOODBYE", doctor)
+				return err
+			}, outbox.Isolation(sql.LevelSerializable))
+			if !outbox.IsSerializationFailure(err) {
+				return err
+			}
+			fmt.Println(doctor, "tries again")
+		}
+	}
+	fmt.Println("Ada:", leave("Ada", func() { fmt.Println("Bob:", leave("Bob", func() {})) }))
+
+	// Output:
+	// Bob: <nil>
+	// Ada tries again
+	// Ada: nobody else is on duty
+}
+
+// An app that commits by itself wakes the relay in its process, which would find the task at its next
+// poll.
+func ExampleWake() {
+	db, drop := exampleDatabase()
+	defer drop()
+	ctx, sent, reg := context.Background(), make(chan string), handlers.New()
+	mail := outbox.NewTaskType[string]("SEND_MAIL")
+	handlers.Tx(reg, mail, func(_ context.Context, _ *sql.Tx, task *outbox.Task[string]) error {
+		sent <- task.Payload
+		return nil
+	})
+	r, err := relay.New(db, reg, relay.Config{PollInterval: time.Minute})
+	must(err)
+	must(r.Start(ctx))
+	tx, err := db.BeginTx(ctx, nil)
+	must(err)
+	_, err = mail.Enqueue(ctx, tx, "ada@example.com")
+	must(err)
+	must(tx.Commit())
+	outbox.Wake()
+	fmt.Println(<-sent)
+	must(r.Stop(ctx))
+	// Output: ada@example.com
 }
 
 // What the examples share.

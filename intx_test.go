@@ -21,15 +21,15 @@ import (
 // helper is InTx or SqlxInTx over one of the drivers.
 type helper struct {
 	name, driver string
-	inTx         func(ctx context.Context, db *sql.DB, fn func(outbox.Querier) error) error
+	inTx         func(ctx context.Context, db *sql.DB, fn func(outbox.Querier) error, opts ...outbox.TxOption) error
 }
 
-func plain(ctx context.Context, db *sql.DB, fn func(outbox.Querier) error) error {
-	return outbox.InTx(ctx, db, func(tx *sql.Tx) error { return fn(tx) })
+func plain(ctx context.Context, db *sql.DB, fn func(outbox.Querier) error, opts ...outbox.TxOption) error {
+	return outbox.InTx(ctx, db, func(tx *sql.Tx) error { return fn(tx) }, opts...)
 }
 
-func extended(ctx context.Context, db *sql.DB, fn func(outbox.Querier) error) error {
-	return outbox.SqlxInTx(ctx, sqlx.NewDb(db, "postgres"), func(tx *sqlx.Tx) error { return fn(tx) })
+func extended(ctx context.Context, db *sql.DB, fn func(outbox.Querier) error, opts ...outbox.TxOption) error {
+	return outbox.SqlxInTx(ctx, sqlx.NewDb(db, "postgres"), func(tx *sqlx.Tx) error { return fn(tx) }, opts...)
 }
 
 // onEveryHelper runs a test with each helper; db's pool is the test's own.
@@ -64,6 +64,14 @@ func TestInTxCommitsAndThenWakesTheRelaysOfTheProcess(t *testing.T) {
 			t.Errorf("got %d wake-ups that saw %d tasks, want 1 and 1", wakes.Load(), visible)
 		}
 	})
+}
+
+func TestWakeWakesTheRelaysOfTheProcess(t *testing.T) {
+	wakes := countWakes(t, func() {})
+	outbox.Wake()
+	if wakes.Load() != 1 {
+		t.Errorf("got %d wake-ups, want 1", wakes.Load())
+	}
 }
 
 func TestInTxRollsBackWhateverEndsTheFunction(t *testing.T) {

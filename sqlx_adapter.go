@@ -13,8 +13,8 @@ import (
 // A *sqlx.Tx enqueues as it is: it is a [Querier].
 
 // SqlxInTx is [InTx] for a *sqlx.DB.
-func SqlxInTx(ctx context.Context, db *sqlx.DB, fn func(tx *sqlx.Tx) error) error {
-	return inTx(ctx, func(ctx context.Context) (*sqlx.Tx, error) { return db.BeginTxx(ctx, nil) }, fn)
+func SqlxInTx(ctx context.Context, db *sqlx.DB, fn func(tx *sqlx.Tx) error, opts ...TxOption) error {
+	return inTx(ctx, db.BeginTxx, fn, opts)
 }
 
 // SqlxHandler lets a Tx handler take a *sqlx.Tx: register SqlxHandler(db, h) with handlers.Tx.

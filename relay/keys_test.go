@@ -71,7 +71,7 @@ func TestAKeyedEnqueueDoesNotWaitForTheRunningHandler(t *testing.T) {
 				}
 				if !untilDone { // the signal makes a run of its own
 					db.Do(t, `UPDATE outbox.task SET state = 'ready', run_at = now() WHERE state = 'scheduled'`)
-					r.Wake()
+					outbox.Wake()
 				}
 				letGo()
 				db.Emptied(t, 20*time.Second)

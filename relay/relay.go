@@ -26,7 +26,6 @@ import (
 
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/handler"
-	"github.com/txoutbox/outbox/internal/report"
 )
 
 // ErrRunning is returned by Start, Run and RunOnce of a Relay that runs already, or still drains.
@@ -82,10 +81,6 @@ func (r *Relay) Run(ctx context.Context) error { return r.runHere(ctx, false) }
 // drain. When ctx ends or Stop is called, it drains as Run does and returns nil. It fires each schedule that is due
 // once, before it begins. In a copy of the database it returns an [ErrCopy].
 func (r *Relay) RunOnce(ctx context.Context) error { return r.runHere(ctx, true) }
-
-// Wake makes the relay poll for work now: after a commit in the same process that may have
-// enqueued. It does not block. outbox.InTx does it by itself.
-func (r *Relay) Wake() { report.Poke(r.woken) }
 
 // Health is nil while the relay runs and claims: its latest heartbeat came through within the last
 // 10 s, by its own clock, no outage is known, and no type fails again and again. Else it is an

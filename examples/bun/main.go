@@ -54,7 +54,8 @@ func placeOrder(ctx context.Context, db *bun.DB, o order) (int64, error) {
 		_, err := addTurnover.Enqueue(ctx, tx.Tx, receipt{o.ID})
 		return err
 	})
-	return o.ID, err // a relay in this process need not wait for its poll if Relay.Wake is called here
+	outbox.Wake() // a relay in this process need not wait for its poll
+	return o.ID, err
 }
 
 func registry(db *bun.DB, out io.Writer) *handlers.Registry {

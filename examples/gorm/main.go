@@ -73,7 +73,8 @@ func placeOrder(ctx context.Context, db *gorm.DB, email string, cents int64) (in
 		_, err = sendReceipt.Enqueue(ctx, t, receipt{o.ID})
 		return err
 	})
-	return o.ID, err // a relay in this process need not wait for its poll if Relay.Wake is called here
+	outbox.Wake() // a relay in this process need not wait for its poll
+	return o.ID, err
 }
 
 // AfterCreate is a hook of gorm's. It runs in the transaction of the Create, also where gorm began

@@ -41,7 +41,8 @@ func placeOrder(ctx context.Context, pool *pgxpool.Pool, email string) (id int64
 		_, err = tx.Exec(ctx, `INSERT INTO outbox.task (task_type, payload) VALUES ($1, $2)`, sendReceipt.Name(), payload)
 		return err
 	})
-	return id, err // a relay in this process need not wait for its poll if Relay.Wake is called here
+	outbox.Wake() // a relay in this process need not wait for its poll
+	return id, err
 }
 
 func registry(out io.Writer) *handlers.Registry {

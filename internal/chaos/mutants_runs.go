@@ -21,7 +21,7 @@ var loopMutants = []mutant{
 		}, run: chaosRun{"none", 10 * time.Second, time.Second, []string{"duplicated effects"}}},
 	{name: "retry-on-bad-connection", help: "a transaction is repeated when its connection breaks at COMMIT",
 		edits: []edit{
-			{"", "		wake.All()\n		return fmt.Errorf(\"%w: %w\", ErrCommitUnknown, err)", "		return inTx(ctx, begin, fn)"},
+			{"", "		wake.All()\n		return fmt.Errorf(\"%w: %w\", ErrCommitUnknown, err)", "		return inTx(ctx, begin, fn, opts)"},
 		}, run: chaosRun{"commit", 20 * time.Second, 100 * time.Millisecond, []string{"ghosts", "business rows of"}}},
 	{name: "attempt-only-in-claim",
 		help: "an attempt is counted in the claim's transaction only, so that the death of a process takes it back",

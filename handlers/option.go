@@ -42,7 +42,7 @@ type registration struct {
 	place       string
 }
 
-// Option changes one registration.
+// Option changes one registration. A nil Option, and one that is out of range, makes it panic.
 type Option func(*registration)
 
 // Timeout bounds one run of the handler: its context ends then, and for Tx and Batch the server
@@ -51,13 +51,12 @@ type Option func(*registration)
 // first.
 func Timeout(d time.Duration) Option { return func(r *registration) { r.Timeout = d } }
 
-// NoHeartbeat makes the tasks of a Leased handler show by themselves that they get on: their
-// relay's heartbeats do not keep such a task, only its own lease does, which lasts from the claim
-// on for the given time, and is moved by [outbox.Task.Extend] alone. When it has run out, the
-// handler's context ends with the cause outbox.ErrLeaseLost, and any relay may take the task over,
-// though the process lives; that is an attempt. A process that dies still loses its tasks with its
-// heartbeat, after 10 s. The lease takes the place of Timeout; a task's own [outbox.Timeout] is its
-// lease then. It is between 100 ms and outbox.MaxTimeout.
+// NoHeartbeat holds each task of a Leased handler by its lease alone: the relay's heartbeats do not
+// extend it. The lease ends the given time after the claim; [outbox.Task.Extend] moves its end. Then
+// the handler's context ends with the cause outbox.ErrLeaseLost, and any relay may take the task
+// over, though the process lives; that is an attempt. A process that dies still loses its tasks 10 s
+// after its last heartbeat. The lease takes the place of [Timeout], and a task's own
+// [outbox.Timeout] is its lease. It is between 100 ms and outbox.MaxTimeout.
 func NoHeartbeat(lease time.Duration) Option {
 	return func(r *registration) { r.Lease, r.noHeartbeat = lease, true }
 }

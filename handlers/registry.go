@@ -118,8 +118,11 @@ func add[P any](r *Registry, kind outbox.Kind, t outbox.TaskType[P], size int, m
 // transaction stays open. A lock is waited for 10 s at most (lock_timeout), and the server cancels
 // a statement at the handler's timeout.
 //
-// Registration panics if the type is registered already, h is nil or an option is out of range; see
-// [Timeout].
+// A handler that commits tx gives up the guarantees: its task is done, or a dead letter if the
+// handler fails after that, with the reason committed. One that rolls tx back has failed.
+//
+// Registration panics if the type is registered already, r, h or an option is nil, t is the zero
+// TaskType or an option is out of range; see [Timeout].
 func Tx[P any](r *Registry, t outbox.TaskType[P], h func(ctx context.Context, tx *sql.Tx, task *outbox.Task[P]) error, opts ...Option) {
 	add(r, outbox.KindTx, t, 1, h == nil, opts, func(p *payloads) Func {
 		return func(ctx context.Context, c *Call) error {
@@ -138,9 +141,8 @@ func Tx[P any](r *Registry, t outbox.TaskType[P], h func(ctx context.Context, tx
 // or for a result of each, return a [BatchResult]: the effects of the call are kept, so it must have
 // written nothing for those that it fails.
 //
-// What [Tx] says of tx holds here, too: a handler that commits it gives up the guarantees for the
-// whole batch. The payloads of a batch are in memory together. Registration panics as in [Tx], and
-// if size is not within 1 to 10,000.
+// What [Tx] says of tx holds for all tasks of the batch. Their payloads are in memory together.
+// Registration panics as in [Tx], and if size is not within 1 to 10,000.
 func Batch[P any](r *Registry, t outbox.TaskType[P], size int, h func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[P]) error, opts ...Option) {
 	add(r, outbox.KindBatch, t, size, h == nil, opts, func(p *payloads) Func {
 		return func(ctx context.Context, c *Call) error {

@@ -20,9 +20,9 @@ type Call struct {
 	Kind  outbox.Kind
 	Tasks []*outbox.Task[json.RawMessage]
 
-	// ClaimBegan and ClaimEnded are when the claim of the tasks began, and when it had them, by the
-	// clock of its process. Both are zero where no relay runs the handler, as in outboxtest.Drain.
-	ClaimBegan, ClaimEnded time.Time
+	// ClaimStart and ClaimEnd are when the claim of the tasks began, and when it had them, by the
+	// process's clock. Both are zero where no relay runs the handler, as in outboxtest.Drain.
+	ClaimStart, ClaimEnd time.Time
 
 	tx  *sql.Tx
 	log *slog.Logger // the relay's; nil where no relay runs the handler

@@ -72,7 +72,7 @@ func (r *Registry) registered() []*handler.Handler {
 		registered := r.handlers[name]
 		h, call := registered.Handler, wrap(wrap(caught(registered.call), registered.middleware), r.middleware)
 		h.Run = func(ctx context.Context, tx *sql.Tx, claim handler.Claim, tasks []*outbox.Task[json.RawMessage]) error {
-			c := &Call{Type: h.Type, Kind: h.Kind, Tasks: tasks, ClaimBegan: claim.Began, ClaimEnded: claim.Ended, tx: tx, log: claim.Log}
+			c := &Call{Type: h.Type, Kind: h.Kind, Tasks: tasks, ClaimStart: claim.Began, ClaimEnd: claim.Ended, tx: tx, log: claim.Log}
 			return checkAgain(&h, tasks, call(ctx, c))
 		}
 		out = append(out, &h)

@@ -32,12 +32,12 @@ func (t *Telemetry) Middleware() handlers.Middleware {
 func (t *Telemetry) process(ctx context.Context, call *handlers.Call, next handlers.Func) (err error) {
 	ctx, links := t.origin(ctx, call)
 	about := t.about(call)
-	if !call.ClaimBegan.IsZero() {
+	if !call.ClaimStart.IsZero() {
 		var receive trace.Span
 		ctx, receive = t.tracer.Start(ctx, "receive "+call.Type, trace.WithSpanKind(trace.SpanKindClient),
 			trace.WithLinks(links...),
-			trace.WithTimestamp(call.ClaimBegan), trace.WithAttributes(with(opReceive, about...)...))
-		receive.End(trace.WithTimestamp(call.ClaimEnded))
+			trace.WithTimestamp(call.ClaimStart), trace.WithAttributes(with(opReceive, about...)...))
+		receive.End(trace.WithTimestamp(call.ClaimEnd))
 	}
 	ctx, span := t.tracer.Start(ctx, "process "+call.Type, trace.WithSpanKind(trace.SpanKindConsumer),
 		trace.WithLinks(links...),

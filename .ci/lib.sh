@@ -143,14 +143,12 @@ more_checks() {
 # oldest ARGS...: a suite, and those of the modules that apps import, with the oldest Go and the oldest dependencies that each go.mod
 # allows. All else runs with the versions of go.work.
 oldest() {
-  local m go; go=go$(sed -n 's/^go //p' go.mod)
-  if ! GOTOOLCHAIN=$go go version >/dev/null 2>&1; then
-    echo "SKIPPED: $go cannot be fetched; $(go env GOVERSION) in its place"
-    go=local
-  fi
-  GOWORK=off GOTOOLCHAIN=$go suite "$go, oldest dependencies" "$@"
-  for m in publish/{amqp,kafka,nats,watermill,webhook} telemetry/{otel,prom}; do
-    (cd "$m" && GOWORK=off GOTOOLCHAIN=$go suite "$m, $go, oldest dependencies" ./...)
+  local m go
+  for m in . publish/{amqp,kafka,nats,watermill,webhook} telemetry/{otel,prom}; do
+    go=go$(sed -n 's/^go //p' "$m/go.mod")
+    GOTOOLCHAIN=$go go version >/dev/null 2>&1 || { echo "SKIPPED: $go cannot be fetched; $(go env GOVERSION) in its place"; go=local; }
+    [ "$m" = . ] || set -- ./...
+    (cd "$m" && GOWORK=off GOTOOLCHAIN=$go suite "$m with $go and the oldest dependencies" "$@")
   done
 }
 

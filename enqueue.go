@@ -20,12 +20,12 @@ import (
 // TaskSpec is a task to enqueue by EnqueueMany; [TaskType.New] makes it type-safe.
 type TaskSpec struct {
 	Type    string
-	Payload any
+	Payload any // as that of Enqueue
 	Options []Option
 }
 
-// Encode returns the payload as Enqueue sends it to the database. It fails as Enqueue would that is
-// given the task, with ErrInvalidType, ErrInvalidPayload, ErrPayloadTooLarge or ErrInvalidOption.
+// Encode returns the payload as Enqueue sends it to the database, for an app that inserts the task by
+// its own SQL. It fails as Enqueue would with the same task: with ErrInvalidType, ErrInvalidPayload, ErrPayloadTooLarge or ErrInvalidOption.
 func (t TaskSpec) Encode() (json.RawMessage, error) {
 	r, err := newRow(t, &lines{})
 	if err != nil {

@@ -21,14 +21,15 @@ var (
 	ErrInvalidPayload = errors.New("outbox: invalid payload")
 	// ErrPayloadTooLarge: the encoded payload is over the limit; see [MaxPayload].
 	ErrPayloadTooLarge = errors.New("outbox: payload too large")
-	// ErrInvalidOption: an option's value is out of range; the error names the option. [Cancel] and
-	// [Task.Extend] return it for their own arguments.
+	// ErrInvalidOption: an option is nil or its value out of range; the error names it. Other
+	// functions and packages return it for their own options and arguments.
 	ErrInvalidOption = errors.New("outbox: invalid option")
 )
 
 // ErrCommitUnknown is returned by [InTx] when the connection failed while the COMMIT was under way:
 // the transaction, with its tasks, may be committed or not. Only the rows can tell. An app that
-// repeats such a call needs a key of its own that makes the second one harmless.
+// repeats such a call needs a key of its own that makes the second one harmless. It is no
+// [IsSerializationFailure].
 var ErrCommitUnknown = errors.New("outbox: the outcome of the commit is unknown")
 
 // Errors of a running task.

@@ -35,7 +35,8 @@ type option func(*settings)
 
 func (o option) apply(s *settings) { o(s) }
 
-// SchemaOption is the option [Schema]. Functions that take no other take a SchemaOption.
+// SchemaOption is the option [Schema]: an [Option], and the only one of [Cancel], [RunNow] and
+// [Stats].
 type SchemaOption struct{ name string }
 
 // Schema names the PostgreSQL schema of the outbox. Without it that is "outbox".

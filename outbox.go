@@ -15,7 +15,8 @@
 // keys, duplicate keys, exponents and the sign of zero are not preserved. Bytes that must stay
 // exact (a signature, a ciphertext) go as base64 in a string.
 //
-// [InTx] begins, commits and wakes the relays of this process. Package schema makes the tables.
+// [InTx] begins, commits and wakes the relays of this process; after a commit of your own call
+// [Wake]. Package schema makes the tables.
 // Package pgdb opens a pool that notices when its server is gone. Package admin reads tasks and
 // dead letters, [Stats] counts them, and package outboxtest is for the tests of apps.
 // docs/guide/getting-started.md goes from nothing to the first task, docs/features.md names each

@@ -24,17 +24,20 @@ type Task[P any] struct {
 
 	Type    string
 	Payload P
+	// Headers are those of outbox.Headers and AddHeaders; nil without any.
 	Headers map[string]string
 
 	// Attempt is 1 in the first call. Runs that died with their process count; one of a Tx or Batch
 	// handler does so once that is known, up to 13 s later. Lost connections do not count.
-	Attempt     int
+	Attempt int
+	// MaxAttempts is the limit that holds: the task's own, or else its handler's.
 	MaxAttempts int
 	// Priority is the task's own; the handler's base priority is not in it.
 	Priority int
 	// OrderingKey is that of OrderedBy; "" without one.
 	OrderingKey string
-	RunAt       time.Time
+	// RunAt is when this attempt was due, by PostgreSQL's clock.
+	RunAt time.Time
 	// CreatedAt is when the transaction that enqueued the task began, by PostgreSQL's clock: now()
 	// in SQL. The task became visible when that transaction committed. Retries, iterations and a
 	// redrive keep it.
@@ -69,11 +72,11 @@ func (t *Task[P]) Key() string { return key.Of(t.DatabaseID, t.ID) }
 
 // FailedAttempt is an attempt that failed or was lost.
 type FailedAttempt struct {
-	Attempt int
+	Attempt int // 1 is the first
 	// At is when the failure was recorded, by PostgreSQL's clock. A Tx or Batch run that was lost
 	// has the time of its start.
 	At       time.Time
-	RelayID  string
+	RelayID  string        // of the relay that ran it
 	Duration time.Duration // of the handler's call; 0 if it is not known
 	// Error is the first 1 kB of the error. It is "lost" if the process died, and "expired" if the
 	// lease ran out.

@@ -33,8 +33,12 @@ func endOfDefaults(s *settings) {
 	}
 }
 
-// UniqueOption changes how long a unique key is taken.
-type UniqueOption func(*uniqueKey)
+// UniqueOption changes how long a unique key is taken. A nil one is refused with ErrInvalidOption.
+type UniqueOption interface{ applyKey(*uniqueKey) }
+
+type uniqueOption func(*uniqueKey)
+
+func (o uniqueOption) applyKey(u *uniqueKey) { o(u) }
 
 // Unique allows at most one waiting task of this type with the key, at any time. A task waits while
 // it is due, scheduled, or about to be retried. When its run begins the key is free, so that an
@@ -69,7 +73,7 @@ func newUniqueKey(u uniqueKey, opts []UniqueOption) *uniqueKey {
 			u.nilOption = true
 			continue
 		}
-		o(&u)
+		o.applyKey(&u)
 	}
 	return &u
 }
@@ -90,7 +94,7 @@ func UniquePayload(opts ...UniqueOption) Option {
 // exception: there the key is free, and an Enqueue creates the task that follows. If the handler's
 // result is that its own task goes on, as by handlers.RunAgain, that task keeps the key and the
 // created one is dropped with the commit.
-func UntilDone() UniqueOption { return func(u *uniqueKey) { u.untilDone = true } }
+func UntilDone() UniqueOption { return uniqueOption(func(u *uniqueKey) { u.untilDone = true }) }
 
 // Conflict is the change of a waiting task whose unique key another Enqueue names.
 type Conflict int

@@ -45,7 +45,7 @@ type option func(*config)
 
 func (o option) apply(c *config) { o(c) }
 
-// SchemaOption is the option [Schema].
+// SchemaOption is the option [Schema]: an [Option], and the only one of [Purge].
 type SchemaOption struct{ name string }
 
 // Schema names the PostgreSQL schema of the outbox. Without it that is "outbox".

@@ -8,8 +8,7 @@ import (
 	"github.com/txoutbox/outbox/internal/writable"
 )
 
-// What [Check] and [Migrate] find wrong. The error that wraps one of these says
-// what was found.
+// What [Check] and [Migrate] find wrong. The error that wraps one of these says what was found.
 var (
 	// ErrNotMigrated: the schema or its migration table is missing, or older than this code; or
 	// objects that are not the outbox's have its names.

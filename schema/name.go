@@ -8,7 +8,7 @@ import (
 	"github.com/txoutbox/outbox/internal/schemaname"
 )
 
-// SchemaOption is the option [Schema]. Functions that take no other take a SchemaOption.
+// SchemaOption is the option [Schema]: an [Option], and the only one of functions that take no other.
 type SchemaOption struct{ name string }
 
 // Schema names the PostgreSQL schema of the outbox. Without it that is "outbox". A name has lower-case

@@ -145,7 +145,7 @@ func (t *Task[P]) Complete(ctx context.Context, fn func(tx *sql.Tx) error) error
 // without heartbeats, its lease: it moves the end of the lease in the task's row, if the lease is
 // still held, and then that of the handler's context. It never shortens either; where the run has
 // no limit it only makes sure of the lease. Contexts that the handler derived move as well, unless
-// they have a deadline of their own; Deadline tells the end as it stands.
+// they have a deadline of their own. Deadline of the context tells the end as it stands.
 //
 // d is between 1 ms and MaxTimeout, else the error is ErrInvalidOption. It returns ErrLeaseLost if
 // the lease was lost, and what ended the handler's context (context.Cause) if that has ended: it

@@ -109,6 +109,18 @@ const (
 	ReasonCommitted Reason = "committed"
 )
 
+// CatchUp is what becomes of the firings that a schedule missed. The zero value is CatchUpOnce.
+type CatchUp string
+
+// The values of CatchUp, for relay.Schedule and admin.Schedule.
+const (
+	// CatchUpOnce enqueues one task, for the first of the missed firings. Two firings that a relay
+	// is too late for are missed as well, so very frequent schedules lose some under load.
+	CatchUpOnce CatchUp = "once"
+	// CatchUpAll enqueues a task for each of them.
+	CatchUpAll CatchUp = "all"
+)
+
 // Complete finishes a leased task together with fn's writes: one transaction deletes the task's row
 // by its lease token, runs fn and commits. So the writes of fn are committed exactly once, even if
 // the handler ran twice.

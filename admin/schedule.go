@@ -20,17 +20,8 @@ type Schedule struct {
 	LastAt    time.Time // zero: never
 	CreatedAt time.Time
 	Paused    bool
-	CatchUp   CatchUp
+	CatchUp   outbox.CatchUp
 }
-
-// CatchUp is what becomes of the firings that a schedule missed: see relay.Schedule.
-type CatchUp string
-
-// The values of CatchUp.
-const (
-	CatchUpOnce CatchUp = "once"
-	CatchUpAll  CatchUp = "all"
-)
 
 const schedulesSQL = `/* outbox: inspect schedules */
 SELECT name, task_type, spec, next_at, last_at, created_at, paused, catch_up

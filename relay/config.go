@@ -87,7 +87,7 @@ type Config struct {
 	// it again, at least each 2 s. Set at most one of the two.
 	ListenDSNFunc func(ctx context.Context) (string, error)
 
-	// DrainTimeout is how long Run waits for running handlers once its context has ended. Then
+	// DrainTimeout is how long a relay that stops waits for running handlers. Then
 	// their contexts end with the cause outbox.ErrDraining; those runs are not counted as attempts.
 	// Default 30 s; negative means to wait as long as they take, and the database to take their
 	// results.
@@ -105,7 +105,7 @@ type Config struct {
 	// commit: to tell somebody. The calls are made one after the other, and the relay does not wait
 	// for them; a panic is logged. ctx ends after 10 s. Up to 1,000 dead letters wait for their
 	// call; beyond that, and of a function that does not return after its ctx's end, calls are left
-	// out, and their number logged. Run waits for the calls at its end, for 10 s at most. No call
+	// out, and their number logged. A relay that stops waits for the calls, for 10 s at most. No call
 	// is made for a dead letter whose commit was not confirmed, or whose relay died: the table
 	// tells them all (package admin).
 	OnDead func(ctx context.Context, d DeadLetter)

@@ -20,7 +20,7 @@ type DeadLetter struct {
 	Attempt     int // attempts begun
 	MaxAttempts int
 	Reason      outbox.Reason
-	Error       string // at most 4 kB
+	LastError   string // the text of Err, at most 4 kB
 	Err         error  // for errors.Is and errors.As: the handler's, or the relay's; see handlers.PanicError
 }
 

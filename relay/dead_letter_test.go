@@ -60,7 +60,7 @@ func TestOnDeadIsCalledOnceForEachDeadLetter(t *testing.T) {
 		once(t, db, reg, relay.Config{OnDead: w.onDead}) // waits for the calls
 		var got, want []string
 		for _, d := range w.letters {
-			got = append(got, fmt.Sprint(d.ID, d.Key, d.Type, d.Attempt, d.MaxAttempts, d.Reason, d.Error))
+			got = append(got, fmt.Sprint(d.ID, d.Key, d.Type, d.Attempt, d.MaxAttempts, d.Reason, d.LastError))
 		}
 		letters, err := relaytest.Admin(t, db.DB).DeadLetters(t.Context(), admin.DeadQuery{Limit: 1000})
 		must(err)

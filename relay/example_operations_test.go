@@ -135,7 +135,7 @@ func ExampleDeadLetter() {
 		Logger:        discard(),
 		DeadRetention: 90 * 24 * time.Hour,
 		OnDead: func(_ context.Context, d relay.DeadLetter) {
-			fmt.Printf("%s %d died of %s, attempt %d of %d: %s\n", d.Type, d.ID, d.Reason, d.Attempt, d.MaxAttempts, d.Error)
+			fmt.Printf("%s %d died of %s, attempt %d of %d: %s\n", d.Type, d.ID, d.Reason, d.Attempt, d.MaxAttempts, d.LastError)
 		},
 	})
 	must(err)

@@ -112,7 +112,7 @@ func ExampleSchedule() {
 		{Name: "daily report", Timing: relay.Cron(cron.ParseStandard, "CRON_TZ=Europe/Berlin 0 9 * * *"),
 			Task: sendReport.New("daily report", outbox.Priority(5))},
 		{Name: "usage", Timing: relay.Every(7 * 24 * time.Hour), Task: sendReport.New("weekly usage"),
-			CatchUp: relay.CatchUpAll},
+			CatchUp: outbox.CatchUpAll},
 	}}
 
 	ctx := context.Background()

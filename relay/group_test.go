@@ -122,12 +122,12 @@ func TestEachTaskOfAGroupHasItsResult(t *testing.T) {
 		for _, e := range told.ends {
 			end := e.Tasks[0]
 			ends[end.ID] += string(end.Outcome) + " "
-			if len(e.Tasks) != 1 || e.Called.IsZero() != (end.ID == 2) || end.ID != 2 &&
-				e.Called.Before(returned) ||
-				e.Handled < took[fmt.Sprint(end.ID, " ", end.Attempt)] {
+			if len(e.Tasks) != 1 || e.Start.IsZero() != (end.ID == 2) || end.ID != 2 &&
+				e.Start.Before(returned) ||
+				e.Duration < took[fmt.Sprint(end.ID, " ", end.Attempt)] {
 				t.Errorf("%+v, when the call before returned at %v and this one took %v", e, returned, took)
 			}
-			returned = e.Called.Add(e.Handled)
+			returned = e.Start.Add(e.Duration)
 		}
 		for id, want := range map[int64]string{1: "done ", 2: "released ", 3: "failed done ", 4: "failed done ",
 			5: "done ", 6: "dead ",

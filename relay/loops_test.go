@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/invariants"
 	"github.com/txoutbox/outbox/internal/needs"
@@ -110,7 +111,7 @@ func (c faultyLoop) try(t *testing.T, db, pool *database, f *faulty, nth int, wh
 	r, err := relay.New(pool.DB, reg, relay.Config{DeadRetention: time.Hour,
 		Logger: slog.New(slog.NewTextHandler(log, nil)),
 		Schedules: []relay.Schedule{{Name: "tick", Timing: relay.Every(1000 * time.Hour),
-			Task: relaytest.TypeFired.New(payload{}), CatchUp: relay.CatchUpAll}}})
+			Task: relaytest.TypeFired.New(payload{}), CatchUp: outbox.CatchUpAll}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -48,11 +48,11 @@ type Claim struct {
 type RunEnd struct {
 	Type string
 	Kind outbox.Kind
-	// Called is when the handler was called, by the process's clock; zero if it was not. Handled is
+	// Start is when the handler was called, by the process's clock; zero if it was not. Duration is
 	// how long its call took; of one that did not return, until it was abandoned.
-	Called  time.Time
-	Handled time.Duration
-	Tasks   []TaskEnd
+	Start    time.Time
+	Duration time.Duration
+	Tasks    []TaskEnd
 }
 
 // TaskEnd is what became of one task in a run.
@@ -145,7 +145,7 @@ func (o *observers) Claimed(h *handler.Handler, tasks int, began, had time.Time)
 
 // Ended implements report.Events.
 func (o *observers) Ended(e report.End) {
-	end := RunEnd{Type: e.Type, Kind: e.Kind, Called: e.Called, Handled: e.Handled, Tasks: make([]TaskEnd, len(e.Tasks))}
+	end := RunEnd{Type: e.Type, Kind: e.Kind, Start: e.Called, Duration: e.Handled, Tasks: make([]TaskEnd, len(e.Tasks))}
 	for i, t := range e.Tasks {
 		end.Tasks[i] = TaskEnd{ID: t.ID, Attempt: t.Attempt, Outcome: Outcome(t.Outcome.String()), Reason: t.Reason, Err: t.Err, Waited: t.Waited}
 	}

@@ -81,8 +81,8 @@ func (h *heard) balanced(t *testing.T) {
 	}
 	for _, e := range h.ends {
 		ended[e.Type+" "+string(e.Kind)] += len(e.Tasks)
-		if (e.Handled > 0) == e.Called.IsZero() {
-			t.Errorf("a run of %s was called %v and took %v", e.Type, e.Called, e.Handled)
+		if (e.Duration > 0) == e.Start.IsZero() {
+			t.Errorf("a run of %s was called %v and took %v", e.Type, e.Start, e.Duration)
 		}
 	}
 	if fmt.Sprint(claimed) != fmt.Sprint(ended) || len(claimed) == 0 {
@@ -132,8 +132,8 @@ func TestObserversHearWhatBecomesOfEachTaskOfEachKind(t *testing.T) {
 		h.balanced(t)
 		attempts := ""
 		for _, e := range h.ends {
-			if e.Called.Before(began) {
-				t.Errorf("%s was called %v, want after %v", e.Type, e.Called, began)
+			if e.Start.Before(began) {
+				t.Errorf("%s was called %v, want after %v", e.Type, e.Start, began)
 			}
 			task := e.Tasks[0]
 			if e.Type == "ERROR" {
@@ -213,7 +213,7 @@ func TestObserversHearOfCompletedTasksAndOfThoseThatMayNotRun(t *testing.T) {
 		"OWN": "dead:committed done"})
 	h.balanced(t)
 	for _, e := range h.ends {
-		if e.Tasks[0].Reason == outbox.ReasonAttempts && (!e.Called.IsZero() || e.Tasks[0].Attempt != 3) {
+		if e.Tasks[0].Reason == outbox.ReasonAttempts && (!e.Start.IsZero() || e.Tasks[0].Attempt != 3) {
 			t.Errorf("of a task that had its attempts it heard %+v", e)
 		}
 	}

@@ -133,11 +133,12 @@ func TestBadSchedulesAreRefusedByNew(t *testing.T) {
 			Timing: relay.Cron(func(string) (cron.Schedule, error) { return nil, nil }, "0 9 * * *")},
 		`Timing: InZone: the zone is nil`:   {Name: "a", Timing: relay.InZone(nil, year), Task: good},
 		`Timing: InZone: the timing is nil`: {Name: "a", Timing: relay.InZone(time.UTC, nil), Task: good},
-		`the CatchUp 7 must be`:             {Name: "a", Timing: year, Task: good, CatchUp: 7},
+		`CatchUp: "7": it must be`:          {Name: "a", Timing: year, Task: good, CatchUp: "7"},
 		`Task: outbox: invalid task ty`:     {Name: "a", Timing: year},
 		`Task: outbox: invalid payload`:     {Name: "a", Timing: year, Task: outbox.TaskSpec{Type: "A", Payload: func() {}}},
 		`Task: outbox: invalid option`: {Name: "a", Timing: year,
 			Task: relaytest.TypeFired.New(payload{}, outbox.Priority(99999))},
+		`Task: outbox: invalid option: `: {Name: "a", Timing: year, Task: relaytest.TypeFired.New(payload{}, nil)},
 		`Timing: its Next panicked: panic: boom`: {Name: "a", Task: good,
 			Timing: nextFunc(func(time.Time) time.Time { panic("boom") })},
 	} {

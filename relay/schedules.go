@@ -38,20 +38,9 @@ type Schedule struct {
 	Task outbox.TaskSpec
 
 	// CatchUp says what becomes of firings that were missed while no relay with the schedule
-	// worked. Default CatchUpOnce.
-	CatchUp CatchUp
+	// worked. Default outbox.CatchUpOnce.
+	CatchUp outbox.CatchUp
 }
-
-// CatchUp is what becomes of missed firings.
-type CatchUp int
-
-const (
-	// CatchUpOnce enqueues one task, for the first of the missed firings. Two firings that a relay
-	// is too late for are missed as well, so very frequent schedules lose some under load.
-	CatchUpOnce CatchUp = iota
-	// CatchUpAll enqueues a task for each of them.
-	CatchUpAll
-)
 
 // prepareSchedules returns them as the scheduler needs them, or all that is wrong.
 func prepareSchedules(all []Schedule) (out []schedule.Schedule, err error) {
@@ -65,16 +54,13 @@ func prepareSchedules(all []Schedule) (out []schedule.Schedule, err error) {
 			bad(errors.New("there are two of this Name"))
 		}
 		names[one.Name] = true
-		if one.CatchUp != CatchUpOnce && one.CatchUp != CatchUpAll {
-			bad(fmt.Errorf("the CatchUp %d must be CatchUpOnce or CatchUpAll", one.CatchUp))
-		}
 		spec, err := checkTiming(one.Timing)
 		if err != nil {
 			bad(fmt.Errorf("Timing: %w", err))
 			continue
 		}
 		prepared := schedule.Schedule{Name: one.Name, Timing: one.Timing, Spec: spec, Task: one.Task,
-			CatchUp: one.CatchUp == CatchUpAll}
+			CatchUp: one.CatchUp}
 		for _, wrong := range prepared.Prepare() {
 			bad(wrong)
 		}

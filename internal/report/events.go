@@ -38,7 +38,7 @@ type DeadLetter struct {
 	Attempt     int
 	MaxAttempts int
 	Reason      outbox.Reason
-	Error       string
+	LastError   string
 	Err         error
 }
 

@@ -87,7 +87,7 @@ func (r *Reporter) failed(t *store.Row, c store.Change) {
 // Died tells of a dead letter whose commit is confirmed.
 func (r *Reporter) Died(t *store.Row, c store.Change) {
 	d := DeadLetter{ID: t.ID, Key: key.Of(r.identity.DatabaseID(), t.ID), Type: t.TaskType, Attempt: c.Attempt, MaxAttempts: t.Max,
-		Reason: c.Reason, Error: pgerr.Text(c.Err), Err: call.Original(c.Err)}
+		Reason: c.Reason, LastError: pgerr.Text(c.Err), Err: call.Original(c.Err)}
 	r.Log.Error("outbox: a task became a dead letter", "task_type", d.Type, "task_id", d.ID, "attempt", d.Attempt,
 		"reason", c.Reason, pgerr.LogAttr(c.Err))
 	r.events.Died(d)

@@ -30,7 +30,7 @@ func TestMissedFiringsAreMadeUpForOnceOrAll(t *testing.T) {
 	t.Parallel()
 	db := relaytest.NewDatabase(t)
 	once := schedule.Schedule{Name: "once", Timing: each(week), Task: outbox.TaskSpec{Type: "A", Payload: 2}}
-	all := schedule.Schedule{Name: "all", Timing: each(week), Task: outbox.TaskSpec{Type: "A", Payload: 1}, CatchUp: true}
+	all := schedule.Schedule{Name: "all", Timing: each(week), Task: outbox.TaskSpec{Type: "A", Payload: 1}, CatchUp: outbox.CatchUpAll}
 	p := start(t, db, all, once)
 	admin := relaytest.Admin(t, db.DB)
 	both := func(do func(context.Context, string) error) {
@@ -98,7 +98,7 @@ func TestAChangedTimingIsComputedAnewAndAnUnchangedOneIsKept(t *testing.T) {
 	}{
 		{"the same", func(*schedule.Schedule) {}, `every week null once 6 days 23:59:59.999`},
 		{"payload", func(s *schedule.Schedule) { s.Task.Payload = 2 }, `every week 2 once 6 days 23:59:59.999`},
-		{"catch-up", func(s *schedule.Schedule) { s.CatchUp = true }, `every week null all 6 days 23:59:59.999`},
+		{"catch-up", func(s *schedule.Schedule) { s.CatchUp = outbox.CatchUpAll }, `every week null all 6 days 23:59:59.999`},
 		{"spec", func(s *schedule.Schedule) { s.Spec = "@weekly" }, `@weekly null once 7 days`},
 		{"a later timing of the same spec", func(s *schedule.Schedule) { s.Spec, s.Timing = "@weekly", each(8*week) },
 			`@weekly null once 7 days`},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/guard"
 )
 
@@ -37,7 +38,7 @@ type firings struct {
 func (s *Schedule) firings(due, now time.Time, paused bool) (firings, error) {
 	most := min(maxFirings, max(1, maxBytes/(len(s.payload)+1)))
 	f, err := ask(func() (f firings) {
-		if paused || !s.CatchUp {
+		if paused || s.CatchUp != outbox.CatchUpAll {
 			if f.next, f.why = s.after(due); f.why == nil && !f.next.After(now) {
 				f.next, f.why = s.after(now) // firings in between were missed
 			}

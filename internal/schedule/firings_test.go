@@ -21,20 +21,21 @@ func at(hour, minute int) time.Time { return time.Date(2026, 3, 1, hour, minute,
 func TestFirings(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		name            string
-		catchUp, paused bool
-		now             time.Time
-		at              []time.Time
-		next            time.Time
+		name    string
+		catchUp outbox.CatchUp
+		paused  bool
+		now     time.Time
+		at      []time.Time
+		next    time.Time
 	}{
 		{name: "in time", now: at(9, 0), at: []time.Time{at(9, 0)}, next: at(10, 0)},
-		{name: "in time, catching up", catchUp: true, now: at(9, 0), at: []time.Time{at(9, 0)}, next: at(10, 0)},
+		{name: "in time, catching up", catchUp: outbox.CatchUpAll, now: at(9, 0), at: []time.Time{at(9, 0)}, next: at(10, 0)},
 		{name: "two were missed", now: at(11, 30), at: []time.Time{at(9, 0)}, next: at(12, 0)},
-		{name: "two were missed, catching up", catchUp: true, now: at(11, 30),
+		{name: "two were missed, catching up", catchUp: outbox.CatchUpAll, now: at(11, 30),
 			at: []time.Time{at(9, 0), at(10, 0), at(11, 0)}, next: at(12, 0)},
 		{name: "the next one is due now", now: at(10, 0), at: []time.Time{at(9, 0)}, next: at(11, 0)},
 		{name: "paused", paused: true, now: at(11, 30), next: at(12, 0)},
-		{name: "paused, catching up", catchUp: true, paused: true, now: at(11, 30), next: at(12, 0)},
+		{name: "paused, catching up", catchUp: outbox.CatchUpAll, paused: true, now: at(11, 30), next: at(12, 0)},
 	} {
 		s := Schedule{Timing: nextFunc(hourly), CatchUp: c.catchUp}
 		f, err := s.firings(at(9, 0), c.now, c.paused)
@@ -43,7 +44,7 @@ func TestFirings(t *testing.T) {
 		}
 	}
 	// A firing that is a little late does not move those after it.
-	for _, catchUp := range []bool{false, true} {
+	for _, catchUp := range []outbox.CatchUp{outbox.CatchUpOnce, outbox.CatchUpAll} {
 		s := Schedule{Timing: nextFunc(func(t time.Time) time.Time { return t.Add(time.Hour) }), CatchUp: catchUp}
 		if f, err := s.firings(at(9, 0), at(9, 30), false); err != nil || !f.next.Equal(at(10, 0)) {
 			t.Errorf("an hour after the last firing, half an hour late: next at %v, %v, want 10:00", f.next, err)
@@ -55,7 +56,7 @@ func TestFirings(t *testing.T) {
 func TestFiringsOfATransactionAreBounded(t *testing.T) {
 	t.Parallel()
 	for payload, want := range map[int]int{2: maxFirings, 1 << 20: maxBytes / (1<<20 + 1), 64 << 20: 1} {
-		s := Schedule{Timing: nextFunc(hourly), CatchUp: true, payload: strings.Repeat("1", payload)}
+		s := Schedule{Timing: nextFunc(hourly), CatchUp: outbox.CatchUpAll, payload: strings.Repeat("1", payload)}
 		f, err := s.firings(at(9, 0), at(9, 0).AddDate(1, 0, 0), false)
 		if err != nil || len(f.at) != want || !f.next.Equal(hourly(f.at[len(f.at)-1])) {
 			t.Errorf("with %d bytes: %d firings, next at %v, %v; want %d", payload, len(f.at), f.next, err, want)
@@ -73,7 +74,7 @@ func TestANextThatMisbehavesEndsTheSchedule(t *testing.T) {
 		"in 9000 years":    func(t time.Time) time.Time { return t.AddDate(9000, 0, 0) },
 		"beyond all years": func(time.Time) time.Time { return time.Unix(1<<62, 0) },
 	} {
-		for _, catchUp := range []bool{false, true} {
+		for _, catchUp := range []outbox.CatchUp{outbox.CatchUpOnce, outbox.CatchUpAll} {
 			s := Schedule{Timing: next, CatchUp: catchUp}
 			f, err := s.firings(at(9, 0), at(9, 30), false)
 			if err != nil || f.why == nil || !f.next.IsZero() || !slices.Equal(f.at, []time.Time{at(9, 0)}) {
@@ -95,7 +96,7 @@ func TestTheDefinitionIsOfSpecCatchUpTypeAndPayload(t *testing.T) {
 	for name, change := range map[string]func(*Schedule){
 		"plain":    func(*Schedule) {},
 		"spec":     func(s *Schedule) { s.Spec = "2" },
-		"catch up": func(s *Schedule) { s.CatchUp = true },
+		"catch up": func(s *Schedule) { s.CatchUp = outbox.CatchUpAll },
 		"type":     func(s *Schedule) { s.Task.Type = "B" },
 		"payload":  func(s *Schedule) { s.Task.Payload = 2 },
 		"shifted":  func(s *Schedule) { s.Task.Type, s.Task.Payload = "A1", 1 },

@@ -72,7 +72,7 @@ func (s *Scheduler) add(ctx context.Context, one *Schedule) error {
 		if f.why != nil {
 			s.ended(one.Name, f.why)
 		}
-		_, err = tx.ExecContext(ctx, s.Schema.SQL(addSQL), one.Name, micros(f.next), one.catchUp(),
+		_, err = tx.ExecContext(ctx, s.Schema.SQL(addSQL), one.Name, micros(f.next), string(one.CatchUp),
 			one.Task.Type, one.payload, one.Spec, one.timing, one.definition, s.known[one.Name])
 		return err
 	})

@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -20,7 +21,7 @@ type Schedule struct {
 	Timing  interface{ Next(t time.Time) time.Time }
 	Spec    string // relay.Timing's String; its change is a change of the timing
 	Task    outbox.TaskSpec
-	CatchUp bool // each firing that was missed is made up for, not only the first
+	CatchUp outbox.CatchUp
 
 	payload            string
 	timing, definition string // hashes, as in the table
@@ -38,9 +39,12 @@ func (s *Schedule) Prepare() (wrong []error) {
 	payload, err := s.Task.Encode()
 	check("Task", err)
 	check("Timing", s.probe())
+	if s.CatchUp = cmp.Or(s.CatchUp, outbox.CatchUpOnce); s.CatchUp != outbox.CatchUpOnce && s.CatchUp != outbox.CatchUpAll {
+		check("CatchUp", fmt.Errorf("%.32q: it must be outbox.CatchUpOnce or outbox.CatchUpAll", s.CatchUp))
+	}
 	s.payload = string(payload)
 	s.timing = hash(s.Spec)
-	s.definition = hash(s.Spec, s.catchUp(), s.Task.Type, s.payload)
+	s.definition = hash(s.Spec, string(s.CatchUp), s.Task.Type, s.payload)
 	return wrong
 }
 
@@ -57,14 +61,6 @@ func (s *Schedule) checkSpec() error {
 // probe calls Next once: a nil pointer panics at the start of the app, not at the first firing.
 func (s *Schedule) probe() error {
 	return within(func() { s.Timing.Next(time.Date(2021, 1, 1, 0, 0, 0, 0, time.UTC)) })
-}
-
-// catchUp is the column's value.
-func (s *Schedule) catchUp() string {
-	if s.CatchUp {
-		return "all"
-	}
-	return "once"
 }
 
 // CheckName returns what is wrong with the name of a schedule.

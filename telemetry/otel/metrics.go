@@ -122,14 +122,14 @@ func (t *Telemetry) Observer() relay.Observer {
 					failedAs = string(task.Outcome)
 				}
 			}
-			if e.Called.IsZero() {
+			if e.Start.IsZero() {
 				return
 			}
 			of := with(opProcess, destination)
 			if failedAs != "" {
 				of = with(of, semconv.ErrorTypeKey.String(failedAs))
 			}
-			t.handled.Record(ctx, e.Handled.Seconds(), metric.WithAttributes(of...))
+			t.handled.Record(ctx, e.Duration.Seconds(), metric.WithAttributes(of...))
 		},
 		Changed: func(c relay.Change) {
 			switch c.Event {

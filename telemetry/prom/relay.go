@@ -61,8 +61,8 @@ func (c *Collector) Observer() relay.Observer {
 			m.claimed.WithLabelValues(claim.Type).Add(float64(claim.Tasks))
 		},
 		Ended: func(end relay.RunEnd) {
-			if !end.Called.IsZero() {
-				m.handler.WithLabelValues(end.Type).Observe(end.Handled.Seconds())
+			if !end.Start.IsZero() {
+				m.handler.WithLabelValues(end.Type).Observe(end.Duration.Seconds())
 			}
 			wait := m.wait.WithLabelValues(end.Type)
 			for _, task := range end.Tasks {

@@ -107,7 +107,7 @@ func TestListsHavePagesAndFilters(t *testing.T) {
 	db.Do(t, `UPDATE outbox.dead_task SET iterations = 7 WHERE task_id = 11`)
 	var page struct{ Next string }
 	db.json(t, &page, "dead", "list", "-limit", "4")
-	none, all, disk := `"letters": []`, `"next": null`, `"error": "out of disk"`
+	none, all, disk := `"tasks": []`, `"next": null`, `"last_error": "out of disk"`
 	db.steps(t,
 		step{"dead list -limit 2", 0, "there may be more: -after "},
 		step{"dead list -limit 4 -json -after " + page.Next, 0, all},

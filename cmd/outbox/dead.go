@@ -70,11 +70,11 @@ func (a *app) deadListCommand() *cobra.Command {
 			f, err = d.read()
 			return err
 		},
-		RunE: taskPage(a, &p, "letters", func(c *admin.Client, ctx context.Context) (admin.TaskPage, error) {
+		RunE: taskPage(a, &p, func(c *admin.Client, ctx context.Context) (admin.TaskPage, error) {
 			return c.DeadLetters(ctx, admin.DeadQuery{Filter: f, After: p.after, Limit: p.limit})
 		}, ">TASK TYPE REASON >ATTEMPTS >DIED ERROR", func(t admin.Task) (any, []any) {
 			attempts := fmt.Sprintf("%d/%d", t.Attempt, t.MaxAttempts)
-			return listJSON(t, admin.StateDead), []any{
+			return listJSON(t), []any{
 				t.ID, t.Type, t.Reason, attempts, since(t.EndedAt), cutError(t.LastError),
 			}
 		}),
@@ -226,9 +226,9 @@ func (a *app) bulk(ctx context.Context, b *bulk) error {
 		}
 		r, err = a.takeAll(ctx, b, f, matched)
 	}
-	result := object{{"matched", matched}, {b.done, len(r.IDs)}, {"not_found", []int64{}}}
+	result := object{{"matched", matched}, {b.done, len(r.IDs)}}
 	if b.done == "redriven" {
-		result = append(result, member{"skipped", r.Skipped})
+		result = append(result, member{"skipped", r.Skipped}, member{"not_found", []int64{}})
 	}
 	var lines []string
 	if matched > 0 {

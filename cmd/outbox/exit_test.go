@@ -5,11 +5,30 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 )
+
+// The tests with steps have the commands that end with each code.
+func TestTheExitCodesAreThoseOfTheDocumentation(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile(docs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Join(strings.Fields(string(page)), " ")
+	for code, meaning := range map[int]string{
+		exitOK: "0 done", exitFailed: "1 failed", exitUsage: "2 wrong arguments", exitNotFound: "3 not found",
+		exitFindings: "4 doctor",
+	} {
+		if !strings.HasPrefix(meaning, strconv.Itoa(code)) || !strings.Contains(text, meaning) {
+			t.Errorf("the code %d is not %q, or %s lacks that", code, meaning, docs)
+		}
+	}
+}
 
 func TestWrongArgumentsEndWithExitCode2(t *testing.T) {
 	t.Parallel()

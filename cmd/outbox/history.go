@@ -27,7 +27,7 @@ func (a *app) historyListCommand() *cobra.Command {
 		Example: "  outbox history list -type SEND_MAIL -limit 10",
 		Long: `Lists the finished tasks of the types whose handlers keep them. OUTCOME is done, or the reason why
 the handler discarded the task.`,
-		RunE: taskPage(a, &p, "tasks", func(c *admin.Client, ctx context.Context) (admin.TaskPage, error) {
+		RunE: taskPage(a, &p, func(c *admin.Client, ctx context.Context) (admin.TaskPage, error) {
 			return c.Tasks(ctx, admin.TaskQuery{Type: taskType, State: admin.StateFinished, After: p.after, Limit: p.limit})
 		}, ">TASK TYPE >ATTEMPT >FINISHED >TOOK OUTCOME", func(t admin.Task) (any, []any) {
 			took := ""
@@ -35,7 +35,7 @@ the handler discarded the task.`,
 				took = age(t.EndedAt.Sub(t.AttemptedAt))
 			}
 			outcome := cutError(taskview.Outcome(t))
-			return listJSON(t, admin.StateFinished), []any{t.ID, t.Type, t.Attempt, since(t.EndedAt), took, outcome}
+			return listJSON(t), []any{t.ID, t.Type, t.Attempt, since(t.EndedAt), took, outcome}
 		}),
 	}
 	typeFlag(c, &taskType)

@@ -48,9 +48,11 @@ func TestHostileTextDoesNotReachTheTerminalRaw(t *testing.T) {
 			}
 		}
 	}
-	var found struct{ Error string }
-	if db.json(t, &found, "dead", "show", "1001"); found.Error != hostile {
-		t.Errorf("JSON has %q, want %q", found.Error, hostile)
+	var found struct {
+		LastError string `json:"last_error"`
+	}
+	if db.json(t, &found, "dead", "show", "1001"); found.LastError != hostile {
+		t.Errorf("JSON has %q, want %q", found.LastError, hostile)
 	}
 	s := db.terminal(t, "top")
 	s.shows(t, "ctrl-C ends")

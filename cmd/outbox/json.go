@@ -56,16 +56,6 @@ func (o object) without(names ...string) object {
 	return slices.DeleteFunc(o, func(m member) bool { return slices.Contains(names, m.name) })
 }
 
-// rename gives a member another name.
-func (o object) rename(from, to string) object {
-	for i := range o {
-		if o[i].name == from {
-			o[i].name = to
-		}
-	}
-	return o
-}
-
 func (o object) MarshalJSON() ([]byte, error) {
 	var b bytes.Buffer
 	for i, m := range o {

@@ -40,10 +40,10 @@ func (p *pageFlags) add(c *cobra.Command) {
 }
 
 // taskPage is page for tasks, whose optional columns stand before the last one.
-func taskPage(a *app, p *pageFlags, name string,
+func taskPage(a *app, p *pageFlags,
 	read func(*admin.Client, context.Context) (admin.TaskPage, error), columns string,
 	row func(admin.Task) (any, []any)) run {
-	return page(a, p, name, func(c *admin.Client, ctx context.Context) ([]admin.Task, string, error) {
+	return page(a, p, "tasks", func(c *admin.Client, ctx context.Context) ([]admin.Task, string, error) {
 		page, err := read(c, ctx)
 		return page.Tasks, page.Next, err
 	}, func(found []admin.Task) *table {

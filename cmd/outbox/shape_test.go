@@ -10,6 +10,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/txoutbox/outbox/admin"
 )
 
 // shapes has command lines, each with the shape of its JSON in the next line.
@@ -40,13 +43,45 @@ func shape(v any) string {
 	return strings.NewReplacer("<nil>", "null").Replace(fmt.Sprintf("%T", v))
 }
 
-// later matches a shape, also with more names of texts, numbers and times.
-func later(shape string) *regexp.Regexp {
-	added := strings.NewReplacer(`\{`, `\{(\w+:\w+ )*`, ` `, ` (\w+:\w+ )*`, `\}`, `( \w+:\w+)*\}`)
-	return regexp.MustCompile("^" + added.Replace(regexp.QuoteMeta(shape)) + "$")
+// names are those of JSON objects, by the command that prints them or, as "in tasks", by the list
+// that they are in.
+type names map[string]map[string]bool
+
+func (n names) add(of string, v any) {
+	object, _ := v.(map[string]any)
+	for name, value := range object {
+		if n[of] == nil {
+			n[of] = map[string]bool{}
+		}
+		n[of][name] = true
+		list, _ := value.([]any)
+		for _, element := range list {
+			n.add("in "+name, element)
+		}
+	}
 }
 
-// The shapes of JSON are promised: names may be added, and none changes or goes.
+var quoted = regexp.MustCompile("(in )?`([^`]+)`")
+
+// documentedNames are those of the tables in docs: a row's first cell says of which objects.
+func documentedNames(t *testing.T) names {
+	t.Helper()
+	text, err := os.ReadFile(docs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := names{}
+	for _, row := range regexp.MustCompile(`(?m)^\|([^|]*)\|([^|]*)\|$`).FindAllStringSubmatch(string(text), -1) {
+		for _, of := range quoted.FindAllStringSubmatch(row[1], -1) {
+			for _, name := range quoted.FindAllStringSubmatch(row[2], -1) {
+				n.add(of[1]+of[2], map[string]any{name[2]: nil})
+			}
+		}
+	}
+	return n
+}
+
+// The names in JSON are promised: docs has each, and none changes or goes.
 func TestTheShapesOfJSON(t *testing.T) {
 	t.Parallel()
 	db := newDB(t)
@@ -59,33 +94,31 @@ func TestTheShapesOfJSON(t *testing.T) {
 	db.Do(t, `SELECT setval('outbox.task_task_id_seq', 1)`)
 	db.ok(t, "enqueue", "MAIL", "{}", "-after", "2h")
 	db.ok(t, "enqueue", "MAIL", "{}", "-after", "1h")
+	db.ok(t, "enqueue", slow, "{}")
 	db.bury(t, "MAIL", "no such mailbox", 1001, 20)
+	db.bury(t, "REPORT", "disk full", 2001, 1)
+	eventually(t, "a task runs", func() bool {
+		return strings.Contains(db.ok(t, "relays", "-json"), `"task_ids"`)
+	})
 	text, err := os.ReadFile(shapes)
 	if err != nil {
 		t.Fatal(err)
 	}
-	documented, err := os.ReadFile(docs)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range regexp.MustCompile(`(\w+):`).FindAllStringSubmatch(string(text), -1) {
-		ofPayload := name[1] == "secret" || name[1] == "trace"
-		if !ofPayload && !strings.Contains(string(documented), "`"+name[1]+"`") {
-			t.Errorf("%s does not name %s", docs, name[1])
-		}
-	}
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	root, printed := (&app{}).root(), names{}
 	for i := 0; i < len(lines); i += 2 {
-		args := strings.ReplaceAll(lines[i], "RELAY", relayID)
-		r := db.run(t, append(strings.Fields(args), "-json")...)
+		args := strings.Fields(strings.ReplaceAll(lines[i], "RELAY", relayID))
+		r := db.run(t, append(args, "-json")...)
 		var v any
 		if err := json.Unmarshal([]byte(r.out), &v); err != nil {
 			t.Errorf("%s: %v: %+v", args, err, r)
 			continue
 		}
+		c, _, _ := root.Find(args)
+		printed.add(pathOf(c), v)
 		if got := shape(v); *update {
 			lines[i+1] = got
-		} else if !later(lines[i+1]).MatchString(got) {
+		} else if got != lines[i+1] {
 			t.Errorf("%s:\n got %s\nwant %s", args, got, lines[i+1])
 		}
 	}
@@ -94,4 +127,52 @@ func TestTheShapesOfJSON(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	for _, c := range commands(root) {
+		if path := pathOf(c); printed[path] == nil && path != "serve" {
+			t.Errorf("%s lacks %s", shapes, path)
+		}
+	}
+	if got, want := db.Text(t, auditedActions), allActions(); got != want {
+		t.Errorf("the commands write the actions\n%s\nthe constants are\n%s", got, want)
+	}
+	documented := documentedNames(t)
+	for of := range printed {
+		if got, want := documented[of], printed[of]; !maps.Equal(got, want) {
+			t.Errorf("%s: the objects %s have\n%v\nit names\n%v", docs, of, slices.Sorted(maps.Keys(want)),
+				slices.Sorted(maps.Keys(got)))
+		}
+	}
+}
+
+const auditedActions = `SELECT string_agg(DISTINCT split_part(action, ':', 1), ' ' ORDER BY split_part(action, ':', 1))
+	FROM (SELECT action FROM outbox.audit UNION SELECT action FROM other.audit) a`
+
+// allActions are the constants of package admin, which an entry has, or one of them with ": done".
+func allActions() string {
+	all := []string{}
+	for _, a := range []admin.Action{
+		admin.ActionCancel, admin.ActionRunNow, admin.ActionRedrive, admin.ActionPurge, admin.ActionPause,
+		admin.ActionResume, admin.ActionPauseSchedule, admin.ActionResumeSchedule, admin.ActionRemoveSchedule,
+		admin.ActionHandBack, admin.ActionReindex, admin.ActionRepair, admin.ActionAdopt, admin.ActionAdoptDiscard,
+		admin.ActionEnqueue, admin.ActionMigrate, admin.ActionGrantRoles,
+	} {
+		all = append(all, string(a))
+	}
+	return strings.Join(slices.Sorted(slices.Values(all)), " ")
+}
+
+// pathOf is the name of a command with that of its group.
+func pathOf(c *cobra.Command) string { return strings.TrimPrefix(c.CommandPath(), "outbox ") }
+
+// commands are the commands that do something, without help and completion.
+func commands(c *cobra.Command) (all []*cobra.Command) {
+	for _, sub := range c.Commands() {
+		if sub.Name() != "help" && sub.Name() != "completion" {
+			all = append(all, commands(sub)...)
+		}
+	}
+	if !c.HasSubCommands() {
+		all = append(all, c)
+	}
+	return all
 }

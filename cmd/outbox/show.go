@@ -38,7 +38,7 @@ func (a *app) showCommand(only admin.State, c *cobra.Command) *cobra.Command {
 		if only != "" && t.State != only {
 			return notFound("task %d is %s, not %s: see outbox tasks show %d", t.ID, t.State, only, t.ID)
 		}
-		o, f := taskJSON(t, only), taskFields(t)
+		o, f := objectOf(t), taskFields(t)
 		if payload {
 			o = append(o, objectOf(hidden)...)
 			f.add("unique key", hidden.UniqueKey)
@@ -73,22 +73,8 @@ func indented(text json.RawMessage) string {
 	return string(text)
 }
 
-// taskJSON is a task as the commands of its state have it; only show has its runs and timeline.
-func taskJSON(t admin.Task, group admin.State) object {
-	o := objectOf(t)
-	switch group {
-	case admin.StateDead:
-		return o.rename("last_error", "error").rename("ended_at", "died_at")
-	case admin.StateFinished:
-		return o.rename("last_error", "error").rename("ended_at", "finished_at")
-	}
-	return o
-}
-
-// listJSON is taskJSON for a list.
-func listJSON(t admin.Task, group admin.State) object {
-	return taskJSON(t, group).without("runs", "timeline")
-}
+// listJSON is a task in a list, where nothing reads its runs and its timeline.
+func listJSON(t admin.Task) object { return objectOf(t).without("runs", "timeline") }
 
 // taskFields are a task for people.
 func taskFields(t admin.Task) (f fields) {

@@ -37,7 +37,7 @@ func (a *app) tasksListCommand() *cobra.Command {
 		Long: `Lists tasks of one type in one state: ready (in the order of claiming), scheduled (by due time,
 retries included), leased, waiting (for another of their ordering key), dead or finished (the latest
 first; all types without --type).`,
-		RunE: taskPage(a, &p, "tasks", func(c *admin.Client, ctx context.Context) (admin.TaskPage, error) {
+		RunE: taskPage(a, &p, func(c *admin.Client, ctx context.Context) (admin.TaskPage, error) {
 			q := admin.TaskQuery{Type: taskType, State: admin.State(state), After: p.after, Limit: p.limit}
 			found, err := c.Tasks(ctx, q)
 			if errors.Is(err, outbox.ErrInvalidOption) {
@@ -46,7 +46,7 @@ first; all types without --type).`,
 			return found, err
 		}, ">TASK TYPE STATE >PRIORITY >ATTEMPT >AGE DUE ERROR", func(t admin.Task) (any, []any) {
 			fault := cutError(t.LastError)
-			return listJSON(t, ""), []any{
+			return listJSON(t), []any{
 				t.ID, t.Type, t.State, t.Priority, t.Attempt, since(t.CreatedAt), t.RunAt, fault,
 			}
 		}),

@@ -84,8 +84,9 @@ func Retention(d time.Duration) Option { return func(r *registration) { r.Retent
 // 9 s and so on, at most 7 h. [GoRetry] makes a schedule of a go-retry backoff.
 //
 // The schedule is not asked after the last of [MaxAttempts], nor for a result that has its own wait.
-// A run that counts no attempt, as its connection was lost, waits as after attempt 1. The schedule
-// must be safe for concurrent calls and return at once: the handler's transaction may be open.
+// A run that counts no attempt, as its connection was lost, waits as after attempt 1; it makes no
+// dead letter. The schedule must be safe for concurrent calls and return at once: the handler's
+// transaction may be open.
 //
 // If the schedule panics, the attempt counts, the task waits as by default, and the relay logs an
 // error with the task type.

@@ -75,7 +75,16 @@ func backoffOf(log *slog.Logger, h *handler.Handler) handler.Schedule {
 
 // LostWait is how long a task waits whose run was lost with its connection, by that err.
 func LostWait(log *slog.Logger, h *handler.Handler, err error) time.Duration {
-	wait, _ := backoffOf(log, h)(1, err)
+	return uncounted(backoffOf(log, h), err)
+}
+
+// uncounted is the wait after a run that is no attempt: that after the first one. A backoff that
+// would stop there, as it does for this err, cannot: the task waits as by default.
+func uncounted(backoff handler.Schedule, err error) time.Duration {
+	wait, again := backoff(1, err)
+	if !again {
+		wait, _ = handler.DefaultSchedule(1, err)
+	}
 	return wait
 }
 
@@ -141,8 +150,7 @@ func (e Run) Verdict(r *store.Row, err error) Verdict {
 	case e.Result.LeaseLost:
 		return Verdict{Outcome: LeaseLost, Back: true, Change: store.Change{Attempt: begun - 1}}
 	case e.Prevented && !e.Result.Overran && (result.Action == handler.ActionRetry || result.Action == handler.ActionRetryAfter):
-		wait, _ := e.Backoff(1, err)
-		return Verdict{Outcome: Infrastructure, Change: store.Change{Attempt: begun - 1, Wait: wait, Err: err}}
+		return Verdict{Outcome: Infrastructure, Change: store.Change{Attempt: begun - 1, Wait: uncounted(e.Backoff, err), Err: err}}
 	}
 	return e.Failed(r, result, begun)
 }

@@ -264,3 +264,19 @@ func TestTheBackoffGetsTheAttemptAndTheHandlersError(t *testing.T) {
 		t.Errorf("%v after attempts %v, want a retry after attempt 2", verdicts[0].Outcome, attempts)
 	}
 }
+
+// A backoff that refuses to go on is no reason to run a task again and again at once.
+func TestARunThatIsNoAttemptWaitsThoughTheBackoffStops(t *testing.T) {
+	t.Parallel()
+	h := &handler.Handler{Kind: outbox.KindLeased, Schedule: func(int, error) (time.Duration, bool) { return 0, false }}
+	failed := errors.New("failed")
+	e := NewRun(slog.Default(), h, call.Result{Err: failed})
+	e.Prevented = true
+	_, verdicts := e.Tasks([]*store.Row{{ID: 7, Attempt: 2, Max: 3}})
+	if got := verdicts[0]; got.Outcome != Infrastructure || got.Change.Wait != time.Second {
+		t.Errorf("%v after %v, want a wait of 1 s", got.Outcome, got.Change.Wait)
+	}
+	if got := LostWait(slog.Default(), h, failed); got != time.Second {
+		t.Errorf("a lost connection waits %v, want 1 s", got)
+	}
+}

@@ -70,10 +70,10 @@ func (c check) complete(found []Finding) (out []Finding) {
 		of = sorted(of)
 		switch {
 		case len(of) == 0:
-			of = []Finding{{Check: p.name, What: p.what}}
+			of = []Finding{{Check: p.name, Message: p.what}}
 		case len(of) > mostFindings:
 			more := Finding{Check: p.name, Severity: of[mostFindings].Severity,
-				What: fmt.Sprintf("there are %d more findings like these", len(of)-mostFindings), Do: "as above"}
+				Message: fmt.Sprintf("there are %d more findings like these", len(of)-mostFindings), Remedy: "as above"}
 			of = append(of[:mostFindings], more)
 		}
 		out = append(out, of...)
@@ -102,7 +102,7 @@ func (c check) unknown(err error, schema string) (out []Finding) {
 		what = "not checked: the server refused it, with SQLSTATE " + code
 	}
 	for _, p := range c.passed {
-		out = append(out, Finding{Check: p.name, Severity: Unknown, What: what, Do: do})
+		out = append(out, Finding{Check: p.name, Severity: Unknown, Message: what, Remedy: do})
 	}
 	return out
 }
@@ -121,7 +121,7 @@ func lacking(all []check, schema string) []Finding {
 		}
 	}
 	return []Finding{{Check: "rights", Severity: Unknown,
-		What: "not checked, as the role lacks a right: " + strings.Join(names, ", "),
-		Do: "make it a member of " + schema + "_viewer, a role of schema.GrantRoles (outbox roles apply), " +
+		Message: "not checked, as the role lacks a right: " + strings.Join(names, ", "),
+		Remedy: "make it a member of " + schema + "_viewer, a role of schema.GrantRoles (outbox roles apply), " +
 			"or give it USAGE on the schema and SELECT on its tables"}}
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/doctor"
 	"github.com/txoutbox/outbox/internal/devpg/pgbouncer"
 	"github.com/txoutbox/outbox/internal/needs"
@@ -26,18 +27,18 @@ func TestBadArgumentsAreRefusedBeforeAnySQL(t *testing.T) {
 	}
 	defer none.Close()
 	for want, opts := range map[string][]doctor.Option{
-		`Schema: "Bad"`:    {doctor.Schema("Bad")},
+		`Schema("Bad")`:    {doctor.Schema("Bad")},
 		"an Option is nil": {nil},
 		"HeldFor(-1s)":     {doctor.HeldFor(-time.Second)},
 		"StarvingFor(1ns)": {doctor.StarvingFor(1)},
 		"Timeout(1m1s)":    {doctor.Timeout(61 * time.Second)},
 	} {
-		if _, err := doctor.Check(t.Context(), none, opts...); !errors.Is(err, doctor.ErrInvalid) ||
+		if _, err := doctor.Check(t.Context(), none, opts...); !errors.Is(err, outbox.ErrInvalidOption) ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}
-	if _, err := doctor.Check(t.Context(), nil); !errors.Is(err, doctor.ErrInvalid) {
+	if _, err := doctor.Check(t.Context(), nil); !errors.Is(err, outbox.ErrInvalidOption) {
 		t.Errorf("a nil *sql.DB: got %v", err)
 	}
 	if found, err := doctor.Check(t.Context(), none); err == nil ||

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/schema"
@@ -28,8 +29,8 @@ import (
 // rights of a viewer or an operator of schema.GrantRoles suffice; a member of pg_monitor also sees
 // other roles' sessions, standbys and slots in full.
 //
-// Errors are ErrInvalid; a failed connection; and ctx's. The last two come with the findings until
-// then.
+// Errors are outbox.ErrInvalidOption, before any SQL is sent; a failed connection; and ctx's. The last
+// two come with the findings until then.
 func Check(ctx context.Context, db *sql.DB, opts ...Option) ([]Finding, error) {
 	s, err := newSettings(opts)
 	if err != nil {
@@ -37,7 +38,7 @@ func Check(ctx context.Context, db *sql.DB, opts ...Option) ([]Finding, error) {
 	}
 	client, err := admin.New(db, admin.Config{Schema: s.schema})
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+		return nil, fmt.Errorf("%w: %w", outbox.ErrInvalidOption, err)
 	}
 	var found []Finding
 	var denied []check

@@ -30,7 +30,7 @@ func Example() {
 			continue
 		}
 		if f.Severity >= doctor.Warning {
-			fmt.Printf("%v: %s: %s\n  %s\n", f.Severity, f.Check, f.What, f.Do)
+			fmt.Printf("%v: %s: %s\n  %s\n", f.Severity, f.Check, f.Message, f.Remedy)
 		}
 	}
 	// Output:

@@ -12,7 +12,7 @@ type Severity int
 const (
 	OK       Severity = iota // no fault
 	Info                     // nothing needs to be done
-	Unknown                  // not checked, mostly for lack of a right: What says which
+	Unknown                  // not checked, mostly for lack of a right: Message says which
 	Warning                  // a fault, now or soon
 	Critical                 // tasks are not done, or the server is in danger
 )
@@ -37,8 +37,8 @@ type Finding struct {
 	Check    string // which check: a stable name like held-transaction
 	Severity Severity
 	Subject  string // a table, a task type, a session, …; "" is the server or the outbox as a whole
-	What     string // the fault, in a sentence
-	Do       string // the remedy, with its statement or setting if there is one; "": none is needed
+	Message  string // the fault, in a sentence
+	Remedy   string // the remedy, with its statement or setting if there is one; "": none is needed
 }
 
 // Worst is the greatest severity of the findings, OK without any.

@@ -55,13 +55,13 @@ func diagnosis(t testing.TB, db *database, opts ...doctor.Option) []doctor.Findi
 	}
 	for _, name := range doctor.Names() {
 		if !slices.ContainsFunc(found, func(f doctor.Finding) bool {
-			return f.Check == name || f.Check == "rights" && strings.Contains(f.What, name)
+			return f.Check == name || f.Check == "rights" && strings.Contains(f.Message, name)
 		}) {
 			t.Errorf("nothing is said of %s", name)
 		}
 	}
 	for _, f := range found {
-		if f.What == "" || f.Severity >= doctor.Warning && f.Do == "" {
+		if f.Message == "" || f.Severity >= doctor.Warning && f.Remedy == "" {
 			t.Errorf("it does not say what or what to do: %+v", f)
 		}
 	}
@@ -74,7 +74,7 @@ func diagnosis(t testing.TB, db *database, opts ...doctor.Option) []doctor.Findi
 func printed(found []doctor.Finding) string {
 	var lines strings.Builder
 	for _, f := range found {
-		fmt.Fprintf(&lines, "%v %s %s … %s -> %s\n", f.Severity, f.Check, f.Subject, f.What, f.Do)
+		fmt.Fprintf(&lines, "%v %s %s … %s -> %s\n", f.Severity, f.Check, f.Subject, f.Message, f.Remedy)
 	}
 	return lines.String()
 }
@@ -89,7 +89,7 @@ func has(t testing.TB, found []doctor.Finding, wants ...string) (first doctor.Fi
 				return false
 			}
 			return !slices.ContainsFunc(texts[1:],
-				func(text string) bool { return !strings.Contains(f.What+" -> "+f.Do, text) })
+				func(text string) bool { return !strings.Contains(f.Message+" -> "+f.Remedy, text) })
 		})
 		if at < 0 {
 			t.Fatalf("no finding is %s:\n%s", want, printed(found))
@@ -150,8 +150,8 @@ func findEach(t *testing.T, faults []fault, opts ...doctor.Option) {
 			db.Do(t, fault.change)
 			f := only(t, diagnosis(t, again(t, db), opts...), fault.wants...)
 			if fault.until != "" {
-				statement, _, _ := strings.Cut(f.Do, fault.until)
-				if strings.HasPrefix(f.Do, "apply all migrations again") {
+				statement, _, _ := strings.Cut(f.Remedy, fault.until)
+				if strings.HasPrefix(f.Remedy, "apply all migrations again") {
 					statement = script(t, "outbox")
 				}
 				db.Do(t, statement)

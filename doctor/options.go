@@ -5,13 +5,11 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/schemaname"
 )
 
-// ErrInvalid is returned before any SQL is sent. The error names what is out of range.
-var ErrInvalid = errors.New("doctor: invalid argument")
-
-// Option changes one Check.
+// Option changes one [Check]. A nil one is refused with outbox.ErrInvalidOption.
 type Option func(*settings)
 
 type settings struct {
@@ -24,7 +22,7 @@ type settings struct {
 	now                     func() time.Time
 }
 
-// Schema names the PostgreSQL schema of the outbox if it is not "outbox".
+// Schema names the PostgreSQL schema of the outbox. Without it that is "outbox".
 func Schema(name string) Option { return func(s *settings) { s.schema = name } }
 
 // HeldFor is the age from which on a transaction, slot or standby that keeps dead rows is reported.
@@ -44,15 +42,18 @@ func newSettings(opts []Option) (settings, error) {
 		old: 1_000_000_000, now: time.Now}
 	for _, o := range opts {
 		if o == nil {
-			return s, fmt.Errorf("%w: an Option is nil", ErrInvalid)
+			return s, fmt.Errorf("%w: an Option is nil", outbox.ErrInvalidOption)
 		}
 		o(&s)
 	}
 	var errs []error
+	if !schemaname.Valid(s.schema) {
+		errs = append(errs, fmt.Errorf("%w: Schema(%q): %s", outbox.ErrInvalidOption, s.schema, schemaname.Rule))
+	}
 	bound := func(name string, d *time.Duration, most, standard time.Duration) {
 		if *d < 0 || *d > most || *d > 0 && *d < time.Millisecond {
-			errs = append(errs, fmt.Errorf("%w: %s(%v): must be between 1ms and %v, or 0 for %v", ErrInvalid, name, *d,
-				most, standard))
+			errs = append(errs, fmt.Errorf("%w: %s(%v): must be between 1ms and %v, or 0 for %v",
+				outbox.ErrInvalidOption, name, *d, most, standard))
 		}
 		if *d == 0 {
 			*d = standard

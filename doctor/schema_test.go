@@ -154,8 +154,8 @@ func TestASchemaOfAnotherName(t *testing.T) {
 	fine(t, diagnosis(t, db, other), doctor.Names()[:5]...)
 	db.Do(t, `DROP INDEX "select".task_lane; ALTER TABLE "select".task SET (autovacuum_enabled = off)`)
 	found := diagnosis(t, db, other)
-	db.Do(t, has(t, found, "critical indexes task_lane").Do)
-	db.Do(t, has(t, found, "warning autovacuum task").Do)
+	db.Do(t, has(t, found, "critical indexes task_lane").Remedy)
+	db.Do(t, has(t, found, "warning autovacuum task").Remedy)
 	fine(t, diagnosis(t, db, other), "indexes", "autovacuum")
 	has(t, diagnosis(t, db), "critical schema-version outbox")
 }

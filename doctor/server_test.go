@@ -51,7 +51,7 @@ func TestSettingsOfSessionsThatHurtRelaysAreFound(t *testing.T) {
 	} {
 		db.Do(t, `ALTER `+change)
 		found := slices.DeleteFunc(diagnosis(t, again(t, db)), func(f doctor.Finding) bool {
-			return f.Check != "session-settings" || strings.Contains(f.What, "on the server")
+			return f.Check != "session-settings" || strings.Contains(f.Message, "on the server")
 		})
 		if want == "" {
 			if len(found) > 0 {
@@ -61,7 +61,7 @@ func TestSettingsOfSessionsThatHurtRelaysAreFound(t *testing.T) {
 			db.Do(t, `ALTER DATABASE postgres RESET ALL`)
 			continue
 		}
-		undo, _, _ := strings.Cut(only(t, found, want).Do, ",")
+		undo, _, _ := strings.Cut(only(t, found, want).Remedy, ",")
 		db.Do(t, undo)
 		if n := strings.Count(printed(diagnosis(t, again(t, db))), " session-settings "); n != 2 {
 			t.Errorf("%s mends nothing", undo)
@@ -118,10 +118,10 @@ func TestTheServersTimeAndAgeAreJudged(t *testing.T) {
 	has(t, diagnosis(t, db, doctor.At(time.Now().Add(time.Minute))), "info clock … behind")
 	found := diagnosis(t, db, doctor.At(time.Now().AddDate(30, 0, 0)), doctor.Aged(1))
 	ended := slices.ContainsFunc(found, func(f doctor.Finding) bool {
-		return f.Check == "server-version" && f.Severity == doctor.Warning && strings.Contains(f.What, "has ended")
+		return f.Check == "server-version" && f.Severity == doctor.Warning && strings.Contains(f.Message, "has ended")
 	})
 	aged := slices.ContainsFunc(found, func(f doctor.Finding) bool {
-		return f.Check == "wraparound" && f.Severity == doctor.Critical && strings.Contains(f.Do, "VACUUM (FREEZE)")
+		return f.Check == "wraparound" && f.Severity == doctor.Critical && strings.Contains(f.Remedy, "VACUUM (FREEZE)")
 	})
 	if !ended || !aged {
 		t.Errorf("the server's version has ended: %v; its transaction ids are old: %v\n%s", ended, aged, printed(found))
@@ -137,7 +137,7 @@ func TestAnotherVersionOfTheOrderOfTextIsFound(t *testing.T) {
 	fine(t, diagnosis(t, db), "collation-version")
 	db.Do(t, `UPDATE pg_database SET datcollversion = '1.2' WHERE datname = current_database()`)
 	f := has(t, diagnosis(t, db), "warning collation-version … of version 1.2 … REFRESH COLLATION VERSION")
-	_, refresh, _ := strings.Cut(f.Do, "then ")
+	_, refresh, _ := strings.Cut(f.Remedy, "then ")
 	refresh, _, _ = strings.Cut(refresh, ".")
 	db.Do(t, refresh)
 	fine(t, diagnosis(t, db), "collation-version")

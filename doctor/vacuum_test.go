@@ -29,8 +29,8 @@ func TestAHeldTransactionIsFoundWithItsSession(t *testing.T) {
 			f := has(t, diagnosis(t, db, doctor.HeldFor(time.Millisecond)),
 				fmt.Sprintf("warning held-transaction pid %d … "+
 					"idle in transaction … %s … pg_terminate_backend(%[1]d) … ALTER DATABASE ", pid, effect))
-			if strings.Contains(f.What, "outbox.task") {
-				t.Errorf("it shows the query: %s", f.What)
+			if strings.Contains(f.Message, "outbox.task") {
+				t.Errorf("it shows the query: %s", f.Message)
 			}
 			end()
 			fine(t, diagnosis(t, db, doctor.HeldFor(time.Minute)), "held-transaction")
@@ -48,7 +48,7 @@ func TestAPreparedTransactionIsFound(t *testing.T) {
 	f := has(t, diagnosis(t, db, doctor.HeldFor(time.Millisecond), soon),
 		"warning prepared-transaction the bank's … vacuum can remove no rows … ROLLBACK PREPARED 'the bank''s'",
 		"critical lock-wait … a prepared transaction … 1 session ")
-	_, rollback, _ := strings.Cut(f.Do, " or ")
+	_, rollback, _ := strings.Cut(f.Remedy, " or ")
 	db.Do(t, rollback)
 	<-done
 	fine(t, diagnosis(t, db, doctor.HeldFor(time.Millisecond)), "prepared-transaction")
@@ -92,7 +92,7 @@ func TestAStandbyAndItsSlotAreFound(t *testing.T) {
 	}
 	counted("the slot is left alone", `pg_replication_slots WHERE xmin IS NOT NULL AND NOT active`)
 	f := has(t, diagnosis(t, db), "warning replication-slot copy … inactive … pg_drop_replication_slot('copy')")
-	db.Do(t, f.Do[strings.Index(f.Do, "SELECT"):])
+	db.Do(t, f.Remedy[strings.Index(f.Remedy, "SELECT"):])
 	fine(t, diagnosis(t, db), "replication-slot", "standby-feedback")
 }
 
@@ -119,7 +119,7 @@ func TestAutovacuumThatIsOffIsFound(t *testing.T) {
 	db.Do(t, `ALTER DATABASE postgres SET track_counts = off`)
 	f := has(t, diagnosis(t, again(t, db)), "critical autovacuum track_counts … ALTER DATABASE postgres RESET "+
 		"track_counts")
-	statement, _, _ := strings.Cut(f.Do, ",")
+	statement, _, _ := strings.Cut(f.Remedy, ",")
 	db.Do(t, statement)
 	db.Do(t, `ALTER SYSTEM SET track_counts = off`)
 	db.Do(t, `SELECT pg_reload_conf()`)
@@ -144,13 +144,13 @@ func TestDeadRowsAndBloatAreFoundAndMended(t *testing.T) {
 	db.Do(t, `DELETE FROM outbox.task WHERE task_id % 100 <> 0`)
 	f := has(t, finds("dead-rows"), "warning dead-rows task … 19800 dead and … never vacuumed … VACUUM (ANALYZE) "+
 		"outbox.task")
-	statement, _, _ := strings.Cut(f.Do, ";")
+	statement, _, _ := strings.Cut(f.Remedy, ";")
 	db.Do(t, statement)
 	eventually(t, 30*time.Second, "they are gone", func() bool {
 		return !strings.Contains(printed(diagnosis(t, db, small)), "warning dead-rows")
 	})
 	f = has(t, finds("index-bloat"), "warning index-bloat task_lane … 200 entries")
-	statement, _, _ = strings.Cut(f.Do, ",")
+	statement, _, _ = strings.Cut(f.Remedy, ",")
 	db.Do(t, statement)
 	if found := printed(diagnosis(t, db, small)); strings.Contains(found, "index-bloat task_lane") {
 		t.Errorf("after %s:\n%s", statement, found)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/doctor"
 )
 
@@ -27,7 +28,7 @@ a warning or critical, and else 1 if a check was not possible (unknown), mostly 
 			}
 			found, err := doctor.Check(c.Context(), a.db, doctor.Schema(a.schema), doctor.HeldFor(held),
 				doctor.StarvingFor(starving))
-			if errors.Is(err, doctor.ErrInvalid) {
+			if errors.Is(err, outbox.ErrInvalidOption) {
 				return usage("%w", err)
 			}
 			if err != nil {
@@ -70,9 +71,9 @@ func findingLines(f doctor.Finding) []string {
 	if f.Subject != "" {
 		subject = f.Subject + ": "
 	}
-	lines := []string{fmt.Sprintf("%-8v  %s: %s%s", f.Severity, f.Check, subject, f.What)}
-	if f.Do != "" {
-		lines = append(lines, strings.Repeat(" ", 10)+"do: "+f.Do)
+	lines := []string{fmt.Sprintf("%-8v  %s: %s%s", f.Severity, f.Check, subject, f.Message)}
+	if f.Remedy != "" {
+		lines = append(lines, strings.Repeat(" ", 10)+"do: "+f.Remedy)
 	}
 	return lines
 }

@@ -45,7 +45,7 @@ var directions = map[string]direction{
 		[]string{"", "/internal/key", "/internal/origin", "/internal/pg", "/internal/pgerr", "/internal/schemaname", "/internal/timeline",
 			"/internal/upkeep", "/internal/wake", pq}},
 	"/doctor": {"checks read the schema, and use admin's types and the words for operators",
-		[]string{"/admin", "/internal/origin", "/internal/pg", "/internal/pgerr", "/internal/schemaname", "/internal/taskview", "/schema"}},
+		[]string{"", "/admin", "/internal/origin", "/internal/pg", "/internal/pgerr", "/internal/schemaname", "/internal/taskview", "/schema"}},
 	"/dashboard": {"pages read and act through admin alone",
 		[]string{"", "/admin", "/internal/pgerr", "/internal/taskview"}},
 	"/internal/taskview": {"texts for operators send no SQL; of outbox they use reasons", []string{"", "/admin"}},

@@ -86,9 +86,9 @@ func Dead(err error) error {
 
 // BatchResult is a Batch handler's result for some tasks of its batch, by task ID: an error or a
 // control result each. Tasks that are not in it, or in it with nil, are done; an empty BatchResult is
-// like nil. The effects of the call are committed with the removal of the done ones, so it must have
-// written nothing for those that it fails. From a handler of another kind, or for one task of
-// another BatchResult, it is an error like any other.
+// like nil. IDs of other tasks are ignored. The effects of the call are committed with the removal
+// of the done ones, so it must have written nothing for those that it fails. From a handler of
+// another kind, or as a member of another BatchResult, it is an error like any other.
 type BatchResult map[int64]error
 
 // Error has the first result and the number of the others.

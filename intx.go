@@ -27,9 +27,11 @@ func Isolation(level sql.IsolationLevel) TxOption {
 
 // IsSerializationFailure reports whether err says that PostgreSQL ended the transaction for the sake
 // of another one: a serialization failure (SQLSTATE 40001) or a deadlock (40P01). Nothing of it was
-// committed, and a repeat of all of it may succeed. err is of a statement or a commit, as it is or
-// wrapped with %w, so also what fn or [InTx] returned, with lib/pq, pgx or another driver whose errors
-// have the method SQLState. It is false for nil and for [ErrCommitUnknown].
+// committed, and a repeat of all of it may succeed.
+//
+// err is an error of [InTx], a statement or a commit, as it is or wrapped with %w, of lib/pq, pgx or
+// another driver whose errors have the method SQLState. It is false for nil, for [ErrCommitUnknown],
+// and for the commit of a transaction whose fn hid the error of a statement.
 func IsSerializationFailure(err error) bool { return pgerr.Conflict(err) }
 
 // Wake wakes the relays of this process, as [InTx] does. Call it after a commit of your own that

@@ -109,7 +109,7 @@ const (
 	ReasonCommitted Reason = "committed"
 )
 
-// CatchUp is what becomes of the firings that a schedule missed. The zero value is CatchUpOnce.
+// CatchUp is what becomes of the firings that a schedule missed. The zero value means CatchUpOnce.
 type CatchUp string
 
 // The values of CatchUp, for relay.Schedule and admin.Schedule.

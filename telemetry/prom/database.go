@@ -15,8 +15,8 @@ var (
 	tasksDesc  = desc("outbox_tasks", "Tasks by type and state.", "type", "state")
 	oldestDesc = desc("outbox_oldest_ready_seconds",
 		"For how long the ready task of a type that has waited longest has been due.", "type")
-	finishedDesc = desc("outbox_finished_total", "Tasks that are done, of all relays.", "type")
-	failedDesc   = desc("outbox_failed_total", "Runs that failed, of all relays.", "type")
+	finishedDesc = desc("outbox_tasks_finished_total", "Tasks that are done, of all relays.", "type")
+	failedDesc   = desc("outbox_runs_failed_total", "Runs that failed, of all relays.", "type")
 	handlersDesc = desc("outbox_type_relays", "Relays that are alive and have a handler for the type.", "type")
 	pausedDesc   = desc("outbox_type_paused", "Whether the type is paused.", "type")
 	aliveDesc    = desc("outbox_relays_alive", "Relays that are alive, in all processes.")

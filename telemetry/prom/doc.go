@@ -13,8 +13,8 @@
 //   - outbox_tasks{type,state}: tasks; state is ready, scheduled, leased, waiting or dead
 //   - outbox_oldest_ready_seconds{type}: for how long the ready task that has waited longest has
 //     been due, the lag
-//   - outbox_finished_total{type}, outbox_failed_total{type}: tasks that are done, and runs that
-//     failed, of all relays
+//   - outbox_tasks_finished_total{type}, outbox_runs_failed_total{type}: tasks that are done, and
+//     runs that failed, of all relays
 //   - outbox_type_relays{type}, outbox_type_paused{type}: relays that are alive and have a handler
 //     for the type; 1 while it is paused
 //   - outbox_relays_alive: relays that are alive

@@ -49,13 +49,13 @@ func Example() {
 	mux.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	for line := range strings.Lines(w.Body.String()) {
 		if strings.HasPrefix(line, "outbox_runs_total") && !strings.HasSuffix(line, " 0\n") ||
-			strings.HasPrefix(line, "outbox_finished_total") || strings.HasPrefix(line, "outbox_scrape_success") {
+			strings.HasPrefix(line, "outbox_tasks_finished_total") || strings.HasPrefix(line, "outbox_scrape_success") {
 			fmt.Print(line)
 		}
 	}
 	// Output:
-	// outbox_finished_total{type="RESIZE_IMAGE"} 2
 	// outbox_runs_total{outcome="dead",type="RESIZE_IMAGE"} 1
 	// outbox_runs_total{outcome="done",type="RESIZE_IMAGE"} 2
 	// outbox_scrape_success 1
+	// outbox_tasks_finished_total{type="RESIZE_IMAGE"} 2
 }

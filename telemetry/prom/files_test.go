@@ -46,6 +46,56 @@ func exported(t *testing.T) map[string][]string {
 	return out
 }
 
+// promised are the metrics with their labels. A change of one breaks panels and alerts of apps.
+var promised = strings.Fields(`
+	outbox_claim_duration_seconds{type}
+	outbox_claimed_tasks_total{type}
+	outbox_dead_letters_total{type,reason}
+	outbox_events_total{type,outcome}
+	outbox_handler_duration_seconds{type}
+	outbox_oldest_ready_seconds{type}
+	outbox_publisher_pause_seconds{type}
+	outbox_relay_outage
+	outbox_relay_running
+	outbox_relays_alive
+	outbox_runs_failed_total{type}
+	outbox_runs_total{type,outcome}
+	outbox_scrape_duration_seconds
+	outbox_scrape_success
+	outbox_tasks_finished_total{type}
+	outbox_tasks{type,state}
+	outbox_type_paused{type}
+	outbox_type_relays{type}
+	outbox_wait_duration_seconds{type}`)
+
+func TestTheMetricsAreThoseOfTheDocumentation(t *testing.T) {
+	var got []string
+	for name, labels := range exported(t) {
+		name = strings.TrimSuffix(name, "_count")
+		if own := labels[2:]; len(own) > 0 {
+			slices.Reverse(own) // the type first
+			name += "{" + strings.Join(own, ",") + "}"
+		}
+		if !regexp.MustCompile("_bucket|_sum").MatchString(name) {
+			got = append(got, name)
+		}
+	}
+	if slices.Sort(got); !slices.Equal(got, promised) {
+		t.Errorf("got %q, want %q", got, promised)
+	}
+	for _, file := range []string{"doc.go", "../../docs/guide/observing.md"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		named := regexp.MustCompile(`outbox_[a-z_]+(\{[a-z,]+\})?`).FindAllString(string(text), -1)
+		slices.Sort(named)
+		if named = slices.Compact(named); !slices.Equal(named, promised) {
+			t.Errorf("%s names %q, want %q", file, named, promised)
+		}
+	}
+}
+
 var selector = regexp.MustCompile(`(outbox_[a-z_]+)(?:\{([^}]*)\})?`)
 
 // check looks for what is not exported in an expression.

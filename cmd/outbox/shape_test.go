@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"github.com/txoutbox/outbox/admin"
 )
 
@@ -159,6 +160,31 @@ func allActions() string {
 		all = append(all, string(a))
 	}
 	return strings.Join(slices.Sorted(slices.Values(all)), " ")
+}
+
+// flags has each command with its flags and their types; a change of one breaks scripts.
+const flags = "testdata/flags.txt"
+
+func TestTheFlagsOfCommands(t *testing.T) {
+	root := (&app{}).root()
+	var got strings.Builder
+	list := func(path string, flags *pflag.FlagSet) {
+		got.WriteString(path)
+		flags.VisitAll(func(f *pflag.Flag) { fmt.Fprintf(&got, " -%s %s", f.Name, f.Value.Type()) })
+		got.WriteString("\n")
+	}
+	list("all", root.PersistentFlags())
+	for _, c := range commands(root) {
+		list(pathOf(c), c.LocalNonPersistentFlags())
+	}
+	if *update {
+		if err := os.WriteFile(flags, []byte(got.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want, err := os.ReadFile(flags); err != nil || got.String() != string(want) {
+		t.Errorf("got\n%s\nwant\n%s%v", got.String(), want, err)
+	}
 }
 
 // pathOf is the name of a command with that of its group.

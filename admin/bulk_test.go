@@ -59,8 +59,12 @@ func TestAPurgeEndsInSmallStatements(t *testing.T) {
 		CREATE TRIGGER deleted AFTER DELETE ON outbox.dead_task REFERENCING OLD TABLE AS gone
 			FOR EACH STATEMENT EXECUTE FUNCTION deleted()`)
 	db.Hold(t, `SELECT 1 FROM outbox.dead_task WHERE task_id IN (1, 5000) FOR UPDATE`)
-	if r, err := c.Purge(t.Context(), old, admin.Bulk{}); len(r.IDs) != 9_998 || err != nil {
-		t.Errorf("Purge: %d, %v, want 9998: all but those that another holds", len(r.IDs), err)
+	begun, err := c.Purge(t.Context(), old, admin.Bulk{Progress: func(admin.BulkResult) bool { return false }})
+	if len(begun.IDs) != 1000 || begun.Next == "" || err != nil {
+		t.Errorf("Purge ended after %d, %v, want 1000", len(begun.IDs), err)
+	}
+	if r, err := c.Purge(t.Context(), old, admin.Bulk{After: begun.Next}); len(r.IDs) != 8_998 || err != nil {
+		t.Errorf("Purge: %d, %v, want 8998: all but those that another holds", len(r.IDs), err)
 	}
 	if left := db.Int(t, `SELECT count(*) FROM outbox.dead_task`); left != 12 {
 		t.Errorf("%d are left, want 12", left)
@@ -88,8 +92,30 @@ func TestABulkCallWhoseContextEndsInsideAStatementSaysSo(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || r.IDs != nil {
 		t.Errorf("got %v, %v, want none and the end of the context", r, err)
 	}
-	if _, err = c.Purge(t.Context(), admin.Filter{All: true}, admin.Bulk{Timeout: 1}); !errors.Is(err, context.DeadlineExceeded) {
+	ctx, cancel = context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	_, err = c.Purge(ctx, admin.Filter{All: true}, admin.Bulk{Timeout: 300 * time.Millisecond})
+	if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
 		t.Errorf("got %v, want the end of the transaction's time", err)
+	}
+}
+
+func TestATaskThatDiesAgainIsRedrivenOnce(t *testing.T) {
+	t.Parallel()
+	db := relaytest.NewDatabase(t)
+	bury(t, db, "X", "attempts", "boom", 1, 3, 60)
+	for _, f := range []admin.Filter{{All: true}, {IDs: []int64{1, 2, 3}}} {
+		calls := 0
+		r, err := client(t, db.DB).Redrive(t.Context(), f, admin.Bulk{PerSecond: 19, Progress: func(admin.BulkResult) bool {
+			db.Do(t, `DELETE FROM outbox.task`)
+			if calls++; calls <= 3 {
+				bury(t, db, "X", "attempts", "boom", calls, 1, 0)
+			}
+			return calls < 10
+		}})
+		if len(r.IDs) != 3 || r.Next != "" || err != nil {
+			t.Errorf("got %+v, %v, want each of 3 once", r, err)
+		}
 	}
 }
 

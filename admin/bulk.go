@@ -124,7 +124,7 @@ func (c *Client) takePage(ctx context.Context, b *bulk, timeout time.Duration, r
 		if err := page.findEnd(ctx, c, q); err != nil {
 			return nil, err
 		}
-		query, args := page.statement(b.query, " ORDER BY "+page.order.words+" LIMIT %s", page.Limit)
+		query, args := page.statement(b.query, page.limited(), page.Limit)
 		found, err = rows(ctx, q, c.schema.SQL(query), args, scanTaken)
 		if err != nil {
 			return nil, err

@@ -5,8 +5,6 @@ import (
 	"context"
 	"strconv"
 	"time"
-
-	"github.com/txoutbox/outbox"
 )
 
 // DeadGroup is the dead letters of one type with one error.
@@ -35,21 +33,11 @@ func (c *Client) DeadGroups(ctx context.Context, q DeadQuery) (groups []DeadGrou
 		return nil, err
 	}
 	most := cmp.Or(q.MaxScan, pageScan)
-	if d.MaxScan = most; !d.Filter.searches() {
-		d.MaxScan = 0
+	if d.Filter.searches() {
+		d.MaxScan = most
 	}
-	err = c.read(func(q outbox.Querier) error {
-		if err := d.findEnd(ctx, c, q); err != nil {
-			return err
-		}
-		query, args := d.statement(deadGroupsSQL+strconv.Itoa(d.Limit), " ORDER BY "+d.order.words+" LIMIT %s", most)
-		groups, err = rows(ctx, q, c.schema.SQL(query), args, func(row scanner, g *DeadGroup) error {
-			return row.Scan(&g.Type, &g.Error, &g.Count, &g.Latest)
-		})
-		return err
-	})
-	if err != nil {
-		return nil, failed("group dead letters by error", err)
-	}
-	return groups, nil
+	query := deadGroupsSQL + strconv.Itoa(d.Limit)
+	return deadRows(ctx, c, "group dead letters by error", &d, query, d.limited(), func(row scanner, g *DeadGroup) error {
+		return row.Scan(&g.Type, &g.Error, &g.Count, &g.Latest)
+	}, most)
 }

@@ -1,10 +1,6 @@
 package admin
 
-import (
-	"context"
-
-	"github.com/txoutbox/outbox"
-)
+import "context"
 
 // DeadQuery selects a page of dead letters. The zero value is the first page of all.
 type DeadQuery struct {
@@ -41,22 +37,12 @@ func (c *Client) DeadLetters(ctx context.Context, q DeadQuery) (page TaskPage, e
 		// The plan of that statement is good for any type.
 		return c.Tasks(ctx, TaskQuery{Type: q.Filter.Type, State: StateDead, After: q.After, Limit: q.Limit})
 	}
-	err = c.read(func(q outbox.Querier) error {
-		if err := d.findEnd(ctx, c, q); err != nil {
-			return err
-		}
-		// One more than the limit, to know whether there is a next page.
-		query, args := d.statement(listDeadSQL, " ORDER BY "+d.order.words+" LIMIT %s", d.Limit+1)
-		page.Tasks, err = rows(ctx, q, c.schema.SQL(query), args, scanTask)
-		return err
-	})
-	if err != nil {
-		return TaskPage{}, failed("list dead letters", err)
-	}
-	if page.Tasks, page.Next = cut(page.Tasks, d.Limit, Task.place); page.Next == "" {
+	// One more than the limit, to know whether there is a next page.
+	found, err := deadRows(ctx, c, "list dead letters", &d, listDeadSQL, d.limited(), scanTask, d.Limit+1)
+	if page.Tasks, page.Next = cut(found, d.Limit, Task.place); page.Next == "" {
 		page.Next = d.until.String()
 	}
-	return page, nil
+	return page, err
 }
 
 // DeadCount is a number of dead letters.
@@ -77,16 +63,11 @@ func (c *Client) CountDeadLetters(ctx context.Context, q DeadQuery) (n DeadCount
 		return n, err
 	}
 	d.MaxScan = q.MaxScan
-	err = c.read(func(q outbox.Querier) error {
-		if err := d.findEnd(ctx, c, q); err != nil {
-			return err
-		}
-		query, args := d.statement(countDeadSQL, "")
-		return q.QueryRowContext(ctx, c.schema.SQL(query), args...).Scan(&n.Count)
+	counts, err := deadRows(ctx, c, "count dead letters", &d, countDeadSQL, "", func(row scanner, n *int64) error {
+		return row.Scan(n)
 	})
 	if err != nil {
-		return DeadCount{}, failed("count dead letters", err)
+		return n, err
 	}
-	n.Next = d.until.String()
-	return n, nil
+	return DeadCount{Count: counts[0], Next: d.until.String()}, nil
 }

@@ -81,6 +81,23 @@ func (d deadPage) statement(query, tail string, n ...any) (string, []any) {
 	return fmt.Sprintf(query, where+tail, b.arg(*d.by)+"::text"), b.args
 }
 
+// limited is the end of a statement of a page with so many rows.
+func (d deadPage) limited() string { return " ORDER BY " + d.order.words + " LIMIT %s" }
+
+// deadRows reads the rows of a page, for a call that is named in errors.
+func deadRows[T any](ctx context.Context, c *Client, call string, d *deadPage, query, tail string,
+	scan func(scanner, *T) error, n ...any) (found []T, err error) {
+	err = c.read(func(q outbox.Querier) error {
+		if err := d.findEnd(ctx, c, q); err != nil {
+			return err
+		}
+		query, args := d.statement(query, tail, n...)
+		found, err = rows(ctx, q, c.schema.SQL(query), args, scan)
+		return err
+	})
+	return found, failed(call, err)
+}
+
 // The last dead letter that a page looks at.
 const deadEndSQL = `/* outbox: the end of a page of dead letters */
 SELECT (extract(epoch FROM died_at) * 1000000)::bigint, task_id FROM outbox.dead_task

@@ -136,8 +136,9 @@ func calls() []right {
 		}},
 		{"DeadLetters", viewers, false, func(c call) error {
 			page, err := c.client.DeadLetters(c.ctx, admin.DeadQuery{Filter: letters, Limit: 1})
-			tried.After = page.Next
-			return errors.Join(err, last(c.client.DeadLetters(c.ctx, tried)))
+			next := tried
+			next.After = page.Next
+			return errors.Join(err, last(c.client.DeadLetters(c.ctx, next)))
 		}},
 		{"CountDeadLetters", viewers, false, func(c call) error {
 			return errors.Join(last(c.client.CountDeadLetters(c.ctx, admin.DeadQuery{Filter: letters})),

@@ -1,6 +1,6 @@
 // Footprint says what the library adds to an app: lines of go.sum, modules to fetch and their size, for
 // programs that import some of its packages, each in an empty module with an empty module cache. It fails
-// above a bound, and where the tests' servers come along.
+// above a bound, where the tests' servers come along, and where go install refuses the command line.
 //
 //	go run .ci/footprint.go [-v]
 //
@@ -66,11 +66,18 @@ func run() (err error) {
 	if err := publish(proxy); err != nil {
 		return err
 	}
+	known, err := command(".", nil, "go", "env", "GOMODCACHE", "GOPROXY")
+	if err != nil {
+		return err
+	}
+	mod, rest, _ := strings.Cut(strings.TrimSpace(known), "\n")
+	env := []string{"GOWORK=off", "GOFLAGS=-modcacherw", "GOSUMDB=off",
+		"GOPROXY=" + fileURL(proxy) + "," + fileURL(filepath.Join(mod, "cache", "download")) + "," + rest}
 	fmt.Println("lines of go.sum, modules in the cache, MB fetched")
 	var failed []error
 	for n, p := range programs {
 		home := filepath.Join(dir, fmt.Sprint(n))
-		found, err := measure(home, proxy, strings.Fields(p.packages))
+		found, err := measure(home, env, strings.Fields(p.packages))
 		if err != nil {
 			return fmt.Errorf("%s: %w", p.packages, err)
 		}
@@ -88,6 +95,10 @@ func run() (err error) {
 			return err
 		}
 	}
+	env = append(env, "GOMODCACHE="+filepath.Join(dir, "cache"), "GOBIN="+dir)
+	if _, err := command(dir, env, "go", "install", library+"/cmd/outbox@"+version); err != nil {
+		failed = append(failed, err)
+	}
 	return errors.Join(failed...)
 }
 
@@ -99,8 +110,9 @@ type footprint struct {
 	servers        []string // lines of go.sum and files in the cache that are of servers
 }
 
-func measure(home, proxy string, packages []string) (f footprint, err error) {
+func measure(home string, env, packages []string) (f footprint, err error) {
 	app, cache := filepath.Join(home, "app"), filepath.Join(home, "cache")
+	env = append([]string{"GOMODCACHE=" + cache}, env...)
 	source, require := "package main\n\nimport (\n", []string{"mod", "edit", "-require=" + library + "@" + version}
 	for _, p := range packages {
 		path := library
@@ -116,13 +128,6 @@ func measure(home, proxy string, packages []string) (f footprint, err error) {
 		os.WriteFile(filepath.Join(app, "main.go"), []byte(source+")\n\nfunc main() {}\n"), 0o644)); err != nil {
 		return f, err
 	}
-	known, err := command(".", nil, "go", "env", "GOMODCACHE", "GOPROXY")
-	if err != nil {
-		return f, err
-	}
-	mod, rest, _ := strings.Cut(strings.TrimSpace(known), "\n")
-	env := []string{"GOMODCACHE=" + cache, "GOWORK=off", "GOFLAGS=-modcacherw", "GOSUMDB=off",
-		"GOPROXY=" + fileURL(proxy) + "," + fileURL(filepath.Join(mod, "cache", "download")) + "," + rest}
 	for _, args := range [][]string{{"mod", "init", "example.com/app"}, require, {"mod", "tidy"}} {
 		if _, err := command(app, env, "go", args...); err != nil {
 			return f, err
@@ -147,9 +152,9 @@ func measure(home, proxy string, packages []string) (f footprint, err error) {
 			return err
 		}
 		f.bytes += info.Size()
+		f.note(path)
 		if filepath.Ext(path) == ".zip" {
 			f.modules++
-			f.note(path)
 		}
 		return nil
 	})

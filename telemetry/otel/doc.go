@@ -16,21 +16,23 @@
 // are under development: a task type is a destination, a task a message, and the system is
 // "outbox". Names beyond the conventions begin with "outbox.".
 //
-// Beside those of the conventions there are these instruments, with their unit and, in braces, the
-// attributes beyond messaging.destination.name, the type, which those of relays lack:
+// These instruments are not in the conventions. All but those of relays have the type as
+// messaging.destination.name. The unit is in brackets, with further attributes behind it.
 //
-//   - outbox.task.wait, s: for how long tasks had been due when they were claimed
-//   - outbox.task.runs{outbox.outcome}, {run}: ends of runs of tasks
-//   - outbox.task.dead_letters{outbox.reason}, {task}: tasks that became dead letters
-//   - outbox.relay.running, outbox.relay.outage, {relay}: relays of this process that run, and those
-//     that cannot work with PostgreSQL
-//   - outbox.tasks{outbox.state}, {task}: tasks of the database
-//   - outbox.oldest_ready, s: for how long the ready task that has waited longest has been due
-//   - outbox.tasks.finished, {task}, outbox.runs.failed, {run}: of all relays, since the counters began
+//   - outbox.task.wait (s): for how long tasks had been due when they were claimed
+//   - outbox.task.runs ({run}; outbox.outcome): ends of runs of tasks
+//   - outbox.task.dead_letters ({task}; outbox.reason): tasks that became dead letters
+//   - outbox.relay.running, outbox.relay.outage ({relay}): relays of this process that run, and
+//     those of them that cannot work with PostgreSQL
+//   - outbox.tasks ({task}; outbox.state): tasks in the database
+//   - outbox.oldest_ready (s): for how long the ready task that has waited longest has been due
+//   - outbox.tasks.finished ({task}), outbox.runs.failed ({run}): of all relays, since the counters
+//     began
 //
-// Spans of enqueues have outbox.outcome; those of claims and handlers outbox.kind, outbox.attempt
-// and outbox.max_attempts, or of a batch its size; those of handlers that returned an error
-// outbox.result, or of a batch outbox.failed_tasks.
+// Spans of an enqueue of one task have outbox.outcome. Those of claims and handlers have
+// outbox.kind, and of one task outbox.attempt and outbox.max_attempts. If the handler returned an
+// error, its span has outbox.result, or for a handlers.BatchResult the number of
+// outbox.failed_tasks.
 //
 // Where a task is enqueued without a span of its own, [Telemetry.TraceContext] is an option for
 // Enqueue, and enough for the handler's spans. It is a module of its own, so that apps without it

@@ -23,7 +23,7 @@ SELECT task_type, error, count(*), max(died_at) FROM (
  GROUP BY 1, 2 ORDER BY 3 DESC, 4 DESC, 1, 2 LIMIT `
 
 // DeadGroups groups the dead letters that pass the filter by type and error, the most frequent
-// first. It reads the latest MaxScan of them, or 10,000, and has no After.
+// first. It reads the latest MaxScan, or 10,000, and refuses After.
 func (c *Client) DeadGroups(ctx context.Context, q DeadQuery) (groups []DeadGroup, err error) {
 	if q.After != "" {
 		return nil, invalid("DeadQuery.After: %.60q: DeadGroups begins with the latest; see Filter.DiedBefore", q.After)

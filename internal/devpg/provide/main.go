@@ -18,12 +18,13 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"syscall"
 
 	"github.com/txoutbox/outbox/internal/devpg"
 )
 
 func main() {
-	signal.Ignore(os.Interrupt) // Ctrl-C is for the parent
+	signal.Ignore(os.Interrupt, syscall.SIGPIPE) // the end of the parent is the end of standard input
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)

@@ -78,7 +78,7 @@ of its handlers end.`,
 			if err != nil {
 				return err
 			}
-			return a.out.print(object{{"relay_id", id}, {"tasks", n}}, count(n, "task")+" handed back")
+			return a.out.print(object{{"relay_id", id}, {"handed_back", n}}, count(n, "task")+" handed back")
 		},
 	}
 	yesFlag(c, &yes)

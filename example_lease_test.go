@@ -43,8 +43,7 @@ func ExampleTask_Complete() {
 		relay.Config{Workers: 1, Logger: slog.New(slog.DiscardHandler)})
 	must(err)
 	stopping, stop := context.WithCancel(ctx)
-	stopped := make(chan error)
-	go func() { stopped <- first.Run(stopping) }()
+	must(first.Start(stopping))
 	<-begun
 	stop()
 	// A relay takes over by itself, 10 s after the last heartbeat; an operator need not wait.
@@ -56,7 +55,7 @@ func ExampleTask_Complete() {
 	must(err)
 	runDue(ctx, db, work("the second worker", func() {}))
 	close(wakeUp)
-	must(<-stopped)
+	must(first.Stop(ctx))
 
 	var rows int
 	must(db.QueryRowContext(ctx, `SELECT count(*) FROM charge`).Scan(&rows))

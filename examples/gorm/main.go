@@ -131,7 +131,7 @@ func run(ctx context.Context, url string, config *gorm.Config, out io.Writer) er
 	if err != nil {
 		return err
 	}
-	return r.RunOnce(ctx) // a server has r.Run(ctx) in a goroutine: see examples/nethttp
+	return r.RunOnce(ctx) // a server calls r.Start and r.Stop: see examples/nethttp
 }
 
 func main() {

@@ -84,7 +84,7 @@ func run(ctx context.Context, url string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return r.RunOnce(ctx) // a server has r.Run(ctx) in a goroutine: see examples/nethttp
+	return r.RunOnce(ctx) // a server calls r.Start and r.Stop: see examples/nethttp
 }
 
 func main() { devdb.Main(run) }

@@ -74,7 +74,7 @@ func TestNewNamesEachFieldThatIsOutOfRange(t *testing.T) {
 		want     string
 	}{
 		{all(), relay.Config{Schema: "Outbox"},
-			`relay: Config.Schema: "Outbox": use a lower-case name like outbox: letters, digits and _ only, at most 63 bytes`},
+			`relay: Config.Schema: "Outbox": use a lower-case name like outbox: letters, digits and _ only, no digit and no pg_ first, at most 63 bytes`},
 		{all(), relay.Config{Workers: -1}, "relay: Config.Workers: -1: must be between 1 and 1000, or 0 for 10"},
 		{all(), relay.Config{Workers: 1001}, "relay: Config.Workers: 1001: must be between 1 and 1000, or 0 for 10"},
 		{all(), relay.Config{Order: 2}, "relay: Config.Order: 2: must be InOrder or Random"},

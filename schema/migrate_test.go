@@ -229,6 +229,9 @@ func TestBadOptionsAreRefusedBeforeAnySQL(t *testing.T) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}
+	if err := Check(t.Context(), db, Schema("pg_outbox")); err == nil || !strings.Contains(err.Error(), "no pg_ first") {
+		t.Errorf("the error does not say what is wrong with pg_outbox: %v", err)
+	}
 	for _, name := range badNames {
 		for call, err := range map[string]error{"Migrate": Migrate(t.Context(), db, Schema(name)), "Check": Check(t.Context(), db, Schema(name))} {
 			if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("invalid schema name %q", name)) {

@@ -7,7 +7,7 @@ import "strings"
 const Default = "outbox"
 
 // Rule says in an error what [Valid] takes.
-const Rule = "use a lower-case name like outbox: letters, digits and _ only, at most 63 bytes"
+const Rule = "use a lower-case name like outbox: letters, digits and _ only, no digit and no pg_ first, at most 63 bytes"
 
 // Valid reports whether name can be the outbox's schema: lower-case letters, digits and
 // underscores, not starting with a digit or with "pg_", which PostgreSQL keeps for itself; at most

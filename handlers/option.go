@@ -212,7 +212,7 @@ func newRegistration(h handler.Handler, opts []Option) *registration {
 	case r.noHeartbeat && r.Kind != outbox.KindLeased:
 		refuse(true, "NoHeartbeat: a %s handler has no lease", r.Kind)
 	case r.noHeartbeat:
-		refuse(r.Timeout != 0, "NoHeartbeat and Timeout(%v): the lease is the timeout", r.Timeout)
+		refuse(r.Timeout != 0, "NoHeartbeat and Timeout(%v): the lease is the timeout; Timeout(0) takes a default back", r.Timeout)
 		refuse(r.Lease < minLease || r.Lease > outbox.MaxTimeout, "NoHeartbeat(%v): must be between %v and %v", r.Lease, minLease, outbox.MaxTimeout)
 	case r.Kind == outbox.KindLeased:
 		r.Timeout = max(0, cmp.Or(r.Timeout, defaultLeasedTimeout))

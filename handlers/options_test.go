@@ -76,6 +76,11 @@ func TestOptionsAreTaken(t *testing.T) {
 			t.Errorf("got timeout %v and lease %v, want %v and %v", got.Timeout, got.Lease, c.timeout, c.lease)
 		}
 	}
+	r := handlers.New(handlers.Timeout(time.Second)) // the lease is in its place, if the registration says so
+	handlers.Leased(r, sendMail, nothingLeased, handlers.NoHeartbeat(time.Minute), handlers.Timeout(0))
+	if got := only(t, r); got.Timeout != 0 || got.Lease != time.Minute {
+		t.Errorf("with a default: got timeout %v and lease %v, want 0 and 1m", got.Timeout, got.Lease)
+	}
 }
 
 func TestEachOptionOutOfRangeIsNamed(t *testing.T) {
@@ -123,7 +128,7 @@ func TestEachOptionOutOfRangeIsNamed(t *testing.T) {
 		{"leased", "NoHeartbeat(0s): must be between 100ms and 576h0m0s", []handlers.Option{handlers.NoHeartbeat(0)}},
 		{"leased", "NoHeartbeat(576h0m1s): must be",
 			[]handlers.Option{handlers.NoHeartbeat(outbox.MaxTimeout + time.Second)}},
-		{"leased", "NoHeartbeat and Timeout(1s): the lease is the timeout",
+		{"leased", "NoHeartbeat and Timeout(1s): the lease is the timeout; Timeout(0) takes a default back",
 			[]handlers.Option{handlers.NoHeartbeat(time.Minute), handlers.Timeout(time.Second)}},
 	} {
 		wantText(t, panics(t, func() { relaytest.Register(handlers.New(), c.kind, "T", 1, nothingBatch, c.opts...) }), c.want)

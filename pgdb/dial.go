@@ -24,37 +24,17 @@ func guarded(dial dialFunc) dialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		ctx, cancel := context.WithTimeout(ctx, hostTimeout)
 		defer cancel()
-		dialled := make(chan net.Conn, 1)
-		drop := func() {
-			select {
-			case late := <-dialled:
-				_ = late.Close()
-			default:
-			}
-		}
-		var failed error
-		if err := guard.Within(ctx, func() {
+		conn, err := guard.Within(ctx, func() (net.Conn, error) {
 			conn, err := dial(ctx, network, address)
-			if failed = err; err != nil || conn == nil {
-				return
+			if err == nil && conn == nil {
+				err = errors.New("it returned no connection")
 			}
-			dialled <- conn
-			if ctx.Err() != nil { // nobody waits any more
-				drop()
-			}
-		}); err != nil {
-			drop()
+			return conn, err
+		}, func(late net.Conn) { _ = late.Close() })
+		if err != nil {
 			return nil, fmt.Errorf("pgdb: the Dialer: %w", err)
 		}
-		if failed != nil {
-			return nil, failed
-		}
-		select {
-		case conn := <-dialled:
-			return withDeadlines(conn), nil
-		default:
-			return nil, errors.Join(errors.New("pgdb: the Dialer returned no connection"), ctx.Err())
-		}
+		return withDeadlines(conn), nil
 	}
 }
 

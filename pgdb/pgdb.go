@@ -147,20 +147,9 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 
 // ask asks for the connection string.
 func (c *connector) ask(ctx context.Context) (string, error) {
-	type answer struct {
-		dsn string
-		err error
-	}
-	answers := make(chan answer, 1)
-	if err := guard.Within(ctx, func() {
-		dsn, err := c.dsn(ctx)
-		answers <- answer{dsn, err}
-	}); err != nil {
+	dsn, err := guard.Within(ctx, func() (string, error) { return c.dsn(ctx) }, nil)
+	if err != nil {
 		return "", fmt.Errorf("the DSN function: %w", err)
 	}
-	a := <-answers
-	if a.err != nil {
-		return "", fmt.Errorf("the DSN function: %w", a.err)
-	}
-	return a.dsn, check(a.dsn)
+	return dsn, check(dsn)
 }

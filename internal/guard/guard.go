@@ -3,6 +3,7 @@
 package guard
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 )
@@ -34,16 +35,28 @@ func Call(f func()) error {
 	return <-done
 }
 
-// Within is [Call], but returns ctx's cause at its end if f has not returned: its goroutine stays
-// behind until f returns.
-func Within(ctx context.Context, f func()) error {
-	done := make(chan error, 1)
-	go Do(f, func(err error) { done <- err })
+// Within calls f in a goroutine of its own, and returns what f returns, its [PanicError], or ctx's
+// cause at ctx's end. Then the goroutine stays behind until f returns, and late gets f's value, unless
+// late is nil or f returned an error.
+func Within[T any](ctx context.Context, f func() (T, error), late func(T)) (value T, err error) {
+	done := make(chan struct{})
+	var result T
+	var failed error
+	go Do(func() { result, failed = f() }, func(panicked error) {
+		failed = cmp.Or(panicked, failed)
+		select {
+		case done <- struct{}{}:
+		case <-ctx.Done():
+			if failed == nil && late != nil {
+				late(result)
+			}
+		}
+	})
 	select {
-	case err := <-done:
-		return err
+	case <-done:
+		return result, failed
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return value, context.Cause(ctx)
 	}
 }
 

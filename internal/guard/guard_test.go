@@ -1,6 +1,7 @@
 package guard_test
 
 import (
+	"context"
 	"errors"
 	"runtime"
 	"strings"
@@ -40,5 +41,27 @@ func TestCodeThatDoesNotReturnIsAnError(t *testing.T) {
 		} else if err == nil || !strings.HasPrefix(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want %s", name, err, c.want)
 		}
+	}
+}
+
+func TestWithinWaitsNoLongerThanItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	one := func() (int, error) { return 1, nil }
+	if got, err := guard.Within(ctx, one, nil); got != 1 || err != nil {
+		t.Errorf("got %d, %v", got, err)
+	}
+	if _, err := guard.Within(ctx, func() (int, error) { panic("oops") }, nil); err == nil ||
+		!strings.HasPrefix(err.Error(), "panic: oops") {
+		t.Errorf("got %v, want the panic", err)
+	}
+	hangs, late, why := make(chan struct{}), make(chan int, 1), errors.New("enough")
+	cancel(why)
+	got, err := guard.Within(ctx, func() (int, error) { <-hangs; return 1, nil }, func(n int) { late <- n })
+	if got != 0 || err != why {
+		t.Errorf("got %d, %v, want the cause of the end", got, err)
+	}
+	close(hangs)
+	if <-late != 1 {
+		t.Error("the late value is lost")
 	}
 }

@@ -15,6 +15,7 @@ import (
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 	"github.com/txoutbox/outbox/forward"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/guard"
 )
 
 const (
@@ -166,4 +167,14 @@ func (p *Publisher) sign(ctx context.Context, r *http.Request, e *forward.Event)
 	}
 	r.Header.Set(standardwebhooks.HeaderWebhookSignature, strings.Join(signatures, " "))
 	return nil
+}
+
+// await calls a function of the Config, and waits for it until ctx ends. One that hangs goes on,
+// and costs its event an attempt: it does not hold up the endpoint.
+func await[T any](ctx context.Context, name string, f func() (T, error)) (T, error) {
+	value, err := guard.Within(ctx, f, nil)
+	if err != nil {
+		err = fmt.Errorf("outboxwebhook: Config.%s: %w", name, err)
+	}
+	return value, err
 }

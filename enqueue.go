@@ -204,7 +204,7 @@ func insertOne(ctx context.Context, tx Querier, task row) ([]Enqueued, error) {
 	if err == nil && !id.Valid || errors.Is(err, sql.ErrNoRows) {
 		err = errDropped
 	}
-	return []Enqueued{{TaskID: id.Int64}}, err
+	return []Enqueued{{TaskID: id.Int64, Outcome: Created}}, err
 }
 
 // unnest in the select list keeps the array's order, so the task_ids ascend with the tasks, and
@@ -235,7 +235,7 @@ func insertMany(ctx context.Context, tx Querier, tasks []row, payloads *lines) (
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, Enqueued{TaskID: n})
+		out = append(out, Enqueued{TaskID: n, Outcome: Created})
 	}
 	if len(out) != len(tasks) {
 		return nil, errDropped
@@ -289,7 +289,7 @@ func insertKeyed(ctx context.Context, tx Querier, tasks []row, payloads *lines) 
 		if !id.Valid {
 			return nil, errDropped
 		}
-		out[position-1] = Enqueued{TaskID: id.Int64, Outcome: Outcome(slices.Index(outcomes, outcome.String))}
+		out[position-1] = Enqueued{TaskID: id.Int64, Outcome: Outcome(outcome.String)}
 	}
 	return out, rows.Err()
 }

@@ -26,7 +26,6 @@ package outbox
 import (
 	"context"
 	"database/sql"
-	"fmt"
 )
 
 // Querier is the transaction of the caller: a *sql.Tx, a *sqlx.Tx, or a *sql.Conn on which the caller
@@ -48,23 +47,12 @@ type Enqueued struct {
 	Outcome Outcome
 }
 
-// Outcome is the result of an Enqueue with a unique key. The zero value is Created.
-type Outcome int
+// Outcome is the result of an Enqueue, as the view keyed_task returns it.
+type Outcome string
 
 // The outcomes.
 const (
-	Created Outcome = iota // a new task
-	Updated                // the waiting task that has the key was replaced or rescheduled
-	Skipped                // the task that has the key stays as it is
+	Created Outcome = "created" // a new task
+	Updated Outcome = "updated" // the waiting task that has the key was replaced or rescheduled
+	Skipped Outcome = "skipped" // the task that has the key stays as it is
 )
-
-// outcomes are the outcomes in SQL.
-var outcomes = []string{Created: "created", Updated: "updated", Skipped: "skipped"}
-
-// String is created, updated or skipped.
-func (o Outcome) String() string {
-	if o < 0 || int(o) >= len(outcomes) {
-		return fmt.Sprintf("Outcome(%d)", int(o))
-	}
-	return outcomes[o]
-}

@@ -51,7 +51,7 @@ an operator enqueues by plain INSERT only.`,
 			if err != nil {
 				return err
 			}
-			return a.out.print(object{{"task_id", done.TaskID}, {"outcome", done.Outcome.String()}},
+			return a.out.print(object{{"task_id", done.TaskID}, {"outcome", string(done.Outcome)}},
 				fmt.Sprintf("task %d: %s", done.TaskID, done.Outcome))
 		},
 	}

@@ -106,7 +106,7 @@ func (t *Telemetry) enqueue(ctx context.Context, tasks []outbox.TaskSpec, do ins
 		t.fail(span, err)
 	} else if len(results) == 1 {
 		span.SetAttributes(messageID(results[0].TaskID),
-			attribute.String("outbox.outcome", results[0].Outcome.String()))
+			attribute.String("outbox.outcome", string(results[0].Outcome)))
 	}
 	t.operation.Record(ctx, took, metric.WithAttributes(measured...))
 	for taskType, n := range types {

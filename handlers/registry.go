@@ -141,7 +141,8 @@ func Tx[P any](r *Registry, t outbox.TaskType[P], h func(ctx context.Context, tx
 // or for a result of each, return a [BatchResult]: the effects of the call are kept, so it must have
 // written nothing for those that it fails.
 //
-// What [Tx] says of tx holds for all tasks of the batch. Their payloads are in memory together.
+// What [Tx] says of tx holds for all tasks of the batch; after a commit of the handler a BatchResult
+// still says which of them failed. Their payloads are in memory together.
 // Registration panics as in [Tx], and if size is not within 1 to 10,000.
 func Batch[P any](r *Registry, t outbox.TaskType[P], size int, h func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[P]) error, opts ...Option) {
 	add(r, outbox.KindBatch, t, size, h == nil, opts, func(p *payloads) Func {

@@ -98,6 +98,29 @@ func TestTheTasksOfAFailedBatchRunOneByOneInOrderAndOnlyThoseRunsCount(t *testin
 	db.wantText(t, "1 1 1 1", `SELECT string_agg(attempt::text, ' ') FROM effect`)
 }
 
+// Also of a batch whose handler has committed, against the rules, the tasks that it did not fail are
+// done: a redrive of them would repeat their effects.
+func TestABatchResultAfterTheHandlersOwnCommitFailsOnlyTheTasksItNames(t *testing.T) {
+	t.Parallel()
+	onEachDriver(t, func(t *testing.T, db *database) {
+		reg, boom := handlers.New(), errors.New("boom")
+		handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx *sql.Tx,
+			tasks []*outbox.Task[payload]) error {
+			if tasks[0].Iterations > 0 {
+				return nil
+			}
+			return errors.Join(tx.Commit(), handlers.BatchResult{tasks[0].ID: boom,
+				tasks[1].ID: handlers.Snooze(time.Second), tasks[2].ID: handlers.RunAgain(0), tasks[3].ID: nil})
+		})
+		db.Enqueue(t, "BATCH", 5)
+		once(t, db, reg, relay.Config{Workers: 1})
+		db.wantText(t, "1 committed boom, 2 committed snooze after 1s", `SELECT string_agg(concat_ws(' ',
+			payload->>'n', reason, last_error), ', ' ORDER BY task_id) FROM outbox.dead_task`)
+		db.wantRows(t, 0, `outbox.task`)
+		db.wantRows(t, 0, `outbox.running`)
+	})
+}
+
 func TestABatchResultFailsOnlyTheTasksItNames(t *testing.T) {
 	t.Parallel()
 	onEachDriver(t, func(t *testing.T, db *database) {

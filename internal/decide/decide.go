@@ -230,3 +230,23 @@ func Committed(r *store.Row, failure error, again *handler.Result) Verdict {
 	}
 	return Verdict{Outcome: Done, Done: true}
 }
+
+// Committed are the verdicts on tasks whose handler committed their removal itself; their verdicts
+// until then are given. A batch's result of each says which of them failed.
+func (e Run) Committed(rows []*store.Row, verdicts []Verdict) []Verdict {
+	if e.Result.Err == nil {
+		return verdicts
+	}
+	some, out := e.failures(), make([]Verdict, len(rows))
+	for i, r := range rows {
+		switch {
+		case some == nil:
+			out[i] = Committed(r, e.Result.Err, nil)
+		case verdicts[i].Done, verdicts[i].Outcome == RunAgain:
+			out[i] = verdicts[i]
+		default:
+			out[i] = Committed(r, some[r.ID], nil)
+		}
+	}
+	return out
+}

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/apptx"
@@ -26,14 +27,12 @@ func (a *attempt) endedByCode(ctx context.Context, end apptx.Ended, verdicts []d
 		return end.Err
 	case !end.Committed:
 		return a.outOfBand(end.Failure, nil)
-	case end.Failure == nil:
-		a.logCommitted(store.IDs(rows))
+	}
+	run := decide.Run{Kind: a.unit.h.Kind, Result: call.Result{Err: end.Failure}}
+	verdicts = run.Committed(rows, verdicts)
+	if verdicts == nil || slices.ContainsFunc(verdicts, func(v decide.Verdict) bool { return v.Outcome != decide.Dead }) {
+		a.logCommitted(store.IDs(rows)) // dead letters are in the log anyway
 		a.p.Journal.ForgetRuns(a.unit.runs)
-	default:
-		verdicts = nil
-		for _, r := range rows {
-			verdicts = append(verdicts, decide.Committed(r, end.Failure, nil))
-		}
 	}
 	err := apptx.RecordCommitted(ctx, a.p.Store, a.p.Report, rows, verdicts, 0)
 	if err == nil {

@@ -207,12 +207,20 @@ func TestTheCostOfAClaimDoesNotDependOnTheBacklog(t *testing.T) {
 			all[name] = statement{statements[name], plannedWith(1, middle)[name].args}
 		}
 		for name, s := range all {
-			p := explain(t, db, true, s.query, s.args...)
-			pages := p.Hit + p.Read
-			if small, ok := cost[name]; ok && pages > 2*small+10 {
-				t.Errorf("%s reads %d pages at %d ready tasks, %d at 1,000", name, pages, large, small)
+			most := 1000
+			if small, ok := cost[name]; ok {
+				most = 2*small + 10
 			}
-			cost[name] = pages
+			// While autovacuum has a snapshot, for whatever table, VACUUM leaves the deleted rows.
+			what := fmt.Sprintf("%s reads at most %d pages at %d ready tasks", name, most, ready)
+			relaytest.Eventually(t, 10*time.Second, what, func() bool {
+				p := explain(t, db, true, s.query, s.args...)
+				cost[name] = p.Hit + p.Read
+				if cost[name] > most {
+					db.Do(t, `VACUUM outbox.task`)
+				}
+				return cost[name] <= most
+			})
 		}
 	}
 }

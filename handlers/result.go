@@ -28,9 +28,10 @@ const (
 
 // ActionOf tells middleware and tests what a handler's result asks for, also where it is wrapped. The
 // relay may decide otherwise: a retry after the last attempt is a dead letter. For a [BatchResult] ask
-// it of each member; the whole is ActionRetry.
+// it of each member; the whole is ActionRetry, or ActionDone if it is empty.
 func ActionOf(err error) Action {
-	if err == nil {
+	some, is := err.(BatchResult)
+	if err == nil || is && len(some.ids()) == 0 {
 		return ActionDone
 	}
 	return Action(handler.ResultOf(err).Action.String())

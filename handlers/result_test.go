@@ -61,8 +61,10 @@ func TestANilErrorIsNoResult(t *testing.T) {
 			t.Errorf("%s(nil): got %v, want nil", name, err)
 		}
 	}
-	if got := handlers.ActionOf(nil); got != handlers.ActionDone {
-		t.Errorf("ActionOf(nil) is %q", got)
+	for _, err := range []error{nil, handlers.BatchResult(nil), handlers.BatchResult{}, handlers.BatchResult{5: nil}} {
+		if got := handlers.ActionOf(err); got != handlers.ActionDone {
+			t.Errorf("ActionOf(%v) is %q", err, got)
+		}
 	}
 	if handlers.Snooze(0) == nil {
 		t.Error("Snooze(0): got nil")

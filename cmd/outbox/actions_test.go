@@ -130,7 +130,7 @@ func TestRedriveAndPurge(t *testing.T) {
 	db.bury(t, "MAIL", "no such mailbox", 1, 1500)
 	db.bury(t, "REPORT", "out of disk", 5001, 5)
 	db.steps(t,
-		step{"dead redrive 5001 5002 5002", 0, "2 dead letters redriven\n"},
+		step{"dead redrive 5001 5002 5002 -rate 1", 0, "2 dead letters redriven\n"},
 		step{"dead redrive 5001 5003", exitNotFound,
 			"1 dead letter redriven\noutbox: no dead letter, or another transaction has it: 5001\n"},
 		step{"dead redrive -type MAIL", exitUsage, "Redrive 1,500 dead letters (type MAIL)? Say --yes"},

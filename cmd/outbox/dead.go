@@ -104,7 +104,7 @@ the unique key of a dead letter, that is skipped, and the exit code is 1.
 			var r admin.BulkResult
 			err := a.onTasks(c, args, "no dead letter, or another transaction has it",
 				func(ctx context.Context, c *admin.Client, ids []int64) (found []int64, _ object, lines []string, err error) {
-					r, err = c.Redrive(ctx, admin.Filter{IDs: ids}, b.how)
+					r, err = c.Redrive(ctx, admin.Filter{IDs: ids}, admin.Bulk{WithoutKey: b.how.WithoutKey})
 					if len(r.IDs) > 0 {
 						lines = append(lines, count(len(r.IDs), "dead letter")+" redriven")
 					}

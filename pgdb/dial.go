@@ -38,19 +38,20 @@ func guarded(dial dialFunc) dialFunc {
 	}
 }
 
-// watchPeer has the system notice a dead peer, if there is a TCP connection below.
-func watchPeer(conn net.Conn) error {
+// watchPeer has the system notice a dead peer, if there is a TCP connection below. Like net.Dialer
+// it takes a system without these settings, such as OpenBSD, as it is.
+func watchPeer(conn net.Conn) {
 	if secure, ok := conn.(*tls.Conn); ok {
 		conn = secure.NetConn()
 	}
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {
-		return nil
+		return
 	}
 	if raw, err := tcp.SyscallConn(); err == nil {
 		setUserTimeout(raw, deadPeer)
 	}
-	return tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second,
+	_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second,
 		Count: 3})
 }
 

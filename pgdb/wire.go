@@ -48,9 +48,7 @@ func (w *wire) DialContext(ctx context.Context, network, address string) (net.Co
 	if err != nil {
 		return nil, err
 	}
-	if err := watchPeer(conn); err != nil {
-		return nil, errors.Join(err, conn.Close())
-	}
+	watchPeer(conn)
 	if canceling {
 		return conn, conn.SetDeadline(time.Now().Add(answerTimeout))
 	}

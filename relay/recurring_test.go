@@ -149,6 +149,12 @@ func TestBadSchedulesAreRefusedByNew(t *testing.T) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}
+	_, err := relay.New(db.DB, idle(), relay.Config{Schedules: []relay.Schedule{{}}})
+	for _, want := range []string{`Name: it is empty`, `Timing: it is nil`, `Task: outbox: invalid task type`} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("of a schedule with several faults: got %v, want %s, too", err, want)
+		}
+	}
 }
 
 func TestSchedulesWorkInASchemaOfAnotherNameAndWithTheirOptions(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/schedule"
@@ -57,7 +58,7 @@ func prepareSchedules(all []Schedule) (out []schedule.Schedule, err error) {
 		spec, err := checkTiming(one.Timing)
 		if err != nil {
 			bad(fmt.Errorf("Timing: %w", err))
-			continue
+			one.Timing, spec = Every(time.Hour), "none" // the other fields are checked as well
 		}
 		prepared := schedule.Schedule{Name: one.Name, Timing: one.Timing, Spec: spec, Task: one.Task,
 			CatchUp: one.CatchUp}

@@ -33,11 +33,15 @@ func (v *view) act(action, target string, f func(ctx context.Context, c *admin.C
 				n, err = f(ctx, c.In(tx))
 				return err
 			})
-			return n, err
+			if err != nil {
+				return 0, err
+			}
+			return n, nil
 		})
 }
 
-// acted calls f with a client on the pool whose actor is the viewer, and logs the action.
+// acted calls f with a client on the pool whose actor is the viewer, and logs the action: with an
+// error also what f did before it, in transactions of its own.
 func (v *view) acted(action, target string, timeout time.Duration,
 	f func(ctx context.Context, c *admin.Client) (int64, error)) (int64, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(v.r.Context()), timeout)
@@ -48,6 +52,9 @@ func (v *view) acted(action, target string, timeout time.Duration,
 	}
 	n, err := f(ctx, client)
 	v.site.snapshots.forget()
+	if n > 0 {
+		v.site.log.Info("outbox: dashboard: action", "actor", v.Actor, "action", action, "target", target, "count", n)
+	}
 	if err != nil {
 		level := slog.LevelWarn
 		if status, _ := v.explain(err); status >= 500 {
@@ -57,9 +64,6 @@ func (v *view) acted(action, target string, timeout time.Duration,
 			"actor", v.Actor, "action", action, "target", target, "error", pgerr.WithoutDSN(err))
 		v.logged = true
 		return 0, err
-	}
-	if n > 0 {
-		v.site.log.Info("outbox: dashboard: action", "actor", v.Actor, "action", action, "target", target, "count", n)
 	}
 	return n, nil
 }

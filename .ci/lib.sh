@@ -149,7 +149,9 @@ oldest() {
     [[ $(go env GOVERSION) != "${go%.*}".* ]] || go=local # as publish/kafka, whose client needs the latest Go
     GOTOOLCHAIN=$go go version >/dev/null 2>&1 || { echo "SKIPPED: $go cannot be fetched; $(go env GOVERSION) in its place"; go=local; }
     [ "$m" = . ] || set -- ./...
-    (cd "$m" && GOWORK=off GOTOOLCHAIN=$go suite "$m with the oldest Go and dependencies, $(GOTOOLCHAIN=$go go env GOVERSION)" "$@")
+    pushd "$m" >/dev/null
+    GOWORK=off GOTOOLCHAIN=$go suite "$m with the oldest Go and dependencies, $(GOTOOLCHAIN=$go go env GOVERSION)" "$@"
+    popd >/dev/null
   done
 }
 

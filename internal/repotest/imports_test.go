@@ -125,9 +125,12 @@ func TestImportsPointOneWay(t *testing.T) {
 // The tests of what an app imports are in its module graph, with all that they import.
 func TestNoTestImportsTheStartersOfServers(t *testing.T) {
 	t.Parallel()
-	out, err := exec.Command("go", "list", "-test", "-f", `{{.ImportPath}} {{join .Deps " "}}`, "./...").Output()
+	list := exec.Command("go", "list", "-test", "-f", `{{.ImportPath}} {{join .Deps " "}}`, "./...")
+	var said strings.Builder
+	list.Stderr = &said
+	out, err := list.Output()
 	if err != nil {
-		t.Fatal(err)
+		t.Fatal(err, said.String())
 	}
 	for line := range strings.Lines(string(out)) {
 		p, deps, _ := strings.Cut(line, " ")

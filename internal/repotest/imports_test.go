@@ -125,7 +125,8 @@ func TestImportsPointOneWay(t *testing.T) {
 // The tests of what an app imports are in its module graph, with all that they import.
 func TestNoTestImportsTheStartersOfServers(t *testing.T) {
 	t.Parallel()
-	list := exec.Command("go", "list", "-test", "-f", `{{.ImportPath}} {{join .Deps " "}}`, "./...")
+	list := exec.Command("go", "list", "-f",
+		`{{.ImportPath}} {{join .Imports " "}} {{join .TestImports " "}} {{join .XTestImports " "}}`, "./...")
 	var said strings.Builder
 	list.Stderr = &said
 	out, err := list.Output()
@@ -133,8 +134,8 @@ func TestNoTestImportsTheStartersOfServers(t *testing.T) {
 		t.Fatal(err, said.String())
 	}
 	for line := range strings.Lines(string(out)) {
-		p, deps, _ := strings.Cut(line, " ")
-		starts := strings.Contains(deps, "dockertest") || strings.Contains(deps, "embedded-postgres")
+		p, imports, _ := strings.Cut(line, " ")
+		starts := strings.Contains(imports, "dockertest") || strings.Contains(imports, "embedded-postgres")
 		if starts != (p == module+"/internal/devpg/provide") {
 			t.Errorf("%s imports dockertest or embedded-postgres: %t; only internal/devpg/provide does, which go run builds", p, starts)
 		}

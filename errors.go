@@ -28,8 +28,8 @@ var (
 
 // ErrCommitUnknown is returned by [InTx] when the connection failed while the COMMIT was under way:
 // the transaction, with its tasks, may be committed or not. Only the rows can tell. An app that
-// repeats such a call needs a key of its own that makes the second one harmless. It is no
-// [IsSerializationFailure].
+// repeats such a call needs a key of its own that makes the second one harmless.
+// [IsSerializationFailure] is false for it.
 var ErrCommitUnknown = errors.New("outbox: the outcome of the commit is unknown")
 
 // Errors of a running task.

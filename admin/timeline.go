@@ -12,15 +12,15 @@ type EventKind string
 
 // The kinds of events.
 const (
-	EventFailed    EventKind = timeline.Failed    // an attempt
-	EventThrottled EventKind = timeline.Throttled // handlers.RetryAfter, which counted no attempt
-	EventLost      EventKind = timeline.Lost      // an attempt whose process died
-	EventExpired   EventKind = timeline.Expired   // an attempt whose lease ran out
-	EventDead      EventKind = timeline.Dead      // a dead letter without a call of the handler
-	EventRedriven  EventKind = timeline.Redriven  // a dead letter that became a task again
-	EventReplaced  EventKind = timeline.Replaced  // its payload, by outbox.OnConflict(outbox.Replace)
-	EventFinished  EventKind = "finished"         // the last one of a task in the history
-	EventDiscarded EventKind = "discarded"        // likewise
+	EventFailed    EventKind = "failed"    // an attempt
+	EventThrottled EventKind = "throttled" // handlers.RetryAfter, which counted no attempt
+	EventLost      EventKind = "lost"      // an attempt whose process died
+	EventExpired   EventKind = "expired"   // an attempt whose lease ran out
+	EventDead      EventKind = "dead"      // a dead letter without a call of the handler
+	EventRedriven  EventKind = "redriven"  // a dead letter that became a task again
+	EventReplaced  EventKind = "replaced"  // its payload, by outbox.OnConflict(outbox.Replace)
+	EventFinished  EventKind = "finished"  // the last one of a task in the history
+	EventDiscarded EventKind = "discarded" // likewise
 )
 
 // Event is a change of a task's fate.

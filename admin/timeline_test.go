@@ -13,8 +13,22 @@ import (
 	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/timeline"
 	"github.com/txoutbox/outbox/relay"
 )
+
+func TestEventKindsAreThoseThatRelaysWrite(t *testing.T) {
+	t.Parallel()
+	for kind, written := range map[admin.EventKind]string{
+		admin.EventFailed: timeline.Failed, admin.EventThrottled: timeline.Throttled, admin.EventLost: timeline.Lost,
+		admin.EventExpired: timeline.Expired, admin.EventDead: timeline.Dead, admin.EventRedriven: timeline.Redriven,
+		admin.EventReplaced: timeline.Replaced,
+	} {
+		if string(kind) != written {
+			t.Errorf("%s is written as %s", kind, written)
+		}
+	}
+}
 
 // story is a task's timeline in short.
 func story(t *testing.T, c *admin.Client, id int64) string {

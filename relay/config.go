@@ -87,10 +87,9 @@ type Config struct {
 	// it again, at least each 2 s. Set at most one of the two.
 	ListenDSNFunc func(ctx context.Context) (string, error)
 
-	// DrainTimeout is how long a relay that stops waits for running handlers. Then
-	// their contexts end with the cause outbox.ErrDraining; those runs are not counted as attempts.
-	// Default 30 s; negative means to wait as long as they take, and the database to take their
-	// results.
+	// DrainTimeout is how long a relay that stops waits for running handlers. Then their contexts
+	// end with the cause outbox.ErrDraining; those runs are not counted as attempts. Default 30 s;
+	// negative means to wait as long as they take, and the database to take their results.
 	DrainTimeout time.Duration
 
 	// Schedules are tasks that this relay enqueues at times of their own; see [Schedule]. They take

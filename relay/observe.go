@@ -99,8 +99,8 @@ type Event string
 
 // The events. Later versions may have more.
 const (
-	Started     Event = "started" // Run, Start or RunOnce has begun
-	Stopped     Event = "stopped" // and returns
+	Started     Event = "started" // Run, Start or RunOnce has begun its work
+	Stopped     Event = "stopped" // the relay has ended
 	OutageBegan Event = "outage_began"
 	OutageEnded Event = "outage_ended"
 )

@@ -20,8 +20,8 @@ const (
 	// has committed.
 	CancelRequested CancelResult = "requested"
 	// CancelNotFound: no such task waits or runs: it is done, a dead letter, not committed yet, or
-	// never was. So it is for the tasks that tx itself removes, as it is their handler's: the task of
-	// a Tx handler or of task.Complete, and all tasks of a Batch handler's call, which have begun.
+	// never was. A handler's own task is not found in the transaction that removes it: that of a Tx
+	// handler or of Task.Complete. In that of a Batch handler no task of the call is found.
 	CancelNotFound CancelResult = "not found"
 )
 
@@ -36,9 +36,10 @@ const (
 // A batch that a canceled task is in ends as a whole; its other tasks run again, without an attempt
 // counted.
 //
-// Cancel waits for no handler. Errors: ErrNoTransaction and ErrInvalidOption before any SQL is sent;
-// any other is tx's own, wrapped, such as a serialization failure under REPEATABLE READ. The role
-// needs EXECUTE on the function outbox.cancel_task, and nothing else.
+// Cancel waits for no handler. Errors: ErrNoTransaction and ErrInvalidOption, also for a taskID
+// below 1, before any SQL is sent; any other is tx's own, wrapped, such as a serialization failure
+// under REPEATABLE READ. The role needs EXECUTE on the function outbox.cancel_task, and nothing
+// else.
 func Cancel(ctx context.Context, tx Querier, taskID int64, opts ...SchemaOption) (CancelResult, error) {
 	var r CancelResult
 	err := changeTask(ctx, tx, "cancel", "cancel_task", taskID, opts, &r)
@@ -47,16 +48,16 @@ func Cancel(ctx context.Context, tx Querier, taskID int64, opts ...SchemaOption)
 
 // RunNow makes a scheduled task (delayed, or between two attempts) due at once, inside the caller's
 // transaction, and reports whether there was such a task. Its attempts, and all else, stay as they
-// are. It takes its place in its lane as any scheduled task does whose time has come. The commit
-// wakes relays that sleep; those that cannot LISTEN find it at their next poll.
+// are. From then on it is claimed as any task whose time has come. The commit wakes relays that
+// sleep; those that cannot LISTEN find it at their next poll.
 //
 // false means that no such task is scheduled: it is ready, runs, waits for another of its ordering
 // key, is done or a dead letter, is not committed yet, or never was. RunNow waits for nobody, so it
 // also returns false for a task that another transaction has locked.
 //
-// Errors: ErrNoTransaction and ErrInvalidOption before any SQL is sent; any other is tx's own,
-// wrapped, such as a serialization failure under REPEATABLE READ. The role needs EXECUTE on the
-// function outbox.run_task_now, and nothing else.
+// Errors: ErrNoTransaction and ErrInvalidOption, also for a taskID below 1, before any SQL is sent;
+// any other is tx's own, wrapped, such as a serialization failure under REPEATABLE READ. The role
+// needs EXECUTE on the function outbox.run_task_now, and nothing else.
 func RunNow(ctx context.Context, tx Querier, taskID int64, opts ...SchemaOption) (bool, error) {
 	var found bool
 	err := changeTask(ctx, tx, "run now", "run_task_now", taskID, opts, &found)

@@ -34,11 +34,11 @@ func (t TaskSpec) Encode() (json.RawMessage, error) {
 	return json.RawMessage(r.payload), nil
 }
 
-// Enqueue inserts a task with one statement on tx and waits for no handler. Payload is encoded by
-// encoding/json, which replaces invalid UTF-8 in Go strings; a json.RawMessage is taken as it is.
-// Arrays and objects nest at most 1000 deep. Bad input is refused before any SQL is sent, with
-// ErrNoTransaction, ErrInvalidType, ErrInvalidPayload, ErrPayloadTooLarge or ErrInvalidOption; any
-// other error is tx's own, wrapped.
+// Enqueue inserts a task with one statement on tx and waits for no handler. The payload is encoded
+// by encoding/json, which replaces invalid UTF-8 in Go strings; a json.RawMessage is taken as it
+// is. Arrays and objects nest at most 1000 deep. Bad input is refused before anything is written,
+// with ErrNoTransaction, ErrInvalidType, ErrInvalidPayload, ErrPayloadTooLarge or ErrInvalidOption;
+// any other error is tx's own, wrapped.
 //
 // A *sql.Conn must have a transaction: the caller has sent BEGIN on it. Enqueue asks for it by a
 // setting that ends with the transaction, outbox.in_transaction: two statements more than on a
@@ -54,9 +54,9 @@ func Enqueue(ctx context.Context, tx Querier, taskType string, payload any, opts
 // EnqueueMany inserts all tasks with one statement, or none. The results are in the order of tasks;
 // their ids ascend, unless some have a unique key: those are inserted in the order of their keys,
 // so that calls which share keys cannot deadlock. Of several tasks with one key the later ones find
-// the first. All tasks must name the same schema, and are at most 256 MiB together, else the error
-// is ErrPayloadTooLarge. Errors are as of [Enqueue] and name the index of the task at fault. No
-// tasks is no statement.
+// the first. All tasks must name the same schema, else the error is ErrInvalidOption. Together they
+// are at most 256 MiB, else it is ErrPayloadTooLarge. Errors are as of [Enqueue] and name the index
+// of the task at fault, from 0. Without tasks nothing is sent, and the result is nil.
 func EnqueueMany(ctx context.Context, tx Querier, tasks []TaskSpec) ([]Enqueued, error) {
 	return insert(ctx, tx, tasks)
 }

@@ -6,12 +6,12 @@ import (
 	"github.com/txoutbox/outbox/internal/txcheck"
 )
 
-// Errors of Enqueue, EnqueueMany and TaskType.Enqueue. All of them are returned before any SQL is
-// sent, so the caller's transaction stays usable.
+// Errors of Enqueue, EnqueueMany and TaskType.Enqueue. They are returned before anything is
+// written, so the caller's transaction stays usable. No SQL is sent either, except on a *sql.Conn:
+// two statements ask whether a transaction is open.
 var (
 	// ErrNoTransaction: the transaction is nil, or it is a *sql.DB, a *sqlx.DB or a *sql.Conn
-	// without BEGIN, through which the task would not commit together with the caller's rows. (A
-	// *sql.Conn is asked by two statements.)
+	// without BEGIN, through which the task would not commit together with the caller's rows.
 	ErrNoTransaction = txcheck.ErrNoTransaction
 	// ErrInvalidType: a task type is empty, longer than 128 bytes, not UTF-8, or holds a
 	// character that does not print.
@@ -34,16 +34,16 @@ var ErrCommitUnknown = errors.New("outbox: the outcome of the commit is unknown"
 
 // Errors of a running task.
 var (
-	// ErrLeaseLost: the lease ended before the task was completed; another relay may run the
-	// task already. [Task.Complete] returns it, and it is the cause of the handler's cancelled
-	// context (see context.Cause).
+	// ErrLeaseLost: the lease ended before the task was completed; another relay may run the task
+	// already. [Task.Complete] returns it, and it is the cause of the handler's canceled context
+	// (see context.Cause).
 	ErrLeaseLost = errors.New("outbox: the lease was lost")
 	// ErrNotLeased: Complete or Extend was called on a task that no Leased handler holds.
 	ErrNotLeased = errors.New("outbox: the task is not leased")
-	// ErrCanceled is the cause of a handler's cancelled context when [Cancel] was called for its
+	// ErrCanceled is the cause of a handler's canceled context when [Cancel] was called for its
 	// task.
 	ErrCanceled = errors.New("outbox: the task was canceled")
-	// ErrDraining is the cause of a handler's cancelled context when its relay stops and the
-	// drain timeout has passed. The run is not counted as an attempt.
+	// ErrDraining is the cause of a handler's canceled context when its relay stops and the drain
+	// timeout has passed. The run is not counted as an attempt.
 	ErrDraining = errors.New("outbox: the relay is draining")
 )

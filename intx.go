@@ -35,8 +35,8 @@ func Isolation(level sql.IsolationLevel) TxOption {
 func IsSerializationFailure(err error) bool { return pgerr.Conflict(err) }
 
 // Wake wakes the relays of this process, as [InTx] does. Call it after a commit of your own that
-// enqueued tasks. Without it a relay with a ListenDSN learns of the tasks by NOTIFY, and any other at
-// its next poll. It sends nothing to the database and to other processes, and does not block.
+// enqueued tasks. Without it a relay with a ListenDSN learns of the tasks by NOTIFY, and any other
+// at its next poll. It sends nothing to the database or to other processes, and does not block.
 func Wake() { wake.All() }
 
 // InTx begins a transaction on db, calls fn, commits, and wakes the relays of this process. It

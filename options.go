@@ -39,7 +39,8 @@ func (o option) apply(s *settings) { o(s) }
 // [Stats].
 type SchemaOption struct{ name string }
 
-// Schema names the PostgreSQL schema of the outbox. Without it that is "outbox".
+// Schema names the PostgreSQL schema of the outbox. Without it that is "outbox". Names are as of
+// schema.Schema; others, and "", are ErrInvalidOption.
 func Schema(name string) SchemaOption { return SchemaOption{name} }
 
 func (o SchemaOption) apply(s *settings) { s.schema = o.name }

@@ -15,9 +15,9 @@ import (
 type TypeStats struct {
 	Type string
 
-	// Tasks that are still to do. The task of a running Tx or Batch handler counts as ready until its
-	// claim commits, as a rollback of the claim would leave it so. In a group of GroupCommit its
-	// handlers count it as ready too.
+	// Tasks that are still to do. The task of a running Tx or Batch handler counts as ready until
+	// its claim commits, as a rollback of the claim would leave it so. Handlers of a GroupCommit
+	// count the tasks of their group as ready too.
 	Ready     int64
 	Scheduled int64 // until their run_at, a retry's included
 	Leased    int64 // held by Leased handlers
@@ -38,8 +38,8 @@ type TypeStats struct {
 	// counted.
 	Failed int64
 
-	// OldestReady is for how long the ready task that has waited longest has been due, by
-	// PostgreSQL's clock, with any priority and attempts. 0 without a ready task.
+	// OldestReady is how long the oldest ready task has been due, by PostgreSQL's clock, whatever
+	// its priority and attempts. 0 without a ready task.
 	OldestReady time.Duration
 
 	// NextRunAt is when the first scheduled task is due; zero without one. It is past while no
@@ -53,9 +53,10 @@ const statsSQL = `/* outbox: stats */
 
 // Stats reads the counts of all task types that were ever enqueued, sorted by type, with one
 // statement. The counts are exact for the statement's snapshot: they are what count(*) by type and
-// state would say. It costs the same with ten tasks and with ten million: the number of types
-// matters, and how much changed since autovacuum last worked on counter_log, some milliseconds for
-// 10 MB of that table, or, while no relay runs, since one did. It uses no parallel workers.
+// state would say. Its cost does not depend on the number of tasks. It grows with the number of
+// types, and with the changes since autovacuum last worked on counter_log: some milliseconds for 10
+// MB of that table. While no relay runs, the changes since one did count. It uses no parallel
+// workers.
 //
 // q is a pool, a connection or a transaction. Stats reads only, so it may run on a standby. It needs
 // SELECT on the tables counter, counter_log and task. Errors: ErrInvalidOption before any SQL is

@@ -27,8 +27,8 @@ type Task[P any] struct {
 	// Headers are those of outbox.Headers and AddHeaders; nil without any.
 	Headers map[string]string
 
-	// Attempt is 1 in the first call. Runs that died with their process count; one of a Tx or Batch
-	// handler does so once that is known, up to 13 s later. Lost connections do not count.
+	// Attempt is 1 in the first call. A run that died with its process counts; that of a Tx or
+	// Batch handler up to 13 s later, once its loss is known. Lost connections do not count.
 	Attempt int
 	// MaxAttempts is the limit that holds: the task's own, or else its handler's.
 	MaxAttempts int
@@ -114,8 +114,8 @@ type CatchUp string
 
 // The values of CatchUp, for relay.Schedule and admin.Schedule.
 const (
-	// CatchUpOnce enqueues one task, for the first of the missed firings. Two firings that a relay
-	// is too late for are missed as well, so very frequent schedules lose some under load.
+	// CatchUpOnce enqueues one task, for the first of the missed firings. Two firings that are due
+	// at once count as missed, so a very frequent schedule loses some under load.
 	CatchUpOnce CatchUp = "once"
 	// CatchUpAll enqueues a task for each of them.
 	CatchUpAll CatchUp = "all"
@@ -136,6 +136,8 @@ const (
 //     attempt, nil removes the task without fn's writes. Complete can be called again.
 //   - ErrLeaseLost, with nothing written: another run of the task decides.
 //   - ErrCommitUnknown: return an error; the relay then looks whether the task is still there.
+//   - ErrNotLeased: no Leased handler holds the task.
+//   - any other error, which is ctx's or the database's, with nothing written.
 //
 // If fn commits tx itself, its writes and the removal of the task stand. Complete returns nil if fn
 // did, and the relay logs it. If fn then failed or panicked, the task is a dead letter with the
@@ -155,14 +157,16 @@ func (t *Task[P]) Complete(ctx context.Context, fn func(tx *sql.Tx) error) error
 
 // Extend lets the run of a leased task go on for d from now, beyond its timeout or, for a type
 // without heartbeats, its lease: it moves the end of the lease in the task's row, if the lease is
-// still held, and then that of the handler's context. It never shortens either; where the run has
-// no limit it only makes sure of the lease. Contexts that the handler derived move as well, unless
-// they have a deadline of their own. Deadline of the context tells the end as it stands.
+// still held, and then that of the handler's context. It never shortens either. For a run without a
+// time limit it only makes sure that the lease is held. Contexts that the handler derived move as
+// well, unless they have a deadline of their own. Deadline of the context tells the end as it
+// stands.
 //
-// d is between 1 ms and MaxTimeout, else the error is ErrInvalidOption. It returns ErrLeaseLost if
-// the lease was lost, and what ended the handler's context (context.Cause) if that has ended: it
-// does not come back. After any other error, which is ctx's or the database's, the run ends as
-// before or later, and Extend can be called again.
+// d is between 1 ms and MaxTimeout, else the error is ErrInvalidOption. Extend returns ErrNotLeased
+// if no Leased handler holds the task, ErrLeaseLost if the lease was lost, and what ended the
+// handler's context (context.Cause) if that has ended: it does not come back. After any other
+// error, which is ctx's, the database's, or that a Complete is under way, the run ends as before or
+// later, and Extend can be called again.
 func (t *Task[P]) Extend(ctx context.Context, d time.Duration) error {
 	if t.lease == nil {
 		return ErrNotLeased

@@ -12,8 +12,8 @@ import (
 )
 
 // TaskType ties a task type's name to the Go type of its payload, for Enqueue and for the handlers.
-// It is a value to keep in a package variable; it is safe for concurrent use. [NewTaskType] makes it;
-// that of the zero TaskType has no name, so that each call returns ErrInvalidType.
+// It is a value to keep in a package variable; it is safe for concurrent use. [NewTaskType] makes
+// it; each Enqueue of the zero TaskType returns ErrInvalidType.
 type TaskType[P any] struct {
 	name string
 	opts []Option

@@ -86,9 +86,9 @@ func UniquePayload(opts ...UniqueOption) Option {
 	return option(func(s *settings) { newUniqueKey(uniqueKey{ofPayload: true}, opts).set(s) })
 }
 
-// UntilDone makes the task keep its key while it runs and through its retries,
-// until it is done, dead or cancelled. A running task is never changed: an Enqueue then finds it
-// and is Skipped, whatever [OnConflict] says, and no further run starts on its account.
+// UntilDone makes the task keep its key while it runs and through its retries, until it is done,
+// dead or canceled. A running task is never changed: an Enqueue then finds it and is Skipped,
+// whatever [OnConflict] says, and no further run starts on its account.
 //
 // The transaction that removes the task, a Tx or Batch handler's or that of Task.Complete, is the
 // exception: there the key is free, and an Enqueue creates the task that follows. If the handler's

@@ -42,7 +42,8 @@ type registration struct {
 	place       string
 }
 
-// Option changes one registration. A nil Option, and one that is out of range, makes it panic.
+// Option changes one registration. The registration panics if an Option is nil or its value is out
+// of range.
 type Option func(*registration)
 
 // Timeout bounds one run of the handler: its context ends then, and for Tx and Batch the server
@@ -52,11 +53,11 @@ type Option func(*registration)
 func Timeout(d time.Duration) Option { return func(r *registration) { r.Timeout = d } }
 
 // NoHeartbeat holds each task of a Leased handler by its lease alone: the relay's heartbeats do not
-// extend it. The lease ends the given time after the claim; [outbox.Task.Extend] moves its end. Then
-// the handler's context ends with the cause outbox.ErrLeaseLost, and any relay may take the task
-// over, though the process lives; that is an attempt. A process that dies still loses its tasks 10 s
-// after its last heartbeat. The lease takes the place of [Timeout], and a task's own
-// [outbox.Timeout] is its lease. It is between 100 ms and outbox.MaxTimeout.
+// extend it. The lease ends the given time after the claim; [outbox.Task.Extend] moves its end. At
+// its end the handler's context ends with the cause outbox.ErrLeaseLost, and any relay may take the
+// task over, though the process lives; that is an attempt. A process that dies still loses its
+// tasks 10 s after its last heartbeat. The lease takes the place of [Timeout], and a task's own
+// [outbox.Timeout] is its lease. lease is between 100 ms and outbox.MaxTimeout.
 func NoHeartbeat(lease time.Duration) Option {
 	return func(r *registration) { r.Lease, r.noHeartbeat = lease, true }
 }
@@ -125,23 +126,23 @@ func MaxRunningPerRelay(n int) Option { return func(r *registration) { r.MaxRunn
 // with this option, in any process; a Batch handler's call is one, however many tasks it has. 0
 // means any number; the most is 1,000. See [MaxRunningPerRelay] for a limit of each relay.
 //
-// A call has its share from its claim until its result is committed. The share of a process that
-// dies is free again as soon as its tasks are: at once for Tx and Batch, when its lease ends (10 to
-// 15 s) for Leased. A Leased handler that goes on although its lease is lost does not count any
-// more. The limit is stored in outbox.task_type when a relay starts, and the last one that started
-// counts for all; when it is lowered, what runs goes on. A relay that registered the type without
-// the option is not limited and not counted. It costs each claim of the type one more statement.
+// A call counts from its claim until its result is committed. The calls of a process that dies
+// count until its tasks are free: at once for Tx and Batch, when the lease ends (10 to 15 s) for
+// Leased. A Leased handler that goes on although its lease is lost does not count any more. The
+// limit is stored in outbox.task_type when a relay starts, and the last one that started counts for
+// all; when it is lowered, what runs goes on. A relay that registered the type without the option
+// is not limited and not counted. It costs each claim of the type one more statement.
 func MaxRunning(n int) Option { return func(r *registration) { r.MaxRunning = n } }
 
-// Rate is how many tasks of the type start in a time, in all relays that registered it with this
-// option: n in each duration per, at an even pace. What was not used is saved up, to a tenth of n
-// (at least one task), and may start at once later; so in any time of length per at most n + n/5 +
-// 2 tasks start. Each attempt counts; of a batch that failed and is run again one by one, each task
-// counts once. A Batch handler gets as many tasks as may start. The clock is the database's.
+// Rate bounds how many tasks of the type start in all relays that registered it with this option: n
+// in each duration per, at an even pace. What was not used is saved up, to a tenth of n (at least
+// one task), and may start at once later; so in any time of length per at most n + n/5 + 2 tasks
+// start. Each attempt counts; of a batch that failed and is run again one by one, each task counts
+// once. A Batch handler gets as many tasks as may start. The clock is the database's.
 //
 // The rate is stored in outbox.task_type when a relay starts, and the last one that started counts
-// for all. n is at most 1,000,000, per at most 31 days, and n at most 100,000 a second. Rate(0, 0)
-// means any number. It costs about one more statement for each claim of the type.
+// for all. n is at most 1,000,000, per is between 1 ms and 31 days, and n at most 100,000 a second.
+// Rate(0, 0) means any number. It costs about one more statement for each claim of the type.
 func Rate(n int, per time.Duration) Option {
 	return func(r *registration) { r.Rate, r.RatePer = n, per }
 }

@@ -54,10 +54,11 @@ func SnoozeWith(d time.Duration, err error) error {
 }
 
 // RetryAfter runs the task again after d, and up to a tenth more, as the other side asks by a
-// Retry-After. err is its last error and in its timeline, as throttled. No attempt counts until three
-// days after the task's first failure, or the time of [MaxElapsed]. Each one after that is a failed
-// attempt. A d that is positive is at least 100 ms. Else nothing is asked for: RetryAfter returns err,
-// which is a failed attempt with the backoff. A nil err gives nil.
+// Retry-After header. err becomes the task's last error, and a throttled run in its timeline. No
+// attempt counts until three days after the task's first failure, or the time of [MaxElapsed]. Each
+// one after that is a failed attempt. A d below 100 ms is taken as 100 ms. If d <= 0 RetryAfter
+// returns err, which is a failed attempt with the backoff. A nil err gives nil, which finishes the
+// task.
 func RetryAfter(d time.Duration, err error) error {
 	if err == nil || d <= 0 {
 		return err

@@ -48,13 +48,15 @@ func (o option) apply(c *config) { o(c) }
 // SchemaOption is the option [Schema]: an [Option], and the only one of [Purge].
 type SchemaOption struct{ name string }
 
-// Schema names the PostgreSQL schema of the outbox. Without it that is "outbox".
+// Schema names the PostgreSQL schema of the outbox. Without it that is "outbox". Names are as of
+// schema.Schema; others, and "", are outbox.ErrInvalidOption.
 func Schema(name string) SchemaOption { return SchemaOption{name} }
 
 func (o SchemaOption) apply(c *config) { c.schema = o.name }
 
-// Retention is how long the event is remembered: longer than a producer or a broker may still deliver
-// it again, as after a redrive of dead letters. The default is 30 days, the most 100 years.
+// Retention is how long the event is remembered: longer than a producer or a broker may still
+// deliver it again, as after a redrive of dead letters. The default is 30 days, the most 100 years;
+// a d <= 0 is refused.
 func Retention(d time.Duration) Option { return option(func(c *config) { c.retention = d }) }
 
 func newConfig[O Option](opts []O) (config, error) {
@@ -90,8 +92,8 @@ ON CONFLICT DO NOTHING`
 // the answer is false, after its rollback true. Above READ COMMITTED the answer may be a
 // serialization failure (40001) in place of false: begin again.
 //
-// source and id are those of CloudEvents: 1 to 1,024 bytes of UTF-8 each. Others are refused with
-// outbox.ErrInvalidOption, and a tx that is no open transaction with
+// source and id are those of CloudEvents: 1 to 1,024 bytes of UTF-8 without NUL each. Others are
+// refused with outbox.ErrInvalidOption, and a tx that is no open transaction with
 // outbox.ErrNoTransaction, before anything is written. Any other error is tx's own, wrapped.
 func Once(ctx context.Context, tx outbox.Querier, source, id string, opts ...Option) (first bool, err error) {
 	if err := txcheck.Given(tx); err != nil {
@@ -129,7 +131,8 @@ const purgeRows = 1000
 
 // Purge forgets the events whose time is over, 1,000 in a statement, each committed by itself, and
 // returns how many. Relays of the same schema do the same every two minutes; only a consumer
-// without a relay needs it, say once a day. It ends early with ctx.
+// without a relay needs it, say once a day. When ctx ends it returns an error, with the number so
+// far.
 func Purge(ctx context.Context, db *sql.DB, opts ...SchemaOption) (forgotten int64, err error) {
 	c, err := newConfig(opts)
 	if err != nil {

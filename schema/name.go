@@ -11,8 +11,8 @@ import (
 // SchemaOption is the option [Schema]: an [Option], and the only one of functions that take no other.
 type SchemaOption struct{ name string }
 
-// Schema names the PostgreSQL schema of the outbox. Without it that is "outbox". A name has lower-case
-// letters, digits and _, not a digit first, and at most 63 bytes. A reserved word works.
+// Schema names the PostgreSQL schema of the outbox. Without it that is "outbox". A name is 1 to 63
+// lower-case letters, digits and _, and begins with neither a digit nor pg_. A reserved word works.
 func Schema(name string) SchemaOption { return SchemaOption{name} }
 
 // nameOf is the schema that the options name.

@@ -8,7 +8,7 @@ import (
 	"github.com/txoutbox/outbox/internal/schemaname"
 )
 
-// Option changes one [Migrate] or [GrantRoles]. A nil one is refused.
+// Option changes one [Migrate] or [GrantRoles]. A nil one is refused before any SQL is sent.
 type Option interface{ apply(*settings) }
 
 type option func(*settings)
@@ -27,8 +27,8 @@ type settings struct {
 
 // LockTimeout bounds the wait for each lock, as statements queue behind one that waits. After it
 // Migrate and GrantRoles release all locks and try again. A longer one lets them win against long
-// transactions, and stops enqueueing for as long. 0 means Migrate's default, 2 s, also for GrantRoles;
-// the most is 1 min.
+// transactions, and stops enqueueing for as long. 0 means Migrate's default, 2 s, also for
+// GrantRoles; else it is between 1 ms and 1 min.
 func LockTimeout(d time.Duration) Option { return option(func(s *settings) { s.lockTimeout = d }) }
 
 func newSettings(opts []Option) (*settings, error) {

@@ -45,9 +45,9 @@ func RolesSQL(opts ...SchemaOption) (string, error) {
 // that applied a migration: it sets the groups' rights to those of this version. It waits for a
 // Migrate and for another GrantRoles. Any number of processes, in any databases, may call it at once.
 //
-// What changes its owner waits for all transactions that use it, the first time; so best call it
-// with the first Migrate. The [LockTimeout] is 500 ms unless another is given: PostgreSQL then does
-// not end a transaction of the app because of it.
+// The first call changes owners, and waits for all transactions that use the tables. So best call
+// it with the first Migrate. The [LockTimeout] is 500 ms unless another is given: PostgreSQL then
+// does not end a transaction of the app because of it.
 //
 // The role that calls it owns the outbox, or is a member of its owner, with CREATEROLE unless the
 // roles exist and it is a member of <schema>_owner, and, if it is no superuser, CREATE on the

@@ -49,8 +49,8 @@ import (
 // Drain fails the test, by t.Fatalf, after an error of the database; in a copy of another database,
 // as a restored dump is (relay.ErrCopy; one of an empty template is none); when a handler ends its
 // transaction, leaves it unusable or does not return in time; after [MaxRuns] runs; and for bad
-// arguments. It stops after a handler that called FailNow on t. Tasks of a paused type are
-// left alone. There is no journal and no heartbeat; limits, rates and WorkersByType are not in force.
+// arguments. It stops after a handler that called FailNow on t. Tasks of a paused type are left
+// alone. There is no heartbeat; limits, rates and WorkersByType are not in force.
 func Drain(t testing.TB, in outbox.Querier, registry *handlers.Registry, opts ...DrainOption) *Result {
 	t.Helper()
 	d, err := newDrainer(t, in, registry, opts)

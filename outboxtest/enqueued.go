@@ -20,8 +20,9 @@ import (
 
 // RequireEnqueued fails the test unless a task of the type is in outbox.task that match accepts and
 // that is as wanted. It returns all such tasks, in the order of their ids. A nil match accepts
-// every payload; it must not use q. Tasks that wait, are scheduled or run count; finished and dead
-// ones do not. Tasks that a transaction has not committed are seen through that transaction only.
+// every payload. match must not use q. Tasks that wait, are scheduled or run count; finished and
+// dead ones do not. Tasks that a transaction has not committed are seen through that transaction
+// only.
 //
 // The returned tasks are as their rows: Attempt counts the attempts begun, and MaxAttempts is 0
 // where the handler decides.

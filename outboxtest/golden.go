@@ -26,7 +26,7 @@ type TaskType interface {
 // Golden fails the test if payloads of stored tasks would lose a value, or not decode, with the Go
 // types as they are now: a field is gone, has another name or another type, or has become required.
 // The files testdata/outbox/NAME.golden, one for each task type, have a line for each field of the
-// stored payloads. Commit them with the code.
+// stored payloads. NAME is the task type, escaped as in a URL's query. Commit them with the code.
 //
 // Golden writes a missing file, and adds new fields that are not required: these break nothing. Make
 // a change that breaks tasks in two deploys. When no task of the old shape waits any more, run go

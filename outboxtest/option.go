@@ -37,7 +37,8 @@ func RetryNow() DrainOption {
 // recurring, throttled and failed tasks. The Drain has a clock of its own for it, which goes from
 // one due time to the next, so a task that snoozes for an hour runs once an hour. Snoozes, backoffs
 // and the time since the first failure count from that clock; PostgreSQL's and the process's clocks
-// do not move, so delays that a handler enqueues with count from those. A later Advance replaces it.
+// do not move, so delays that a handler enqueues with count from those. A later Advance replaces
+// it. d must be positive.
 func Advance(d time.Duration) DrainOption {
 	return drainFunc(func(s *drainSettings) error {
 		s.within = d
@@ -46,8 +47,8 @@ func Advance(d time.Duration) DrainOption {
 }
 
 // MaxRuns bounds the runs of a Drain, as handlers may enqueue each other without end: it fails the
-// test when it has made n. The default is 1,000: in one transaction, where PostgreSQL keeps every
-// version of every row, a run costs the more the more there were before.
+// test when it has made n, at least 1. The default is 1,000: in one transaction, where PostgreSQL
+// keeps every version of every row, each run costs more than the one before.
 func MaxRuns(n int) DrainOption {
 	return drainFunc(func(s *drainSettings) error {
 		s.maxRuns = n

@@ -19,6 +19,7 @@ type Run struct {
 	Err error
 }
 
+// String is the run on one line: type, ID, attempt, outcome and error.
 func (r Run) String() string {
 	s := fmt.Sprintf("%s #%d, attempt %d: %s", r.Type, r.ID, r.Attempt, r.Outcome)
 	if r.Err != nil {

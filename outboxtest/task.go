@@ -56,7 +56,7 @@ type Lease struct {
 	// Result is the error of the latest Complete, or the handlers.RunAgain that its function
 	// returned.
 	Result error
-	// Extended has the time of each Extend that returned nil.
+	// Extended has the d of each Extend that returned nil.
 	Extended []time.Duration
 
 	mu sync.Mutex // of the record

@@ -24,8 +24,9 @@ type TaskSpec struct {
 	Options []Option
 }
 
-// Encode returns the payload as Enqueue sends it to the database, for an app that inserts the task by
-// its own SQL. It fails as Enqueue would with the same task: with ErrInvalidType, ErrInvalidPayload, ErrPayloadTooLarge or ErrInvalidOption.
+// Encode returns the payload as Enqueue sends it to the database, for an app that inserts the task
+// by its own SQL. Errors: ErrInvalidType, ErrInvalidPayload, ErrPayloadTooLarge and
+// ErrInvalidOption, as of [Enqueue].
 func (t TaskSpec) Encode() (json.RawMessage, error) {
 	r, err := newRow(t, &lines{})
 	if err != nil {

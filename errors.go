@@ -22,7 +22,7 @@ var (
 	// ErrPayloadTooLarge: the encoded payload is over the limit; see [MaxPayload].
 	ErrPayloadTooLarge = errors.New("outbox: payload too large")
 	// ErrInvalidOption: an option is nil or its value out of range; the error names it. Other
-	// functions and packages return it for their own options and arguments.
+	// functions, and packages admin, doctor and inbox, return it for their options and arguments.
 	ErrInvalidOption = errors.New("outbox: invalid option")
 )
 

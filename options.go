@@ -79,7 +79,7 @@ type settings struct {
 }
 
 // RunAt makes the task due at t. If t is zero or past the task is due immediately. PostgreSQL's
-// clock decides when t has come; the last year is 9999.
+// clock decides when t has come; the last year is 9999. Of RunAt and [After] the last one counts.
 func RunAt(t time.Time) Option { return option(func(s *settings) { s.runAt, s.after = t, 0 }) }
 
 // After makes the task due d after it is inserted, by PostgreSQL's clock. If d <= 0 the task is due
@@ -137,7 +137,8 @@ func OrderedBy(key string) Option {
 
 // SkipFailed, with [OrderedBy], takes the task out of its key's order when its handler fails: the
 // key goes on at once, and the retries of the task may run beside others of the key. A run that is
-// lost with its process holds the key up until the task has run again.
+// lost with its process holds the key up until the task has run again. Without OrderedBy it is
+// ErrInvalidOption.
 func SkipFailed() Option { return option(func(s *settings) { s.skipFailed = true }) }
 
 // plain are the settings of a task without options.

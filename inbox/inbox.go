@@ -82,8 +82,8 @@ INSERT INTO "%s".inbox (source, event_id, keep_until)
 VALUES ($1, $2, now() + $3::bigint * interval '1 microsecond')
 ON CONFLICT DO NOTHING`
 
-// Once reports whether the event is new, and notes it: true the first time that a transaction with
-// it commits, false from then on. The caller's writes in the same transaction so happen once.
+// Once notes the event in tx and reports whether it is new. It is new until a transaction that
+// noted it commits, so the caller's writes in the same transaction happen once.
 //
 // Consumers that share a schema share its inbox. Give each a source of its own, as in
 // "billing "+source.

@@ -49,10 +49,10 @@ func RolesSQL(opts ...SchemaOption) (string, error) {
 // it with the first Migrate. The [LockTimeout] is 500 ms unless another is given: PostgreSQL then
 // does not end a transaction of the app because of it.
 //
-// The role that calls it owns the outbox, or is a member of its owner, with CREATEROLE unless the
-// roles exist and it is a member of <schema>_owner, and, if it is no superuser, CREATE on the
-// database, which passing on the schema takes. Errors, tries and the end of ctx are as with
-// Migrate, and ErrNotMigrated; after an error nothing is changed.
+// The role that calls it owns the outbox, or is a member of its owner. It needs CREATEROLE, unless
+// the roles exist and it is a member of <schema>_owner. To pass on the schema it needs CREATE on
+// the database, unless it is a superuser. Errors, tries and the end of ctx are as with Migrate, and
+// ErrNotMigrated; after an error nothing is changed.
 func GrantRoles(ctx context.Context, db *sql.DB, opts ...Option) error {
 	s, err := newSettings(append([]Option{LockTimeout(grantLockTimeout)}, opts...))
 	if err != nil {

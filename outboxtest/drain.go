@@ -47,7 +47,7 @@ import (
 // test's rows. On a database all of them have transactions of their own.
 //
 // Drain fails the test, by t.Fatalf, after an error of the database; in a copy of another database,
-// as a restored dump is (relay.ErrCopy; one of an empty template is none); when a handler ends its
+// such as a restored dump (relay.ErrCopy), but not of an empty template; when a handler ends its
 // transaction, leaves it unusable or does not return in time; after [MaxRuns] runs; and for bad
 // arguments. It stops after a handler that called FailNow on t. Tasks of a paused type are left
 // alone. There is no heartbeat; limits, rates and WorkersByType are not in force.

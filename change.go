@@ -76,6 +76,9 @@ func changeTask(ctx context.Context, tx Querier, what, function string, taskID i
 	if taskID < 1 {
 		return fmt.Errorf("%w: %s: the task ID %d: must be positive", ErrInvalidOption, what, taskID)
 	}
+	if err := txcheck.Begun(ctx, tx); err != nil {
+		return err
+	}
 	query := fmt.Sprintf(`/* outbox: %s */ SELECT "%s".%s($1)`, what, schema, function)
 	if err := tx.QueryRowContext(ctx, query, taskID).Scan(answer); err != nil {
 		return fmt.Errorf("outbox: %s: task %d: %w", what, taskID, pgerr.WithoutDSN(err))

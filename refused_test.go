@@ -181,12 +181,15 @@ func TestAConnectionIsRefusedWithoutATransaction(t *testing.T) {
 		defer conn.Close()
 		for about, q := range map[string]outbox.Querier{"a *sql.Conn": conn.Conn, "a *sqlx.Conn": conn} {
 			name := newType()
+			waits := d.enqueue(t, name, 0, outbox.After(time.Hour)).TaskID
 			enqueue := func(when string, want func(error) bool) {
 				t.Helper()
 				_, one := outbox.Enqueue(ctx, q, name, 1)
 				_, many := outbox.EnqueueMany(ctx, q, []outbox.TaskSpec{{Type: name}, {Type: name}})
 				_, keyed := outbox.Enqueue(ctx, q, name, 1, outbox.Unique("k"))
-				for _, err := range []error{one, many, keyed} {
+				_, due := outbox.RunNow(ctx, q, waits)
+				_, canceled := outbox.Cancel(ctx, q, waits)
+				for _, err := range []error{one, many, keyed, due, canceled} {
 					if !want(err) {
 						t.Errorf("%s, %s %s: got %v", driver, about, when, err)
 					}
@@ -195,9 +198,9 @@ func TestAConnectionIsRefusedWithoutATransaction(t *testing.T) {
 			enqueue("without a transaction", func(err error) bool { return errors.Is(err, outbox.ErrNoTransaction) })
 			exec(t, q, "BEGIN")
 			enqueue("after BEGIN", func(err error) bool { return err == nil })
-			wantTasks(t, d.db, name, 0)
+			wantTasks(t, d.db, name, 1)
 			exec(t, q, "COMMIT")
-			wantTasks(t, d.db, name, 4)
+			wantTasks(t, d.db, name, 4) // all but the canceled one
 			exec(t, q, "BEGIN")
 			_, _ = q.ExecContext(ctx, "SELECT 1/0")
 			enqueue("in a failed transaction", func(err error) bool { return pgerr.Code(err) == "25P02" })

@@ -243,6 +243,9 @@ func TestASqlxTransactionOfAHandlerIsLikeItsDB(t *testing.T) {
 			}
 		}
 		check(outbox.SqlxTx(db, raw))
+		if outbox.SqlxHandler[int](db, nil) != nil {
+			t.Error("a nil handler is wrapped, so registration does not refuse it")
+		}
 		h := outbox.SqlxHandler(db, func(c context.Context, tx *sqlx.Tx, got *outbox.Task[int]) error {
 			if c != ctx || got != task {
 				t.Errorf("got %v and %v, want the caller's", c, got)

@@ -21,6 +21,9 @@ func SqlxInTx(ctx context.Context, db *sqlx.DB, fn func(tx *sqlx.Tx) error, opts
 // Named queries, the mapper and Unsafe are as on db; the transaction is the one of the relay.
 func SqlxHandler[P any](db *sqlx.DB, h func(ctx context.Context, tx *sqlx.Tx,
 	task *Task[P]) error) func(context.Context, *sql.Tx, *Task[P]) error {
+	if h == nil {
+		return nil // which registration refuses
+	}
 	like := sqlxTemplate(db)
 	return func(ctx context.Context, tx *sql.Tx, task *Task[P]) error {
 		t := like

@@ -1,6 +1,7 @@
 package handlers
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -30,8 +31,8 @@ const (
 // relay may decide otherwise: a retry after the last attempt is a dead letter. For a [BatchResult] ask
 // it of each member; the whole is ActionRetry, or ActionDone if it is empty.
 func ActionOf(err error) Action {
-	some, is := err.(BatchResult)
-	if err == nil || is && len(some.ids()) == 0 {
+	var some BatchResult
+	if err == nil || errors.As(err, &some) && len(some.ids()) == 0 {
 		return ActionDone
 	}
 	return Action(handler.ResultOf(err).Action.String())

@@ -61,7 +61,8 @@ func TestANilErrorIsNoResult(t *testing.T) {
 			t.Errorf("%s(nil): got %v, want nil", name, err)
 		}
 	}
-	for _, err := range []error{nil, handlers.BatchResult(nil), handlers.BatchResult{}, handlers.BatchResult{5: nil}} {
+	for _, err := range []error{nil, handlers.BatchResult(nil), handlers.BatchResult{}, handlers.BatchResult{5: nil},
+		fmt.Errorf("wrapped: %w", handlers.BatchResult{})} {
 		if got := handlers.ActionOf(err); got != handlers.ActionDone {
 			t.Errorf("ActionOf(%v) is %q", err, got)
 		}

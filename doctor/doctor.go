@@ -29,8 +29,8 @@ import (
 // rights of a viewer or an operator of schema.GrantRoles suffice; a member of pg_monitor also sees
 // other roles' sessions, standbys and slots in full.
 //
-// Errors are outbox.ErrInvalidOption, before any SQL is sent; a failed connection; and ctx's. The last
-// two come with the findings until then.
+// The error is outbox.ErrInvalidOption for a bad option or a nil db, before any SQL is sent. After
+// a failed connection, or the end of ctx, the findings until then come with the error.
 func Check(ctx context.Context, db *sql.DB, opts ...Option) ([]Finding, error) {
 	s, err := newSettings(opts)
 	if err != nil {

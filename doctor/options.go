@@ -9,7 +9,8 @@ import (
 	"github.com/txoutbox/outbox/internal/schemaname"
 )
 
-// Option changes one [Check]. A nil one is refused with outbox.ErrInvalidOption.
+// Option changes one [Check]. Check refuses a nil Option, a Schema of "", and a duration that is
+// neither 0 nor from 1 ms to a year.
 type Option func(*settings)
 
 type settings struct {
@@ -25,12 +26,13 @@ type settings struct {
 // Schema names the PostgreSQL schema of the outbox. Without it that is "outbox".
 func Schema(name string) Option { return func(s *settings) { s.schema = name } }
 
-// HeldFor is the age from which on a transaction, slot or standby that keeps dead rows is reported.
-// 0 means 5 minutes. If a table of the outbox has 10,000 dead rows, the age is at most 1 minute.
+// HeldFor is the least age at which a transaction, replication slot or standby that keeps dead rows
+// is reported. 0 means 5 minutes. If a table of the outbox has 10,000 dead rows, it is 1 minute at
+// most.
 func HeldFor(d time.Duration) Option { return func(s *settings) { s.held = d } }
 
-// StarvingFor is the age from which on the oldest ready task of a type is reported although a
-// living relay has a handler for it. 0 means 1 minute.
+// StarvingFor is how long a ready task of a type has been due at least when the type is reported,
+// although a living relay has a handler for it. 0 means 1 minute.
 func StarvingFor(d time.Duration) Option { return func(s *settings) { s.starving = d } }
 
 // Timeout bounds each check's statements. A check that takes longer is reported as Unknown, and the

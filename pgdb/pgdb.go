@@ -5,7 +5,7 @@
 // which is minutes to hours, and the end of a call's context does not end that wait. A connection
 // of [Open] breaks, and the call on it fails, when
 //   - the other side has acknowledged nothing for 25 s. TCP keepalive starts after 10 s and repeats
-//     each 5 s. On Linux TCP_USER_TIMEOUT also ends a connection whose other side takes nothing
+//     each 5 s. On Linux TCP_USER_TIMEOUT also ends a connection whose other side receives nothing
 //     more. Elsewhere the system decides when to give up. Unix sockets have neither.
 //   - a call's context ended, and there is no answer 5 s after the cancel request. A connection
 //     whose call was cancelled does not go back to the pool.
@@ -37,10 +37,11 @@ import (
 // is longer.
 const connectTimeout = 15 * time.Second
 
-// Open returns a pool of connections that notice a dead peer. It does not connect. dsn is lib/pq's:
-// without sslmode the connection needs TLS, so for a server without TLS add sslmode=disable. The
-// error, which does not show dsn, says that dsn is none, or that it asks for
-// target_session_attrs=prefer-standby: an outbox writes.
+// Open returns a pool of connections that notice a dead peer, without connecting. dsn is a
+// connection string of lib/pq: without sslmode the connection needs TLS, so for a server without
+// TLS add sslmode=disable. What dsn leaves out is taken from PGHOST and the like. Open refuses what
+// [OpenFunc] refuses, a malformed dsn, and target_session_attrs=prefer-standby, as an outbox
+// writes. The error does not show dsn.
 //
 // The pool's limits are those of sql.Open: any number of connections, and two idle ones. The
 // connection that [database/sql.Conn.Raw] gives is not lib/pq's own type, so pq.SetNoticeHandler
@@ -53,9 +54,9 @@ func Open(dsn string, opts ...Option) (*sql.DB, error) {
 }
 
 // OpenFunc is [Open] for a connection string that changes: a password that is rotated, a token that
-// expires. dsn is called for each connection, several times at once if need be. Its ctx ends with
-// that of the call that needs the connection, after 15 s at the latest. A panic is an error of that
-// call. The error of OpenFunc is of a nil dsn or option.
+// expires. dsn is called for each connection, by several goroutines at once. Its ctx ends with that
+// of the call that needs the connection, after 15 s at the latest. If dsn panics, that call returns
+// an error. OpenFunc refuses a nil dsn, a nil Option and a Dialer of nil.
 func OpenFunc(dsn func(ctx context.Context) (string, error), opts ...Option) (*sql.DB, error) {
 	if dsn == nil {
 		return nil, errors.New("pgdb: the DSN function is nil")
@@ -78,13 +79,14 @@ type Option func(*connector)
 
 // Dialer makes the network connections of a pool: through a cloud provider's connector, or an SSH
 // tunnel. network is "tcp" or "unix"; address is the host and port of the connection string, not
-// resolved, or the socket's path. dial is called for each connection and each cancel request, several
-// times at once. Its ctx ends with that of the call that needs the connection, after 8 s at the
-// latest; a connection that comes later is closed. A panic is an error of that call.
+// resolved, or the socket's path. dial is called for each connection and each cancel request, by
+// several goroutines at once. Its ctx ends with that of the call that needs the connection, and
+// after 8 s at the latest; a connection that comes later is closed. If dial panics, that call
+// returns an error.
 //
-// All that the package says of connections holds, but for the 3 s of a host and keepalive. A
-// *net.TCPConn gets keepalive, also below a *tls.Conn. For another connection it is the dialer's. LISTEN of a relay
-// (relay.Config.ListenDSN) makes its connection without the Dialer.
+// The 3 s for a host to accept do not apply. A *net.TCPConn gets keepalive, also below a *tls.Conn;
+// for other connections dial has to see to it. LISTEN of a relay (relay.Config.ListenDSN) connects
+// without the Dialer.
 func Dialer(dial func(ctx context.Context, network, address string) (net.Conn, error)) Option {
 	return func(c *connector) {
 		if c.dial = nil; dial != nil {

@@ -13,25 +13,27 @@
 // are headers. Its id is the task's key, a UUID that is the same in every attempt and no other
 // event's, so a consumer can tell a repetition: package inbox does.
 //
-// The error of the publisher decides on the event:
+// The error of the publisher decides on the event. Its target here is [Event.To]: a topic, a queue,
+// a URL.
 //
 //   - nil: the broker has it. The task is done.
-//   - [Permanent]: it can never change, as with an event too large. The task is a dead letter at
+//   - [Permanent]: a retry cannot help, as with an event too large. The task is a dead letter at
 //     once.
 //   - [TargetUnavailable]: the event's target takes nothing now, as a full queue. The attempt
 //     counts, unless the target says for how long to wait. Other events for this target wait; those
 //     for other targets are sent.
-//   - handlers.RetryAfter: the event is sent again after that time. No attempt is counted for three
-//     days.
+//   - handlers.RetryAfter: the event is sent again after that time. For the first three days this
+//     counts no attempt.
 //   - [Unavailable], or the end of the time limit: the broker cannot be reached. No attempt is
-//     counted, and no event is sent for a while; where others pass, none for this target. If only
-//     one event of a batch has no answer in time, each third time is an attempt.
+//     counted, and no event is sent for a while; if events for other targets pass, none for this
+//     target. If an event has no answer in time while others have one, every third such time is an
+//     attempt.
 //   - any other error is the event's own: the task is retried as after any failed attempt.
 //
-// If no event passes, a circuit opens: of the target, or of the whole broker. No event is sent for
-// its pause: a second, then two, at most a minute. Then one call is the trial, or one event of a
-// target. The time limit ends a trial that hangs. A process has its own circuits, of 1,000 targets
-// at most. It forgets a circuit that no event has tried for ten minutes.
+// If no event passes, a circuit breaker opens: of the target, or of the whole broker. No event is
+// sent during its pause: a second, then two, at most a minute. Then one call, or one event of a
+// target, is the trial. The time limit ends a trial that hangs. Each Forwarder of a process has its
+// own circuits, of 1,000 targets at most. It forgets a circuit without a trial for ten minutes.
 //
 // Events that wait come back at most 1,000 a second, and at most five minutes after the pause. Such
 // an event has the reason in its last error. After three days each wait counts as an attempt.

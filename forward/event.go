@@ -13,7 +13,8 @@ import (
 	"github.com/txoutbox/outbox/internal/copied"
 )
 
-// Event is a task as a broker gets it. Its names are those of CloudEvents 1.0.
+// Event is a task as a broker gets it. ID, Source, Type, Subject and Time are attributes of
+// CloudEvents 1.0.
 type Event struct {
 	// ID is the key of the task that was enqueued ([outbox.Task.Key]), a UUID: the same in every
 	// attempt and for every target. No other event has it, from any Source.
@@ -23,7 +24,7 @@ type Event struct {
 	Type   string
 	// Subject is the subject of the event; "" for none.
 	Subject string
-	// Key is the task's ordering key: brokers partition by it. "" for none.
+	// Key is the task's ordering key, not [outbox.Task.Key]: brokers partition by it. "" for none.
 	Key string
 	// Time is when the transaction that enqueued the task began.
 	Time time.Time

@@ -15,7 +15,8 @@ import (
 	"github.com/txoutbox/outbox/internal/copied"
 )
 
-// Target is one of several places that events of a type go to.
+// Target is one of several publishers of a type's events, with the options for it. Its Publisher is
+// required.
 type Target struct {
 	Publisher Publisher
 	Options   []Option
@@ -25,12 +26,12 @@ type Target struct {
 // letters of its own. A handler of the type replaces each task by one for each target, in one
 // transaction. Their types are the type's name, a slash, and the target's name, as in
 // order.placed/billing. All have the event's id and time, its key, priority, headers and the like,
-// but not its limits and delay. No limit of a task's payload or headers is in the way of a copy.
-// Enqueue no tasks of these types.
+// but not its limits and delay. Limits of payloads and headers do not apply to copies. Enqueue no
+// tasks of these types yourself.
 //
-// opts are those of each target, before its own, and BatchSize and HandlerOptions also those of the
-// handler that copies. Fanout returns the Forwarder of each target. It panics as [Register] does, and
-// without targets.
+// opts apply to each target, before its own options. BatchSize and HandlerOptions among them also
+// apply to the handler that copies. Fanout returns the Forwarders by their targets' names. It
+// panics as [Register] does, and without targets.
 //
 // A new target gets the events that are handled from then on. A removed target leaves tasks without
 // a handler: the relay warns of them.

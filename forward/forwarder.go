@@ -24,14 +24,14 @@ type Forwarder struct {
 	published, permanent, temporary, unavailable atomic.Int64
 }
 
-// Stats are counts since the process began, and the state of the circuits.
+// Stats are a Forwarder's counts of events since it was registered, and the state of its circuits.
 type Stats struct {
 	Published   int64 // acknowledged
 	Permanent   int64 // refused for good: dead letters
 	Temporary   int64 // failed: retried, as attempts
 	Unavailable int64 // postponed without an attempt, as the broker or the target takes nothing or asks to wait
-	// Pause is for how long no event is sent yet to the broker, or to one of its targets: the longest
-	// time of all. It is 0 while all is well. [Forwarder.Health] says where events wait, and why.
+	// Pause is how long until the next trial of an open circuit: the longest, if several are open.
+	// It is 0 while none is. [Forwarder.Health] says where events wait, and why.
 	Pause time.Duration
 }
 

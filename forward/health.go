@@ -15,8 +15,8 @@ const mostShown = 5
 
 // Health is nil while events are sent to all targets. Else it wraps [ErrUnavailable], and names the
 // broker or up to five targets whose circuits are open in this process, since when, and the last
-// error of each. It asks nobody and does not block. A circuit that no event has tried for ten
-// minutes is forgotten.
+// error of each. It does no I/O and does not block. A circuit without a trial for ten minutes is
+// forgotten.
 func (f *Forwarder) Health() error {
 	all := f.circuits.all()
 	if len(all) == 0 {

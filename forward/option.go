@@ -77,7 +77,8 @@ func Subject(of func(*Event) string) Option {
 var placeholder = regexp.MustCompile(`\{[^{}]*\}`)
 
 // To is where events go: a template in which {type}, {key} and {subject} stand for the event's. The
-// default is "{type}". It panics if the template is empty or has another placeholder.
+// default is "{type}". Of several To and [Route] the last counts. It panics if the template is
+// empty or has another placeholder.
 func To(template string) Option {
 	if template == "" {
 		panic("forward: To: the template is empty")
@@ -103,14 +104,14 @@ func Route(to func(ctx context.Context, e *Event) (string, error)) Option {
 	return func(c *config) { c.route = to }
 }
 
-// BatchSize is how many events one call of Publish gets at most: 1 to 10,000, by default 200. Each
-// worker of the relay has a batch in flight.
+// BatchSize is how many events one call of Publish gets at most: 1 to 10,000, by default 200.
+// [Register] panics if it is out of range. Each worker of the relay has a batch in flight.
 func BatchSize(n int) Option { return func(c *config) { c.batch = n } }
 
 // Timeout bounds one call of Publish; by default 10 s. A call that takes longer counts as
-// [Unavailable], or as [TargetUnavailable] without an attempt if all of its events have one target;
-// but for an event that alone has no answer: see the package. It panics unless d is within 1 ms to
-// 20 s: the transaction of the claim is open meanwhile.
+// [Unavailable], or as [TargetUnavailable] without an attempt if all of its events have one target.
+// For an event without an answer while others have one, see the package. It panics unless d is
+// within 1 ms to 20 s: the transaction of the claim is open meanwhile.
 func Timeout(d time.Duration) Option {
 	if d < time.Millisecond || d > 20*time.Second {
 		panic(fmt.Sprintf("forward: Timeout(%v): must be within 1ms to 20s", d))

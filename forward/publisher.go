@@ -42,7 +42,7 @@ func isMarked[fault any](err error) (after time.Duration, yes bool) {
 	return m.after, yes
 }
 
-// Permanent marks an error of a Publisher that can never change, as with too large a message or an
+// Permanent marks an error of a Publisher that no retry can mend, as with too large a message or an
 // invalid name: the event becomes a dead letter at once. A nil err gives nil.
 func Permanent(err error) error { return mark[ofEvent](err, 0) }
 
@@ -53,13 +53,14 @@ func IsPermanent(err error) bool {
 }
 
 // Unavailable marks an error of a Publisher as the broker's: there is no connection to it at all.
-// No attempt is counted, and the Forwarder sends nothing for a while if nothing passed. Only a list
-// of connection errors qualifies: an unknown error is the message's. after is when to try again, at
-// most an hour; 0 leaves that to the circuit, which waits a second, then two, at most a minute. A
-// nil err gives nil.
+// No attempt is counted, and the Forwarder sends nothing for a while if nothing passed. Mark known
+// connection errors only: an unknown error may be the message's. after is how long to wait, at most
+// an hour; 0 or less leaves that to the circuit, which waits a second, then two, at most a minute.
+// A nil err gives nil.
 func Unavailable(err error, after time.Duration) error { return mark[ofBroker](err, after) }
 
 // IsUnavailable reports whether err, or an error in its chain, is marked by [Unavailable].
+// [ErrUnavailable] is not.
 func IsUnavailable(err error) bool {
 	_, yes := isMarked[ofBroker](err)
 	return yes

@@ -21,7 +21,7 @@ import (
 const maxContext = 2 << 10
 
 // TraceContext adds ctx's trace context to the headers of a task, beside those of options before
-// it. It comes after an outbox.Headers, which would replace it. Without a span in ctx it adds
+// it. Put it after an outbox.Headers, which would replace it. Without a span in ctx it adds
 // nothing.
 func (t *Telemetry) TraceContext(ctx context.Context) outbox.Option {
 	carrier := propagation.MapCarrier{}

@@ -59,7 +59,7 @@ type Telemetry struct {
 	instruments
 }
 
-// New returns a Telemetry. The error is of a field out of range, or of the MeterProvider.
+// New returns a Telemetry. The error names each invalid field of config, or is the MeterProvider's.
 func New(config Config) (*Telemetry, error) {
 	if config.TracerProvider == nil {
 		config.TracerProvider = otel.GetTracerProvider()
@@ -90,7 +90,7 @@ func New(config Config) (*Telemetry, error) {
 	return t, nil
 }
 
-// Close ends the reading of Config.DB, and leaves the pool open.
+// Close ends the reading of Config.DB, and leaves the pool open. Spans and other metrics go on.
 func (t *Telemetry) Close() error {
 	if t.registration == nil {
 		return nil

@@ -17,19 +17,19 @@ import (
 
 // Config has the sources of the metrics. New copies it; the zero value of a field is its default.
 type Config struct {
-	// DB, if set, is read at a scrape, with four statements on one connection or more. Its role is
-	// a viewer's (docs/security.md).
+	// DB, if set, is read at a scrape, with four statements on one or more connections. Its role is
+	// a viewer's (docs/security.md). Without it there are no metrics of the database.
 	DB *sql.DB
 	// Schema is the PostgreSQL schema of the outbox. Default "outbox".
 	Schema string
-	// Timeout is how long a scrape waits for the database. Default 5 s. A read that goes on is not
-	// begun anew beside itself.
+	// Timeout is how long a scrape waits for the database. Default 5 s. While a read goes on no
+	// second one begins.
 	Timeout time.Duration
 	// MaxAge is how old a read may be when it is given to another scrape. Default 1 s. Scrapes at
 	// the same time share a read.
 	MaxAge time.Duration
-	// Forwarders, if any, are those of package forward that run in this process. Each is of another
-	// task type.
+	// Forwarders, if any, are those of package forward that run in this process. New refuses two of
+	// one task type.
 	Forwarders []*forward.Forwarder
 	// MaxTypes bounds the task types of the database that have labels of their own; the others are
 	// summed up as "(other)". Those that a relay of this process has a handler for come first.
@@ -51,8 +51,8 @@ type Collector struct {
 
 var _ prometheus.Collector = (*Collector)(nil)
 
-// New returns a collector, to be registered. It does not connect. The error names every field of
-// config that is out of range.
+// New returns a collector, to be registered, without connecting. The error names each invalid field
+// of config.
 func New(config Config) (*Collector, error) {
 	config.Schema = cmp.Or(config.Schema, schemaname.Default)
 	config.Timeout = cmp.Or(config.Timeout, 5*time.Second)
@@ -114,7 +114,7 @@ func (c *Collector) Describe(to chan<- *prometheus.Desc) {
 }
 
 // Collect implements prometheus.Collector. If the database cannot be read, outbox_scrape_success is
-// 0 and there is no error: the metrics of the relays matter then.
+// 0, and the scrape still has the metrics of the relays.
 func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	for _, of := range c.relays.all() {
 		of.Collect(to)

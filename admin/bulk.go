@@ -15,9 +15,9 @@ import (
 type Bulk struct {
 	// After is BulkResult.Next of a call that ended early; "" begins with the oldest.
 	After string
-	// Limit is the most dead letters, those that are skipped among them; 0 is no limit.
+	// Limit is the most dead letters that one call takes, including skipped ones; 0 is no limit.
 	Limit int
-	// PerSecond bounds the rate; 0 is no limit.
+	// PerSecond is the most dead letters redriven or purged a second; 0 is no limit.
 	PerSecond int
 	// Timeout bounds each transaction; 0 is no bound.
 	Timeout time.Duration

@@ -15,8 +15,8 @@ import (
 	"github.com/txoutbox/outbox/internal/schemaname"
 )
 
-// ErrNotFound is returned for a task, or a schedule, that is nowhere. Such a task is finished and
-// not kept, purged, canceled, uncommitted, or never existed.
+// ErrNotFound is returned for a task or a schedule that is not in the outbox. Such a task is
+// finished and not kept, purged, canceled, uncommitted, or never existed.
 var ErrNotFound = errors.New("admin: not found")
 
 // Config has the settings of a Client.
@@ -27,7 +27,8 @@ type Config struct {
 	// Actor is the name of the user in the audit log: at most 256 bytes. If it is "", actions write
 	// no entries.
 	Actor string
-	// Tool is the name of the program, like backoffice: 1 to 64 bytes. An Actor needs it.
+	// Tool is the name of the program, like backoffice: 1 to 64 bytes. An Actor needs it; without
+	// an Actor it is not used.
 	Tool string
 }
 
@@ -66,9 +67,9 @@ func New(db *sql.DB, config Config) (*Client, error) {
 }
 
 // In returns a client whose calls run on tx and commit with it: a *sql.Tx or *sqlx.Tx, of lib/pq or
-// pgx, or a *sql.Conn on which a transaction is open. HandBack, Reindex and Repair need the pool, and
-// return outbox.ErrNoTransaction here, as every call does if tx is nil, and every action if tx is a
-// pool other than a *sql.DB.
+// pgx, or a *sql.Conn on which a transaction is open. HandBack, Reindex and Repair need the pool:
+// here they return outbox.ErrNoTransaction. So does every call if tx is nil, and every action if tx
+// is a pool other than a *sql.DB.
 func (c *Client) In(tx outbox.Querier) *Client {
 	in := *c
 	in.q = tx

@@ -22,8 +22,8 @@ UPDATE outbox.task t SET state = 'ready', lease_token = NULL, leased_until = NUL
  WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM c))`
 
 // HandBack makes all leased tasks of a relay ready at once, and returns their number. It is for a
-// node that is surely dead: other relays take its tasks over after 10 s anyway. relayID is as in
-// [Relay].
+// node that is surely dead: other relays take its tasks over after 10 s anyway. relayID is a
+// [Relay]'s ID.
 //
 // The runs count as attempts. A task that was lost before runs isolated,
 // as it may have killed the node. A relay that lives after all loses these leases: it can neither

@@ -18,8 +18,8 @@ type Relay struct {
 	StartedAt  time.Time
 	AliveUntil time.Time
 	Alive      bool // by PostgreSQL's clock
-	// LastSeen is its latest heartbeat, one in 3 s. Missing: it counts as alive, but has had none for
-	// 6 s, so it has died or hangs.
+	// LastSeen is its latest heartbeat; they come every 3 s. Missing says that it still counts as
+	// alive, but has had no heartbeat for 6 s: it has died or hangs.
 	LastSeen    time.Time
 	Missing     bool
 	Types       []string

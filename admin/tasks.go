@@ -82,8 +82,8 @@ var orders = map[State]struct{ ofType, ofAll string }{
 
 // TaskQuery selects a page of the tasks of a type in a state.
 type TaskQuery struct {
-	Type  string // "": all types, of dead and finished tasks only
-	State State
+	Type  string // "": all types; only for dead and finished tasks
+	State State  // required
 	After string // TaskPage.Next of the page before; "": the first page
 	Limit int    // at most 1,000; 0: 100
 }

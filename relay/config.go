@@ -52,13 +52,13 @@ type Config struct {
 	// small pool. Default 10, at most 1,000.
 	Workers int
 
-	// Order of claiming inside a type. Default InOrder.
+	// Order is the order of claiming inside a type. Default InOrder.
 	Order Order
 
 	// WorkersByType, if set, bounds the workers of types as of now: by their load, by weights, by the
-	// time of day. It returns the most workers that each type may have, by its name; those that it
-	// has count. 0 holds the type back. A type that is not in the result has no such bound. Within
-	// the bounds the relay chooses as ever, and the options of handlers hold as well.
+	// time of day. It returns the most workers that each type may have, by its name, including busy
+	// ones. 0 holds the type back. A type that is not in the result has no such bound. Within the
+	// bounds the relay chooses as ever, and the options of handlers hold as well.
 	//
 	// It is called before each claim, and each 50 ms or so while it holds a type back. The relay
 	// claims nothing meanwhile, so it must return at once. Calls of several relays may come at the

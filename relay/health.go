@@ -23,8 +23,8 @@ var (
 	// ErrOutage: PostgreSQL is unavailable: it is away, restarting, read-only or out of
 	// connections. The relay tries again by itself.
 	ErrOutage = errors.New("relay: PostgreSQL is unavailable")
-	// ErrNoHeartbeat: none came through, at the start or for as long as leases last (10 s), though
-	// no outage is known yet. The relay claims nothing.
+	// ErrNoHeartbeat: no heartbeat came through, at the start or for as long as leases last (10 s),
+	// though no outage is known yet. The relay claims nothing.
 	ErrNoHeartbeat = upkeep.ErrNoHeartbeat
 	// ErrTypeFails: tasks of a type could not be claimed or recorded three times in a row, and no
 	// try has succeeded since. Or a quarter of the latest claims failed, the last one within a

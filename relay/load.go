@@ -23,7 +23,7 @@ type Load struct {
 type TypeLoad struct {
 	Type     string
 	Running  int           // workers that are busy with it
-	Waiting  bool          // a task is due
+	Waiting  bool          // a task is due; not admin.StateWaiting
 	Priority int           // if Waiting, of its most urgent task, with handlers.Priority; lower is more urgent
 	Age      time.Duration // if Waiting, since its first task became due
 }

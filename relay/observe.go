@@ -44,7 +44,7 @@ type Claim struct {
 }
 
 // RunEnd is the end of one run: of one task, or of the tasks of one claim of a Batch handler. Each
-// task of a group of GroupCommit has its own, once the group has committed.
+// task of a group of handlers.GroupCommit has its own, once the group has committed.
 type RunEnd struct {
 	Type string
 	Kind outbox.Kind

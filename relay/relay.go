@@ -44,12 +44,12 @@ type Relay struct {
 	health  *health    // of the present run
 }
 
-// New returns a relay that claims from db the tasks of all types that are registered by now. db is
-// a pool on lib/pq or pgx's stdlib driver; best it is the relay's own, with room for Workers + 2
-// connections, one more with Schedules: New returns an error if its limit (SetMaxOpenConns) is
-// lower, as handlers would wait for each other. Where all handlers are Leased it need have room for
-// 12 only, with any Workers (see there). The error names every field of config that is out of
-// range. New does not connect.
+// New returns a relay that claims from db the tasks of all types that are registered by now,
+// without connecting. db is a pool on lib/pq or pgx's stdlib driver, preferably the relay's own. It
+// has room for Workers + 2 connections, one more with Schedules. If all handlers are Leased, 12 are
+// enough for any Workers, 13 with Schedules. New refuses a lower limit of db (SetMaxOpenConns), as
+// handlers would wait for each other, a nil db or registry, and a registry without handlers. The
+// error names each invalid field of config.
 func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error) {
 	if db == nil || registry == nil {
 		return nil, errors.New("relay: New needs a *sql.DB and a *handlers.Registry, not nil")
@@ -61,25 +61,25 @@ func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error)
 	return &Relay{db: db, settings: checked, log: newAppLog(checked.config.Logger), woken: make(chan struct{}, 1)}, nil
 }
 
-// Run claims and runs tasks until ctx ends, or Stop is called. Then it claims no more, waits for what runs up to
-// Config.DrainTimeout, ends the contexts of the handlers that still run with the cause
-// outbox.ErrDraining, and returns within 15 s more, or 25 s while OnDead is being called; what a
-// handler that ignores its context leaves undone is given back.
+// Run claims and runs tasks until ctx ends, or Stop is called. Then it drains: it claims no more,
+// and waits for running handlers up to Config.DrainTimeout. After that it ends their contexts with
+// the cause outbox.ErrDraining, and returns within 15 s more, or 25 s while OnDead is being called.
+// Tasks of a handler that ignores its context are given back.
 //
 // It survives any failure of the database, and returns nil after ctx has ended. Errors: ErrRunning;
 // and at the start schema.ErrNotMigrated, schema.ErrNewer, schema.ErrUnsupportedServer,
 // schema.ErrUnsupportedEncoding, schema.ErrRowSecurity, schema.ErrStatementPooling and
 // schema.ErrReadOnly. A server that becomes read-only later, and one that is a standby, is an
-// outage that Run waits for. A copy of the database is one that it claims nothing in until the copy
-// is adopted: see [ErrCopy].
+// outage that Run waits for. In a copy of the database it claims nothing until the copy is adopted:
+// see [ErrCopy].
 func (r *Relay) Run(ctx context.Context) error { return r.runHere(ctx, false) }
 
 // RunOnce runs tasks until none is due that this relay could take, and returns: for tests and cron.
 // It does not wait for tasks that are due later, but it does take over leased tasks of dead relays:
 // docs/guide/handlers.md#leases says when. Unlike Run it returns the first error that the database
 // gives, once what runs has ended; if PostgreSQL refuses the result of a Leased task, after a
-// drain. When ctx ends or Stop is called, it drains as Run does and returns nil. It fires each schedule that is due
-// once, before it begins. In a copy of the database it returns an [ErrCopy].
+// drain. When ctx ends or Stop is called, it drains as Run does and returns nil. It fires each
+// schedule that is due once, before it begins. In a copy of the database it returns an [ErrCopy].
 func (r *Relay) RunOnce(ctx context.Context) error { return r.runHere(ctx, true) }
 
 // Health is nil while the relay runs and claims: its latest heartbeat came through within the last

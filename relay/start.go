@@ -48,7 +48,7 @@ func (r *Relay) Start(ctx context.Context) error {
 
 // Stop ends the relay, whichever of Start, Run and RunOnce it works by: it claims no more, and drains
 // as Run does at the end of its context. Stop returns when that is done, with the error that the
-// relay ended with; nil, for a relay that does not run, or that ended without an error.
+// relay ended with. It returns nil if the relay was never started, or ended without an error.
 //
 // If ctx ends first, Stop returns its error, and the drain goes on. It is bounded by
 // Config.DrainTimeout. A handler that calls Stop waits for itself.

@@ -44,14 +44,14 @@ type Config struct {
 	// ReadOnly denies Operate to all users.
 	ReadOnly bool
 
-	// BasePath is the prefix of the requests' paths, like "/outbox", unless http.StripPrefix removes
-	// it. Links are relative, so a proxy may add a prefix of its own.
+	// BasePath is the prefix of the requests' paths, like "/outbox"; "" is none, as behind
+	// http.StripPrefix. Links are relative, so a proxy may add a prefix of its own.
 	BasePath string
 
 	// TrustedOrigins are further origins whose pages may act here, like "https://admin.example.com",
 	// as for AddTrustedOrigin of http.CrossOriginProtection. Behind a proxy that rewrites Host, name
-	// the origin that browsers show. Otherwise actions get 403 over plain http. New refuses an origin
-	// that no browser sends, as one with a default port or capitals.
+	// the origin that browsers show: without it, actions over plain http get 403. New refuses an
+	// origin that no browser sends, as one with a default port or capitals.
 	TrustedOrigins []string
 
 	// CSRFField returns the name and value of a hidden field in each form: the token of a protection
@@ -59,11 +59,12 @@ type Config struct {
 	// be safe for concurrent use. If it is nil or the name is empty, there is no field.
 	CSRFField func(*http.Request) (name, value string)
 
-	// StatementTimeout bounds each statement of a page; 0 is 5 s. A page says if it was exceeded.
+	// StatementTimeout bounds each statement of a page, and three times that the page; 0 is 5 s,
+	// the least is 1 ms. A page says if it was exceeded.
 	StatementTimeout time.Duration
 
 	// Logger gets errors, a record of each action, and a record of each look at a payload, without
-	// the payload; nil is slog.Default(), as for relay.Config.Logger.
+	// the payload; nil is slog.Default().
 	Logger *slog.Logger
 }
 

@@ -33,21 +33,21 @@ type Handler struct {
 	cross *http.CrossOriginProtection
 }
 
-// New makes a dashboard of the outbox in db, without sending any SQL. A role that is a member of
-// outbox_operator may use all of it, except the payloads of tasks that are not dead
-// (docs/security.md). The pool needs one connection for each concurrent request. The error names all
-// faults of c.
-func New(db *sql.DB, c Config) (*Handler, error) {
-	client, err := admin.New(db, admin.Config{Schema: c.Schema})
-	errs := []error{c.check(), err}
+// New makes a dashboard of the outbox in db, without sending any SQL. If db's role is a member of
+// outbox_operator, all of it works, except the payloads of tasks that are not dead
+// (docs/security.md). db needs one connection for each concurrent request. The error names a nil db
+// and each invalid field of config.
+func New(db *sql.DB, config Config) (*Handler, error) {
+	client, err := admin.New(db, admin.Config{Schema: config.Schema})
+	errs := []error{config.check(), err}
 	cross := http.NewCrossOriginProtection()
-	for _, origin := range c.TrustedOrigins {
+	for _, origin := range config.TrustedOrigins {
 		errs = append(errs, trust(cross, origin))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	s := &site{db: db, client: client, config: c, log: c.Logger, routes: routes}
+	s := &site{db: db, client: client, config: config, log: config.Logger, routes: routes}
 	return &Handler{site: s, cross: cross}, nil
 }
 

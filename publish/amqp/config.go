@@ -21,8 +21,8 @@ const (
 // Config says how events are published. It is copied by Open; the zero value of a field is its
 // default.
 type Config struct {
-	// Exchange is published to. Default "", the default exchange: routing keys are then the names
-	// of queues.
+	// Exchange is the exchange that events are published to. Default "", the default exchange:
+	// routing keys are then the names of queues.
 	Exchange string
 	// Channels is how many calls of Publish run at once; others wait. Each has an AMQP channel of
 	// its own. 1 to 1000, and no more than the broker's channel_max. Default 4.

@@ -36,20 +36,21 @@ type Publisher struct {
 
 var _ forward.Publisher = (*Publisher)(nil)
 
-// Open returns a Publisher for the broker of an AMQP URL. It does not connect: Publish and Ready do,
-// and again after the connection was lost. The broker may thus start later than the app. The error
-// is of the URL or the Config.
-func Open(url string, c Config) (*Publisher, error) {
-	if err := c.check(); err != nil {
+// Open returns a Publisher for the broker of an AMQP URL. It does not connect: Publish and Ready
+// do, and again after the connection was lost. The broker may thus start later than the app. Open
+// returns an error if the URL or the Config is invalid.
+func Open(url string, config Config) (*Publisher, error) {
+	if err := config.check(); err != nil {
 		return nil, err
 	}
-	d, err := newDialing(url, c.DialConfig)
+	d, err := newDialing(url, config.DialConfig)
 	if err != nil {
 		return nil, err
 	}
-	p := &Publisher{dialing: d, config: c, lanes: make(chan *lane, c.Channels), probing: make(chan struct{}, 1)}
+	p := &Publisher{dialing: d, config: config, lanes: make(chan *lane, config.Channels),
+		probing: make(chan struct{}, 1)}
 	p.closing, p.close = context.WithCancel(context.Background())
-	for range c.Channels {
+	for range config.Channels {
 		p.lanes <- &lane{p: p}
 	}
 	return p, nil

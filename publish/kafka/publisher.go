@@ -37,26 +37,27 @@ type Publisher struct {
 const recordRetries = 12
 
 // Open makes a client for the brokers: "host:port", or several with commas between them, with or
-// without "kafka://" before. It does not wait for a broker: the error is of the URL or the Config.
-// The client connects again for as long as the Publisher is open, also after refused logins. A
-// client whose producer ID was refused is replaced. A topic that does not exist is not created.
-func Open(url string, c Config) (*Publisher, error) {
-	brokers := strings.Split(strings.TrimPrefix(url, "kafka://"), ",")
-	for _, b := range brokers {
+// without "kafka://" before. It does not wait for a broker, and returns an error if brokers or the
+// Config is invalid. The client connects again for as long as the Publisher is open, also after
+// refused logins. A client whose producer ID was refused is replaced. A topic that does not exist
+// is not created.
+func Open(brokers string, config Config) (*Publisher, error) {
+	seeds := strings.Split(strings.TrimPrefix(brokers, "kafka://"), ",")
+	for _, b := range seeds {
 		if host, port, err := net.SplitHostPort(b); err != nil || host == "" || port == "" {
 			return nil, fmt.Errorf("outboxkafka: %q is no broker: it must be host:port; options of the client go "+
 				"into Config.Options", b)
 		}
 	}
-	if i := slices.Index(c.Options, nil); i >= 0 {
+	if i := slices.Index(config.Options, nil); i >= 0 {
 		return nil, fmt.Errorf("outboxkafka: Config.Options: %d is nil", i)
 	}
 	opts := append([]kgo.Opt{
-		kgo.SeedBrokers(brokers...), kgo.ClientID("outbox"), kgo.RequiredAcks(kgo.AllISRAcks()),
+		kgo.SeedBrokers(seeds...), kgo.ClientID("outbox"), kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.ProducerLinger(time.Millisecond), kgo.RecordDeliveryTimeout(30 * time.Second),
 		kgo.RecordRetries(recordRetries),
 		kgo.MetadataMinAge(250 * time.Millisecond), kgo.UnknownTopicRetries(4),
-	}, c.Options...)
+	}, config.Options...)
 	p := &Publisher{open: func() (*kgo.Client, error) { return kgo.NewClient(opts...) }}
 	var err error
 	if p.client, err = p.open(); err != nil {
@@ -68,13 +69,13 @@ func Open(url string, c Config) (*Publisher, error) {
 // New publishes by the app's own client, which Close leaves open. It should be idempotent, as kgo's
 // clients are by default, and have kgo.RecordRetries: else an answer that the protocol calls
 // retriable shows only as the end of the time limit. A client whose producer ID was refused, for
-// lack of rights, produces nothing any more: the app has to make another one. The error is of a nil
-// client or the Config.
-func New(client *kgo.Client, c Config) (*Publisher, error) {
+// lack of rights, produces nothing any more: the app has to make another one. New refuses a nil
+// client, and Config.Options.
+func New(client *kgo.Client, config Config) (*Publisher, error) {
 	switch {
 	case client == nil:
 		return nil, errors.New("outboxkafka: the client is nil")
-	case len(c.Options) > 0:
+	case len(config.Options) > 0:
 		return nil, errors.New("outboxkafka: Config.Options: they are for Open: the client has its own")
 	}
 	return &Publisher{client: client}, nil

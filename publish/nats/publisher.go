@@ -46,17 +46,18 @@ type Publisher struct {
 	link *link
 }
 
-// Open connects to a server or a cluster: the URL may be several, separated by commas. It tries each
-// once, two seconds at most unless nats.Timeout is among the options, and goes on in the background:
-// the error is of the URL or the Config. It connects again for as long as the Publisher is open, also
-// after refused logins, and makes a new connection in place of one that the server or the client
-// closed for good. While there is no connection nothing is buffered: Publish returns
-// forward.Unavailable.
-func Open(url string, c Config) (*Publisher, error) {
-	if i := slices.IndexFunc(c.Options, func(o nats.Option) bool { return o == nil }); i >= 0 {
+// Open connects to a server or a cluster: the URL may be several, separated by commas. It tries
+// each once, two seconds at most unless nats.Timeout is among the options, and goes on in the
+// background. It returns an error if the URL or the Config is invalid. It connects again for as
+// long as the Publisher is open, also after refused logins, and makes a new connection in place of
+// one that the server or the client closed for good. While there is no connection nothing is
+// buffered: Publish returns forward.Unavailable.
+func Open(url string, config Config) (*Publisher, error) {
+	if i := slices.IndexFunc(config.Options, func(o nats.Option) bool { return o == nil }); i >= 0 {
 		return nil, fmt.Errorf("outboxnats: Config.Options: %d is nil", i)
 	}
-	p := &Publisher{log: cmp.Or(c.Logger, slog.Default()), dial: func() (*link, error) { return dial(url, c.Options) }}
+	p := &Publisher{log: cmp.Or(config.Logger, slog.Default()),
+		dial: func() (*link, error) { return dial(url, config.Options) }}
 	var err error
 	if p.link, err = p.dial(); err != nil {
 		return nil, err
@@ -69,15 +70,15 @@ func Open(url string, c Config) (*Publisher, error) {
 // than newer ones of its key. It connects again for as long as the app's options say: use
 // nats.MaxReconnects(-1) and nats.IgnoreAuthErrorAbort(). The JetStream needs
 // jetstream.WithPublishAsyncTimeout, and has room for 4,000 messages in flight unless
-// jetstream.WithPublishAsyncMaxPending says otherwise. The error is of a nil js or the Config.
-func New(js jetstream.JetStream, c Config) (*Publisher, error) {
+// jetstream.WithPublishAsyncMaxPending says otherwise. New refuses a nil js, and Config.Options.
+func New(js jetstream.JetStream, config Config) (*Publisher, error) {
 	switch {
 	case js == nil:
 		return nil, errors.New("outboxnats: the JetStream is nil")
-	case len(c.Options) > 0:
+	case len(config.Options) > 0:
 		return nil, errors.New("outboxnats: Config.Options: they are for Open: the connection has its own")
 	}
-	return &Publisher{link: &link{js: js}, log: cmp.Or(c.Logger, slog.Default())}, nil
+	return &Publisher{link: &link{js: js}, log: cmp.Or(config.Logger, slog.Default())}, nil
 }
 
 // current is the connection that a call uses: a new one if the last was closed for good.
@@ -114,8 +115,8 @@ func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []erro
 	return publisher.Result(c.errs)
 }
 
-// Duplicates is how many events were acknowledged as known, since a stream has their message ID. An
-// event that is published again is one. A stream that has another event under the ID is an error.
+// Duplicates is how many events a stream acknowledged without storing them, as it had their
+// Nats-Msg-Id: events that were published again. Another event under the ID is an error instead.
 func (p *Publisher) Duplicates() int64 { return p.duplicates.Load() }
 
 // Ready returns nil if the Publisher is open and JetStream answers.

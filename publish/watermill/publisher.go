@@ -29,14 +29,14 @@ type Publisher struct {
 
 var _ forward.Publisher = (*Publisher)(nil)
 
-// New returns a Publisher for client, which stays the app's: Close does not close it. The error is
-// of a nil client.
-func New(client message.Publisher, c Config) (*Publisher, error) {
+// New returns a Publisher for client, which stays the app's: Close does not close it. New refuses a
+// nil client.
+func New(client message.Publisher, config Config) (*Publisher, error) {
 	if client == nil {
 		return nil, errors.New("outboxwatermill: the message.Publisher is nil")
 	}
-	c.KeyName = cmp.Or(c.KeyName, "partition_key")
-	return &Publisher{to: client, config: c, running: map[*group]context.Context{}}, nil
+	config.KeyName = cmp.Or(config.KeyName, "partition_key")
+	return &Publisher{to: client, config: config, running: map[*group]context.Context{}}, nil
 }
 
 // result is the result of the events of one topic.

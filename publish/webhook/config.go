@@ -19,18 +19,19 @@ import (
 // event.
 type Config struct {
 	// Secrets returns the signing secrets of an event's endpoint, e.To, as whsec_… or their base64
-	// alone. A request has a signature by each, so an endpoint can change from one to the other. An
-	// error costs the event an attempt. Secrets is called for each request.
+	// alone. A request has a signature by each, so an endpoint can change from one to the other.
+	// After an error, an invalid secret or none, nothing is sent and the attempt fails. Secrets is
+	// called for each request.
 	Secrets func(ctx context.Context, e *forward.Event) ([]string, error)
 	// Unsigned sends requests without signatures, if Secrets is nil.
 	Unsigned bool
 
-	// Timeout of a request: default 5 s, at most a minute.
+	// Timeout bounds a request: default 5 s, at most a minute.
 	Timeout time.Duration
 	// Concurrency is how many requests an endpoint gets at once from this Publisher: default 10.
 	Concurrency int
 	// Rate is how many requests an endpoint gets from this Publisher within RatePer at most, evenly;
-	// 0 is any number. RatePer is by default a second.
+	// 0 is any number. RatePer is by default a second, and refused without a Rate.
 	Rate    int
 	RatePer time.Duration
 	// GoneFor is how long an endpoint that answered 410 gets no more requests: default an hour.

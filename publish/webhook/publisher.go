@@ -38,13 +38,13 @@ type request struct {
 	until time.Time // then it is forgotten
 }
 
-// New makes a Publisher. Its error names each field of the Config that is wrong.
-func New(c Config) (*Publisher, error) {
-	if err := c.check(); err != nil {
+// New makes a Publisher. The error names each invalid field of config.
+func New(config Config) (*Publisher, error) {
+	if err := config.check(); err != nil {
 		return nil, err
 	}
 	return &Publisher{
-		config: c, client: c.client(nil), wait: defaultWait,
+		config: config, client: config.client(nil), wait: defaultWait,
 		endpoints: map[string]*endpoint{}, late: map[string]*request{},
 	}, nil
 }
@@ -181,7 +181,7 @@ func waits(e *forward.Event, d time.Duration, why string) error {
 }
 
 // Resume sends requests again to an endpoint that has answered 410, or that rests after
-// Retry-After.
+// Retry-After. url is the event's To. An endpoint that has had no request is left as it is.
 func (p *Publisher) Resume(url string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -190,7 +190,7 @@ func (p *Publisher) Resume(url string) {
 	}
 }
 
-// Ready returns nil if the Publisher is open: there is no one server that would have to answer.
+// Ready returns nil if the Publisher is open. It sends no request.
 func (p *Publisher) Ready(context.Context) error {
 	if !p.calls.Begin() {
 		return publisher.ErrClosed

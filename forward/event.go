@@ -24,8 +24,8 @@ type Event struct {
 	Type   string
 	// Subject is the subject of the event; "" for none.
 	Subject string
-	// Key is the task's ordering key, not [outbox.Task.Key]: brokers partition by it. "" for none.
-	Key string
+	// OrderingKey is the task's: brokers partition by it. "" for none.
+	OrderingKey string
 	// Time is when the transaction that enqueued the task began.
 	Time time.Time
 	// Headers are the task's, such as its trace context.
@@ -59,8 +59,8 @@ func (e *Event) CloudEvents(prefix string) []Header {
 	if e.Subject != "" {
 		all = append(all, Header{prefix + "subject", e.Subject})
 	}
-	if e.Key != "" {
-		all = append(all, Header{prefix + "partitionkey", e.Key})
+	if e.OrderingKey != "" {
+		all = append(all, Header{prefix + "partitionkey", e.OrderingKey})
 	}
 	for _, name := range slices.Sorted(maps.Keys(e.Headers)) {
 		lower := strings.ToLower(name)
@@ -74,7 +74,7 @@ func (e *Event) CloudEvents(prefix string) []Header {
 // newEvent is the event of a task.
 func (c *config) newEvent(ctx context.Context, t *outbox.Task[json.RawMessage]) (*Event, error) {
 	e := &Event{
-		ID: t.Key(), Source: c.source, Type: c.eventType, Key: t.OrderingKey, Time: t.CreatedAt,
+		ID: t.Key(), Source: c.source, Type: c.eventType, OrderingKey: t.OrderingKey, Time: t.CreatedAt,
 		Data: t.Payload, Target: c.target, Attempt: t.Attempt,
 	}
 	if e.Source == "" {

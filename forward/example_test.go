@@ -24,11 +24,11 @@ type printer struct{}
 func (printer) Publish(_ context.Context, events []*forward.Event) []error {
 	errs := make([]error, len(events))
 	for i, e := range events {
-		if e.Key == "" {
+		if e.OrderingKey == "" {
 			errs[i] = forward.Permanent(errors.New("the event has no key"))
 			continue
 		}
-		fmt.Println(e.To, e.Key, string(e.Data))
+		fmt.Println(e.To, e.OrderingKey, string(e.Data))
 	}
 	return errs
 }

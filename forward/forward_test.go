@@ -90,7 +90,7 @@ func TestATaskBecomesAnEvent(t *testing.T) {
 	t.Parallel()
 	db, to, reg := relaytest.NewDatabase(t), &broker{}, handlers.New()
 	f := forward.Register(reg, placed, to, forward.Source("/shop"), forward.To("shop.{type}.{key}"),
-		forward.Subject(func(e *forward.Event) string { return "order/" + e.Key }))
+		forward.Subject(func(e *forward.Event) string { return "order/" + e.OrderingKey }))
 	enqueue(t, db, 1, func(int) []outbox.Option {
 		return []outbox.Option{outbox.OrderedBy("c7"),
 			outbox.Headers(map[string]string{"traceparent": "00-1", "CE_id": "forged"})}
@@ -104,7 +104,7 @@ func TestATaskBecomesAnEvent(t *testing.T) {
 		t.Fatalf("%d events", len(got))
 	}
 	e := got[0]
-	if e.ID != id || e.Type != "order.placed" || e.Source != "/shop" || e.Key != "c7" ||
+	if e.ID != id || e.Type != "order.placed" || e.Source != "/shop" || e.OrderingKey != "c7" ||
 		e.To != "shop.order.placed.c7" || string(e.Data) != `{"n": 0}` || e.Attempt != 1 {
 		t.Errorf("the event is %+v", e)
 	}
@@ -176,7 +176,7 @@ func TestTheOrderOfAKeyIsKept(t *testing.T) {
 	forwardtest.NothingLeft(t, db)
 	var got []forwardtest.Received
 	for _, e := range to.received() {
-		got = append(got, forwardtest.Received{Key: e.Key, ID: e.ID, Data: e.Data})
+		got = append(got, forwardtest.Received{Key: e.OrderingKey, ID: e.ID, Data: e.Data})
 	}
 	forwardtest.Check(t, got, 60, 4, true)
 }
@@ -201,7 +201,7 @@ func TestEachTargetHasItsOwnProgress(t *testing.T) {
 	var got []string
 	for _, e := range billing.received() {
 		got = append(got, e.ID)
-		if e.Type != "order.placed" || e.Source != source || e.To != "orders" || e.Key != "k" ||
+		if e.Type != "order.placed" || e.Source != source || e.To != "orders" || e.OrderingKey != "k" ||
 			!maps.Equal(e.Headers, map[string]string{"traceparent": "00-1"}) || time.Since(e.Time) > time.Hour {
 			t.Errorf("the event is %+v", e)
 		}

@@ -89,7 +89,7 @@ func To(template string) Option {
 		}
 	}
 	return Route(func(_ context.Context, e *Event) (string, error) {
-		return strings.NewReplacer("{type}", e.Type, "{key}", e.Key, "{subject}", e.Subject).Replace(template), nil
+		return strings.NewReplacer("{type}", e.Type, "{key}", e.OrderingKey, "{subject}", e.Subject).Replace(template), nil
 	})
 }
 

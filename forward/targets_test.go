@@ -21,7 +21,7 @@ import (
 
 // toQueues sends each event to the queue that its key begins with.
 var toQueues = forward.Route(func(_ context.Context, e *forward.Event) (string, error) {
-	return strings.Split(e.Key, " ")[0], nil
+	return strings.Split(e.OrderingKey, " ")[0], nil
 })
 
 func queueKeys(i int) []outbox.Option {

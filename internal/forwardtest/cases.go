@@ -26,7 +26,7 @@ func (s *Suite) arrives(t *testing.T, b *Broker) {
 	Ready(t, p)
 	with, without := Event("7", b.To), Event("8", b.To)
 	with.Headers["CE_id"], with.Headers["cloudevents_id"] = "forged", "forged"
-	without.Key, without.Subject = "", ""
+	without.OrderingKey, without.Subject = "", ""
 	for _, e := range []*forward.Event{with, without} {
 		if strings.EqualFold(s.Prefix, "ce-") {
 			e.Headers = Event("", "").Headers
@@ -39,7 +39,7 @@ func (s *Suite) arrives(t *testing.T, b *Broker) {
 	}
 	for i, e := range []*forward.Event{with, without} {
 		r := got[slices.IndexFunc(got, func(r Received) bool { return r.ID == e.ID })]
-		if r.Key != e.Key || string(r.Data) != string(e.Data) {
+		if r.Key != e.OrderingKey || string(r.Data) != string(e.Data) {
 			t.Errorf("event %d: %+v", i, r)
 		}
 		for _, h := range e.CloudEvents(s.Prefix) {
@@ -64,7 +64,7 @@ func (s *Suite) refuses(t *testing.T, b *Broker) {
 	Ready(t, p)
 	keyless := func(id string) *forward.Event { // in one batch, and no key is held up
 		e := Event(id, b.To)
-		e.Key = ""
+		e.OrderingKey = ""
 		return e
 	}
 	events, want := []*forward.Event{keyless("first")}, []string{"none"}

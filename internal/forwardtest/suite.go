@@ -56,7 +56,7 @@ type Mended struct {
 
 // Event is an event to a destination.
 func Event(id, to string) *forward.Event {
-	return &forward.Event{ID: id, Source: "/shop", Type: "order.placed", Key: "c1", Subject: "order/9",
+	return &forward.Event{ID: id, Source: "/shop", Type: "order.placed", OrderingKey: "c1", Subject: "order/9",
 		Time:    time.Unix(1e9, 0),
 		Headers: map[string]string{"traceparent": "00-1"}, Data: []byte(`{"n": 1}`), To: to, Attempt: 1}
 }

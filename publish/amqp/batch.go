@@ -31,7 +31,7 @@ func newBatch(events []*forward.Event) *batch {
 func (b *batch) group() (group []int) {
 	keys := map[string]bool{}
 	for ; b.next < len(b.events) && len(group) < window; b.next++ {
-		if key := b.events[b.next].Key; key != "" {
+		if key := b.events[b.next].OrderingKey; key != "" {
 			if keys[key] {
 				break
 			}
@@ -51,7 +51,7 @@ func (b *batch) group() (group []int) {
 // for its retry.
 func (b *batch) settle(i int, err error) {
 	b.errs[i] = err
-	if key := b.events[i].Key; err != nil && key != "" && !forward.IsPermanent(err) {
+	if key := b.events[i].OrderingKey; err != nil && key != "" && !forward.IsPermanent(err) {
 		b.held[key] = err
 	}
 }

@@ -193,7 +193,7 @@ func TestAFailedEventHoldsUpItsKey(t *testing.T) {
 	all := events(6, q)
 	all[0].To, all[3].Data = fullQueue(t, ch), make([]byte, mostBytes+1)
 	for i, key := range []string{"held", "other", "held", "refused", "refused", "held"} {
-		all[i].Key = key
+		all[i].OrderingKey = key
 	}
 	errs := p.Publish(within(t, time.Minute), all)
 	if len(errs) != 6 {

@@ -151,8 +151,8 @@ func (c *call) producerRefused(ctx context.Context) bool {
 func record(e *forward.Event) *kgo.Record {
 	r := &kgo.Record{Topic: e.To, Value: e.Data,
 		Headers: []kgo.RecordHeader{{Key: "content-type", Value: []byte(forward.ContentType)}}}
-	if e.Key != "" {
-		r.Key = []byte(e.Key)
+	if e.OrderingKey != "" {
+		r.Key = []byte(e.OrderingKey)
 	}
 	for _, h := range e.CloudEvents("ce_") {
 		r.Headers = append(r.Headers, kgo.RecordHeader{Key: h.Name, Value: []byte(h.Value)})

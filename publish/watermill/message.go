@@ -16,8 +16,8 @@ func (c *Config) newMessage(ctx context.Context, e *forward.Event) *message.Mess
 		m.Metadata.Set(h.Name, h.Value)
 	}
 	m.Metadata.Set("content_type", forward.ContentType)
-	if e.Key != "" {
-		m.Metadata.Set(c.KeyName, e.Key)
+	if e.OrderingKey != "" {
+		m.Metadata.Set(c.KeyName, e.OrderingKey)
 	}
 	return m
 }

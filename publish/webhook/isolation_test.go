@@ -50,7 +50,7 @@ func TestEndpointsThatHangDoNotHoldUpTheOthers(t *testing.T) {
 	p.wait = defaultWait
 	db, reg := relaytest.NewDatabase(t), handlers.New()
 	forward.Register(reg, forwardtest.Placed, p, forward.Route(func(_ context.Context, e *forward.Event) (string, error) {
-		return s.URL + "/" + strings.TrimPrefix(e.Key, "key "), nil
+		return s.URL + "/" + strings.TrimPrefix(e.OrderingKey, "key "), nil
 	}), forward.HandlerOptions(relaytest.RetrySoon()))
 	forwardtest.Enqueue(t, db, 0, each*endpoints, endpoints)
 	r := relaytest.Run(t, db.DB, reg, relay.Config{Workers: 4})
@@ -209,7 +209,7 @@ func Example() {
 		return []string{os.Getenv("WEBHOOK_SECRET")}, nil
 	}
 	endpointOf := func(_ context.Context, e *forward.Event) (string, error) {
-		return "https://hooks.example.com/" + e.Key, nil
+		return "https://hooks.example.com/" + e.OrderingKey, nil
 	}
 
 	publisher, err := New(Config{Secrets: secretsOf})

@@ -79,7 +79,7 @@ func TestAnEndpointThatAsksForARestHasIt(t *testing.T) {
 	p := newPublisher(t, s, func(c *Config) {
 		c.OnGone = func(_ context.Context, e *forward.Event) error {
 			gone.Add(1)
-			return fmt.Errorf("endpoint of %s is not noted", e.Key)
+			return fmt.Errorf("endpoint of %s is not noted", e.OrderingKey)
 		}
 	})
 	tomorrow := time.Now().Add(24 * time.Hour).UTC().Format(http.TimeFormat)
@@ -185,7 +185,7 @@ func newPublisher(t testing.TB, s *httptest.Server, change func(*Config)) *Publi
 }
 
 func event(id, to string) *forward.Event {
-	return &forward.Event{ID: id, Source: "/shop.example", Type: "order.placed", Key: "c1", Subject: "größe",
+	return &forward.Event{ID: id, Source: "/shop.example", Type: "order.placed", OrderingKey: "c1", Subject: "größe",
 		Time:    time.Unix(1e9, 0),
 		Headers: map[string]string{"traceparent": "00-1", "tracestate": "a=%20 b", "Host": "elsewhere"},
 		Data:    []byte(`{"n": 1}`), To: to, Attempt: 1}

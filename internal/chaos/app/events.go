@@ -37,7 +37,7 @@ func forwardEvents(reg *handlers.Registry, c Config, opts ...handlers.Option) (*
 	}
 	forward.Register(reg, typeEvent, to, forward.Source("/chaos"), forward.Timeout(5*time.Second),
 		forward.HandlerOptions(opts...), forward.Route(func(_ context.Context, e *forward.Event) (string, error) {
-			_, target, _ := strings.Cut(e.Key, "-to-")
+			_, target, _ := strings.Cut(e.OrderingKey, "-to-")
 			return "chaos." + target, nil
 		}))
 	return to, nil

@@ -131,6 +131,10 @@ func TestEveryCallOnEachConnectionAndInAnotherSchema(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
+		if _, err := conn.ExecContext(t.Context(), "BEGIN"); err != nil {
+			t.Fatal(err)
+		}
+		commit := func() error { _, err := conn.ExecContext(t.Context(), "COMMIT"); return err }
 		tx := begin(t, db)
 		xtx, err := sqlx.NewDb(db.DB, driver).Beginx()
 		if err != nil {
@@ -144,7 +148,7 @@ func TestEveryCallOnEachConnectionAndInAnotherSchema(t *testing.T) {
 			name string
 			c    *admin.Client
 			end  func() error
-		}{{"DB", c, nil}, {"Conn", c.In(conn), nil}, {"Tx", c.In(tx), tx.Commit}, {"sqlx.Tx", c.In(xtx), xtx.Commit}} {
+		}{{"DB", c, nil}, {"Conn", c.In(conn), commit}, {"Tx", c.In(tx), tx.Commit}, {"sqlx.Tx", c.In(xtx), xtx.Commit}} {
 			db.Do(t, `TRUNCATE "select".task, "select".dead_task, "select".audit, "select".schedule, "select".task_type;
 				INSERT INTO "select".dead_task
 					(task_id, run_at, created_at, priority, attempt, max_attempts, reason, task_type, payload)

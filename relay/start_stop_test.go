@@ -80,6 +80,9 @@ func TestAStartedRelayWorksUntilItIsStopped(t *testing.T) {
 	if err := r.Start(t.Context()); !errors.Is(err, relay.ErrRunning) {
 		t.Errorf("Start, while it drains: %v, want ErrRunning", err)
 	}
+	relaytest.Eventually(t, time.Minute, "the relay stops", func() bool {
+		return strings.Contains(log.String(), "relay stopping")
+	})
 	db.Enqueue(t, "TX", 1) // it claims no more
 	release()
 	if err := r.Stop(t.Context()); err != nil {

@@ -14,19 +14,19 @@ import (
 // Access is a set of rights, combined by |. Zero is none.
 type Access uint
 
-// The rights. Each of them includes all pages, with the texts of errors.
+// The rights. Each includes View: all pages, with the texts of errors.
 const (
 	View         Access = 1
 	ViewPayloads Access = View | 2 // payloads, headers and keys as well
-	Operate      Access = View | 4 // pause, cancel, run now, redrive, purge, hand back
+	Operate      Access = View | 4 // pause, cancel, run now, redrive, purge, hand back leases
 )
 
 func (a Access) has(b Access) bool { return a&b == b }
 
 // User is the user of a request. The zero User is denied.
 type User struct {
-	// Name is for the audit log. Operate and ViewPayloads are denied without one of 1 to 256 bytes of
-	// UTF-8.
+	// Name is for the audit log: 1 to 256 bytes of UTF-8. Any other name denies Operate and
+	// ViewPayloads.
 	Name   string
 	Access Access
 }
@@ -59,8 +59,8 @@ type Config struct {
 	// be safe for concurrent use. If it is nil or the name is empty, there is no field.
 	CSRFField func(*http.Request) (name, value string)
 
-	// StatementTimeout bounds each statement of a page, and three times that the page; 0 is 5 s,
-	// the least is 1 ms. A page says if it was exceeded.
+	// StatementTimeout bounds each statement of a page, and three times that the page. 0 is 5 s; the
+	// least is 1 ms. A page says if its time ran out.
 	StatementTimeout time.Duration
 
 	// Logger gets errors, a record of each action, and a record of each look at a payload, without

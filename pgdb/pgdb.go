@@ -5,7 +5,7 @@
 // which is minutes to hours, and the end of a call's context does not end that wait. A connection
 // of [Open] breaks, and the call on it fails, when
 //   - the other side has acknowledged nothing for 25 s. TCP keepalive starts after 10 s and repeats
-//     each 5 s. On Linux TCP_USER_TIMEOUT also ends a connection whose other side receives nothing
+//     every 5 s. On Linux TCP_USER_TIMEOUT also ends a connection whose other side receives nothing
 //     more. Elsewhere the system decides when to give up. Unix sockets have neither.
 //   - a call's context ended, and there is no answer 5 s after the cancel request. A connection
 //     whose call was cancelled does not go back to the pool.
@@ -86,7 +86,7 @@ type Option func(*connector)
 //
 // The 3 s for a host to accept do not apply. A *net.TCPConn gets keepalive, also below a *tls.Conn;
 // for other connections dial has to see to it. LISTEN of a relay (relay.Config.ListenDSN) connects
-// without the Dialer.
+// without the Dialer. Of several Dialers the last counts.
 func Dialer(dial func(ctx context.Context, network, address string) (net.Conn, error)) Option {
 	return func(c *connector) {
 		if c.dial = nil; dial != nil {

@@ -14,7 +14,7 @@ import (
 )
 
 // Event is a task as a broker gets it. ID, Source, Type, Subject and Time are attributes of
-// CloudEvents 1.0.
+// CloudEvents 1.0; OrderingKey is its extension partitionkey.
 type Event struct {
 	// ID is the key of the task that was enqueued ([outbox.Task.Key]), a UUID: the same in every
 	// attempt and for every target. No other event has it, from any Source.
@@ -33,11 +33,11 @@ type Event struct {
 	// Data is the payload as JSON, as PostgreSQL prints jsonb.
 	Data []byte
 
-	// Target is the name that [Fanout] has for where the event goes; "" for Register.
+	// Target is the name of the target in [Fanout]; "" for Register.
 	Target string
 	// To is where the event goes: a topic, a subject, a routing key or a URL.
 	To string
-	// Attempt is 1 for the first one.
+	// Attempt is the number of the attempt, from 1.
 	Attempt int
 }
 

@@ -25,9 +25,9 @@ type Target struct {
 // Fanout publishes the tasks of one type to several targets, each with progress, retries and dead
 // letters of its own. A handler of the type replaces each task by one for each target, in one
 // transaction. Their types are the type's name, a slash, and the target's name, as in
-// order.placed/billing. All have the event's id and time, its key, priority, headers and the like,
-// but not its limits and delay. Limits of payloads and headers do not apply to copies. Enqueue no
-// tasks of these types yourself.
+// order.placed/billing. All have the event's id, time, ordering key, priority, headers and the
+// like, but not its limits and delay. Limits of payloads and headers do not apply to copies.
+// Enqueue no tasks of these types yourself.
 //
 // opts apply to each target, before its own options. BatchSize and HandlerOptions among them also
 // apply to the handler that copies. Fanout returns the Forwarders by their targets' names. It

@@ -66,7 +66,8 @@ func Type(name string) Option {
 	return func(c *config) { c.eventType = name }
 }
 
-// Subject sets the subject of an event, from its other fields. It panics if of is nil.
+// Subject sets the subject of an event, from its other fields but To. of is called by several
+// goroutines at once. It panics if of is nil.
 func Subject(of func(*Event) string) Option {
 	if of == nil {
 		panic("forward: Subject: the function is nil")
@@ -76,9 +77,9 @@ func Subject(of func(*Event) string) Option {
 
 var placeholder = regexp.MustCompile(`\{[^{}]*\}`)
 
-// To is where events go: a template in which {type}, {key} and {subject} stand for the event's. The
-// default is "{type}". Of several To and [Route] the last counts. It panics if the template is
-// empty or has another placeholder.
+// To is where events go: a template in which {type}, {key} and {subject} stand for the event's
+// Type, OrderingKey and Subject. The default is "{type}". Of several To and [Route] the last
+// counts. It panics if the template is empty or has another placeholder.
 func To(template string) Option {
 	if template == "" {
 		panic("forward: To: the template is empty")
@@ -93,10 +94,10 @@ func To(template string) Option {
 	})
 }
 
-// Route says where each event goes, as [Event.To]. It is called for one event after the other, before
-// they are published, and its ctx ends with the handler's. An event for which it returns "" is a dead
-// letter. An error is a failed attempt of the event, or a dead letter if it is [Permanent]. Route
-// panics if to is nil.
+// Route says where each event goes, as [Event.To]. Workers call to at once, each for one event
+// after the other, before they are published. Its ctx ends with the handler's. An event for which
+// it returns "" is a dead letter. An error is a failed attempt of the event, or a dead letter if it
+// is [Permanent]. Route panics if to is nil.
 func Route(to func(ctx context.Context, e *Event) (string, error)) Option {
 	if to == nil {
 		panic("forward: Route: the function is nil")

@@ -25,7 +25,8 @@ type Config struct {
 	// routing keys are then the names of queues.
 	Exchange string
 	// Channels is how many calls of Publish run at once; others wait. Each has an AMQP channel of
-	// its own. 1 to 1000, and no more than the broker's channel_max. Default 4.
+	// its own. 1 to 1000, default 4. Beyond the broker's channel_max, events are
+	// forward.Unavailable.
 	Channels int
 	// DialConfig has settings that no URL has, such as TLS. Its Recovery must be nil, since the
 	// Publisher connects again by itself. Default nil.

@@ -7,7 +7,7 @@
 //	…
 //	forward.Register(reg, OrderPlaced, publisher, forward.To("orders"))
 //
-// An event's destination is its routing key. With the default exchange that is the name of a queue.
+// An event's To is its routing key. With the default exchange that is the name of a queue.
 // Exchanges, queues and bindings are the app's to declare.
 //
 // A message is persistent and mandatory. Its properties are message_id (the event's id), type,

@@ -59,8 +59,8 @@ func Open(url string, config Config) (*Publisher, error) {
 // Publish sends events and waits for the broker's confirms. It implements forward.Publisher; the
 // package has the meaning of the errors. When ctx ends, events without a confirm are
 // forward.Unavailable, and wrap its error. If the broker does not even read then, the connection is
-// closed. Of several events of one key each is sent after the confirm of the one before, or not at
-// all if that failed and is to be retried.
+// closed. Of several events of one ordering key each is sent after the confirm of the one before,
+// or not at all if that failed and is to be retried.
 func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []error {
 	if !p.calls.Begin() {
 		return publisher.Closed(events)

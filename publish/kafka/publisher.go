@@ -66,10 +66,10 @@ func Open(brokers string, config Config) (*Publisher, error) {
 	return p, nil
 }
 
-// New publishes by the app's own client, which Close leaves open. It should be idempotent, as kgo's
-// clients are by default, and have kgo.RecordRetries: else an answer that the protocol calls
-// retriable shows only as the end of the time limit. A client whose producer ID was refused, for
-// lack of rights, produces nothing any more: the app has to make another one. New refuses a nil
+// New returns a Publisher over the app's own client, which Close leaves open. The client should be
+// idempotent, as kgo's are by default, and have kgo.RecordRetries: else an answer that the protocol
+// calls retriable shows only as the end of the time limit. A client whose producer ID was refused,
+// for lack of rights, produces nothing any more: the app has to make another one. New refuses a nil
 // client, and Config.Options.
 func New(client *kgo.Client, config Config) (*Publisher, error) {
 	switch {

@@ -65,9 +65,9 @@ func Open(url string, config Config) (*Publisher, error) {
 	return p, nil
 }
 
-// New publishes over the app's own connection, which Close leaves open. Connect it with
+// New returns a Publisher over the app's own connection, which Close leaves open. Connect it with
 // nats.ReconnectBufSize(-1): a message that waits in a buffer for a new connection may arrive later
-// than newer ones of its key. It connects again for as long as the app's options say: use
+// than newer ones of its ordering key. It connects again for as long as the app's options say: use
 // nats.MaxReconnects(-1) and nats.IgnoreAuthErrorAbort(). The JetStream needs
 // jetstream.WithPublishAsyncTimeout, and has room for 4,000 messages in flight unless
 // jetstream.WithPublishAsyncMaxPending says otherwise. New refuses a nil js, and Config.Options.

@@ -7,7 +7,7 @@
 //	…
 //	forward.Register(reg, OrderPlaced, publisher, forward.To("orders"))
 //
-// Each event is one message. Its topic is the event's destination, its payload the event's data.
+// Each event is one message. Its topic is the event's To, its payload the event's data.
 // Its UUID is the event's id, the same in every attempt. Its metadata are the CloudEvents
 // attributes with the prefix "ce_", the headers of the task, content_type, and the ordering key as
 // partition_key.

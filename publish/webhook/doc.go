@@ -28,7 +28,7 @@
 //
 // One slow endpoint does not hold up the others. A call of Publish waits for a request for a
 // second. Then the request goes on in the background, and its event comes back for the answer.
-// Meanwhile other events of the endpoint wait. While it does not answer in time, it gets one
+// Meanwhile other events of the endpoint wait. An endpoint that does not answer in time gets one
 // request at a time, with pauses of up to a minute between them. If the relay dies meanwhile, or
 // another one has the event next, the event is sent again. So a repetition of an event may arrive
 // after the next one of its ordering key.

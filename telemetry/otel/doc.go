@@ -35,6 +35,7 @@
 // outbox.failed_tasks.
 //
 // Where a task is enqueued without a span of its own, [Telemetry.TraceContext] is an option for
-// Enqueue, and enough for the handler's spans. It is a module of its own, so that apps without it
-// do not have OpenTelemetry among their dependencies.
+// Enqueue, and enough for the handler's spans.
+//
+// The package is a module of its own, so that apps without it do not depend on OpenTelemetry.
 package outboxotel

@@ -59,7 +59,8 @@ type Telemetry struct {
 	instruments
 }
 
-// New returns a Telemetry. The error names each invalid field of config, or is the MeterProvider's.
+// New returns a Telemetry, without connecting. The error names each invalid field of config, or is
+// the MeterProvider's.
 func New(config Config) (*Telemetry, error) {
 	if config.TracerProvider == nil {
 		config.TracerProvider = otel.GetTracerProvider()

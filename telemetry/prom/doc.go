@@ -42,6 +42,6 @@
 //     of its targets
 //
 // grafana.json is a dashboard of these, alerts.yml has rules; in both, what several processes read
-// of one database counts once. It is a module of its own, so that apps without it do not have
-// Prometheus' client among their dependencies.
+// of one database counts once. The package is a module of its own, so that apps without it do not
+// depend on Prometheus' client.
 package outboxprom

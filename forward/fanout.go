@@ -31,7 +31,7 @@ type Target struct {
 //
 // opts apply to each target, before its own options. BatchSize and HandlerOptions among them also
 // apply to the handler that copies. Fanout returns the Forwarders by their targets' names. It
-// panics as [Register] does, and without targets.
+// panics as [Register] does, without targets, and for a target whose name is "".
 //
 // A new target gets the events that are handled from then on. A removed target leaves tasks without
 // a handler: the relay warns of them.
@@ -39,6 +39,9 @@ func Fanout[P any](reg *handlers.Registry, t outbox.TaskType[P], targets map[str
 	opts ...Option) map[string]*Forwarder {
 	if len(targets) == 0 {
 		panic(fmt.Sprintf("forward: Fanout of %s has no targets", t.Name()))
+	}
+	if _, unnamed := targets[""]; unnamed {
+		panic(fmt.Sprintf("forward: Fanout of %s has a target without a name", t.Name()))
 	}
 	forwarders, all := map[string]*Forwarder{}, []*Forwarder(nil)
 	for _, name := range slices.Sorted(maps.Keys(targets)) {

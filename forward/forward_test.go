@@ -284,14 +284,17 @@ func TestMistakesAreNoticedAtRegistration(t *testing.T) {
 		"unknown placeholder {tenant}":           func() { forward.To("{tenant}") },
 		"Subject: the function is nil":           func() { forward.Subject(nil) },
 		"Route: the function is nil":             func() { forward.Route(nil) },
-		"Fanout of order.placed has no targets":  func() { forward.Fanout(handlers.New(), placed, nil) },
-		"Timeout(1m0s): must be":                 func() { forward.Timeout(time.Minute) },
-		"size 10001: must be":                    with(forward.BatchSize(10_001)),
-		"order.placed: Option 0 is nil":          with(nil),
-		"order.placed: an Option is nil":         with(forward.HandlerOptions(nil)),
-		"TaskOptions: Option 0 is nil":           to(forward.Target{Publisher: &broker{}}, forward.TaskOptions(nil)),
-		"TaskOptions are for Fanout":             with(forward.TaskOptions(outbox.Priority(1))),
-		"order.placed: Option 1 is nil":          to(forward.Target{Publisher: &broker{}}, forward.To("x"), nil),
+		"has a target without a name": func() {
+			forward.Fanout(handlers.New(), placed, map[string]forward.Target{"": {Publisher: &broker{}}})
+		},
+		"Fanout of order.placed has no targets": func() { forward.Fanout(handlers.New(), placed, nil) },
+		"Timeout(1m0s): must be":                func() { forward.Timeout(time.Minute) },
+		"size 10001: must be":                   with(forward.BatchSize(10_001)),
+		"order.placed: Option 0 is nil":         with(nil),
+		"order.placed: an Option is nil":        with(forward.HandlerOptions(nil)),
+		"TaskOptions: Option 0 is nil":          to(forward.Target{Publisher: &broker{}}, forward.TaskOptions(nil)),
+		"TaskOptions are for Fanout":            with(forward.TaskOptions(outbox.Priority(1))),
+		"order.placed: Option 1 is nil":         to(forward.Target{Publisher: &broker{}}, forward.To("x"), nil),
 	} {
 		func() {
 			defer func() {

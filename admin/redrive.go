@@ -56,13 +56,13 @@ gone AS (
 back AS (
   INSERT INTO outbox.task OVERRIDING SYSTEM VALUE
   SELECT t.* FROM gone CROSS JOIN LATERAL
-         jsonb_populate_record(NULL::outbox.task, outbox.with_defaults(gone.task || jsonb_build_object(
+         outbox.row_of(NULL::outbox.task, gone.task || jsonb_build_object(
          'run_at', now(), 'attempted_at', NULL, 'attempt', 0, 'max_attempts', gone.task -> 'task_max_attempts',
          'state', CASE WHEN gone.ordering_key IS NULL THEN 'scheduled' ELSE 'waiting' END,
          'unique_key', CASE WHEN gone.task_id IN (SELECT task_id FROM keys) THEN gone.task -> 'unique_key' END,
          'timeline', outbox.add_events(gone.timeline, jsonb_build_array(jsonb_strip_nulls(
            jsonb_build_object('event', 'redriven', 'by', NULLIF(%s, '')))))),
-         (SELECT outbox.lacking('outbox.task', task) FROM gone LIMIT 1))) AS t
+         (SELECT outbox.lacking('outbox.task', task) FROM gone LIMIT 1)) AS t
   RETURNING task_id),
 headless AS (
   INSERT INTO outbox.headless_key (task_type, ordering_key)

@@ -79,8 +79,17 @@ func TestEachColumnOfATaskSurvivesItsWays(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+			null := len(names) + 1 // a payload that is null in JSON, and a value in SQL
+			if _, err := db.Exec(`INSERT INTO outbox.task (task_type, payload) VALUES ('T', 'null')`); err != nil {
+				t.Fatal(err)
+			}
 			way.run(t, s, db)
 			checked := 0
+			var payload sql.NullString
+			err := db.QueryRow(fmt.Sprintf(`SELECT payload FROM outbox.%s WHERE task_id = $1`, way.table), null).Scan(&payload)
+			if err != nil || payload.String != "null" {
+				t.Errorf("a payload of null is %v, %v", payload, err)
+			}
 			for i, name := range names {
 				var got string
 				err := db.QueryRow(fmt.Sprintf(`SELECT COALESCE(to_jsonb(t) ->> $1, 'NULL') FROM outbox.%s t WHERE task_id = $2`, way.table), name, i+1).Scan(&got)

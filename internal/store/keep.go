@@ -62,10 +62,10 @@ WITH gone AS (
             NULLIF(($4::text[])[width_bucket(t.task_id, $1::bigint[])], '') AS discarded),
 kept AS (
   INSERT INTO outbox.done_task
-  SELECT d.* FROM gone CROSS JOIN LATERAL jsonb_populate_record(NULL::outbox.done_task, outbox.with_defaults(gone.task || jsonb_build_object(
+  SELECT d.* FROM gone CROSS JOIN LATERAL outbox.row_of(NULL::outbox.done_task, gone.task || jsonb_build_object(
          'state', 'finished', 'finished_at', clock_timestamp(), 'keep_until', clock_timestamp() + gone.keep * interval '1 microsecond',
          'last_error', gone.discarded),
-         (SELECT outbox.lacking('outbox.done_task', task || '{"finished_at": null, "keep_until": null}') FROM gone LIMIT 1))) AS d
+         (SELECT outbox.lacking('outbox.done_task', task || '{"finished_at": null, "keep_until": null}') FROM gone LIMIT 1)) AS d
    WHERE gone.keep > 0
   ON CONFLICT (task_id) DO NOTHING)
 SELECT task_id FROM gone`

@@ -40,14 +40,19 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
    WHERE a.attrelid = target AND a.attnotnull AND a.attgenerated = '' AND NOT task ? a.attname::text
 $$;
 
--- Returns a row with the defaults that it lacks, which are evaluated for each row.
-CREATE OR REPLACE FUNCTION outbox.with_defaults(task jsonb, defaults text) RETURNS jsonb
+-- Returns the row of a table for an object, with the defaults that it lacks, which are evaluated for
+-- each row. The given row says the type. A null is NULL in it, except in payload, which has none.
+CREATE OR REPLACE FUNCTION outbox.row_of(of anyelement, task jsonb, defaults text) RETURNS anyelement
 LANGUAGE plpgsql AS $$
+DECLARE
+  made record;
 BEGIN
   IF defaults IS NOT NULL THEN
     EXECUTE 'SELECT $1 || jsonb_build_object(' || defaults || ')' INTO task USING task;
   END IF;
-  RETURN task;
+  made := jsonb_populate_record(of, task);
+  made.payload := task -> 'payload';
+  RETURN made;
 END
 $$;
 
@@ -70,9 +75,9 @@ BEGIN
     INSERT INTO outbox.counter_log (tasks, task_type, kind) VALUES (1, row ->> 'task_type', 'failed');
   END IF;
   RETURN QUERY INSERT INTO outbox.task AS t OVERRIDING SYSTEM VALUE
-  SELECT r.* FROM jsonb_populate_record(
-    NULL::outbox.task,
-    outbox.with_defaults(row || added, outbox.lacking('outbox.task', row || added))) AS r RETURNING t.task_id;
+  SELECT r.* FROM outbox.row_of(
+    NULL::outbox.task, row || added, outbox.lacking('outbox.task', row || added)) AS r
+  RETURNING t.task_id;
 END
 $$;
 
@@ -94,9 +99,9 @@ BEGIN
     INSERT INTO outbox.counter_log (tasks, task_type, kind) VALUES (1, row ->> 'task_type', 'failed');
   END IF;
   RETURN QUERY INSERT INTO outbox.dead_task AS d
-  SELECT r.* FROM jsonb_populate_record(
-    NULL::outbox.dead_task,
-    outbox.with_defaults(row || added, outbox.lacking('outbox.dead_task', row || added))) AS r RETURNING d.task_id;
+  SELECT r.* FROM outbox.row_of(
+    NULL::outbox.dead_task, row || added, outbox.lacking('outbox.dead_task', row || added)) AS r
+  RETURNING d.task_id;
 END
 $$;
 
@@ -112,13 +117,13 @@ BEGIN
   INSERT INTO outbox.done_task
   SELECT d.*
     FROM jsonb_array_elements(tasks) AS e (task) CROSS JOIN LATERAL outbox.whole(e.task) AS w (row)
-   CROSS JOIN LATERAL jsonb_populate_record(NULL::outbox.done_task,
-     outbox.with_defaults(w.row || jsonb_build_object(
+   CROSS JOIN LATERAL outbox.row_of(NULL::outbox.done_task,
+     w.row || jsonb_build_object(
      'state', 'finished', 'finished_at', clock_timestamp(),
      'keep_until', clock_timestamp() + keep_us * interval '1 microsecond',
      'timeline', CASE WHEN w.row -> 'living' IS NULL THEN w.row -> 'timeline' ELSE outbox.timeline(
        w.row, (w.row ->> 'claimed_attempt')::integer,
-       ARRAY(SELECT jsonb_array_elements_text(w.row -> 'living')::uuid), of_relay, NULL) END), defaults)) AS d
+       ARRAY(SELECT jsonb_array_elements_text(w.row -> 'living')::uuid), of_relay, NULL) END), defaults) AS d
       ON CONFLICT (task_id) DO NOTHING;
 END
 $$;

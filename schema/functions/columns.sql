@@ -6,15 +6,21 @@
 
 -- Returns the columns that few tasks use, as one object; NULL if the task uses none of them. A leased
 -- task's attempted_at is of the present run.
-CREATE OR REPLACE FUNCTION outbox.rest(t outbox.task) RETURNS jsonb LANGUAGE sql STABLE
-RETURN CASE
-  WHEN num_nonnulls(t.max_attempts, t.headers, t.last_error, t.timeout_ms, t.ordering_key,
-                    t.unique_key, t.timeline) = 0
-   AND (t.attempted_at IS NULL OR t.state = 'leased')
-   AND NOT (t.iterations > 0 OR t.skip_failed OR t.unique_until_done) THEN NULL
-  ELSE to_jsonb(t) - '{task_id,run_at,created_at,leased_until,relay_id,lease_token,priority,attempt,
-                       state,task_type,payload}'::text[]
-END;
+--
+-- The body is a text: PostgreSQL refuses a new column with a default while a parsed one (RETURN,
+-- BEGIN ATOMIC) depends on the type of the table's rows. A claim inlines the text, so it has no SET,
+-- and each name in it has its schema.
+CREATE OR REPLACE FUNCTION outbox.rest(t outbox.task) RETURNS jsonb LANGUAGE sql STABLE AS $$
+  SELECT CASE
+    WHEN pg_catalog.num_nonnulls(t.max_attempts, t.headers, t.last_error, t.timeout_ms, t.ordering_key,
+                                 t.unique_key, t.timeline) OPERATOR(pg_catalog.=) 0
+     AND (t.attempted_at IS NULL OR t.state OPERATOR(pg_catalog.=) 'leased')
+     AND NOT (t.iterations OPERATOR(pg_catalog.>) 0 OR t.skip_failed OR t.unique_until_done) THEN NULL
+    ELSE pg_catalog.to_jsonb(t) OPERATOR(pg_catalog.-)
+      '{task_id,run_at,created_at,leased_until,relay_id,lease_token,priority,attempt,
+        state,task_type,payload}'::pg_catalog.text[]
+  END
+$$;
 
 -- Inserts a task with a unique key, or does to the waiting task that has the key as on_conflict says.
 -- A replaced task begins anew, so its lost runs go from the journal as well. Rows that a living relay

@@ -17,9 +17,9 @@ say() {
   printf '\n== %s (%d s since the start)\n' "$*" $((SECONDS - started))
 }
 
-# install: what the tests need besides Go, on Debian and Ubuntu.
+# install: what the tests need besides Go, on Debian and Ubuntu, and the newest minor of each PostgreSQL that a package there has.
 install() {
-  local missing=() as=()
+  local missing=() as=() major
   [ -n "$(ls -d /usr/lib/postgresql/*/bin/initdb 2>/dev/null)" ] || command -v initdb >/dev/null || missing+=(postgresql)
   command -v psql >/dev/null || missing+=(postgresql-client)
   command -v chromium >/dev/null || command -v google-chrome >/dev/null || missing+=(chromium)
@@ -30,6 +30,9 @@ install() {
   command -v xz >/dev/null || missing+=(xz-utils)
   command -v ps >/dev/null || missing+=(procps)
   [ -n "$(ls /usr/lib/*/faketime/libfaketime.so.1 2>/dev/null)" ] || missing+=(faketime)
+  for major in $(ls /usr/lib/postgresql 2>/dev/null); do
+    [ "$(dpkg-query -W -f '${db:Status-Status}' "postgresql-$major" 2>/dev/null)" != installed ] || missing+=("postgresql-$major")
+  done
   [ ${#missing[@]} -gt 0 ] || return 0
   echo "installing: ${missing[*]}"
   [ "$(id -u)" = 0 ] || as=(sudo)
@@ -53,14 +56,26 @@ server() {
   echo "$bin"
 }
 
+# versions MAJOR...: prints the servers that the tests use: those that are installed, and these.
+versions() {
+  local major bin
+  { ls -d /usr/lib/postgresql/*/bin; for major in "$@"; do server "$major"; done; } 2>/dev/null | sort -u | while read -r bin; do
+    [ ! -x "$bin/postgres" ] || echo "$("$bin/postgres" --version) in $bin"
+  done
+}
+
 # fetch MAJOR...: installs what the tests need, PostgreSQL 17 in Docker and each of these versions, while the script goes on
 # until it calls fetched.
 fetch() {
   local major
+  fetching=("$@")
   { install; docker_server 17; for major in "$@"; do server "$major"; done; } >"$logs/fetch" 2>&1 &
   fetch=$!
 }
-fetched() { wait $fetch || { cat "$logs/fetch"; exit 1; }; }
+fetched() {
+  wait $fetch || { cat "$logs/fetch"; exit 1; }
+  versions "${fetching[@]}"
+}
 
 # docker_server MAJOR: makes sure that a Docker engine runs and can have that version's image.
 docker_server() {
@@ -90,7 +105,7 @@ suite() {
     exit 1
   fi
   grep -E '^ok ' "$log" || true
-  grep -E '^devpg: ' "$log" | sed -E 's/ at postgres:.*//' | sort | uniq -c || true
+  grep -oE 'devpg: [a-z]+: PostgreSQL .* at postgres:' "$log" | sed 's/ at postgres:$//' | sort | uniq -c || true
   echo "$name: $(grep -cE '^\s*--- PASS' "$log") tests passed, $(grep -cE '^\s*--- SKIP' "$log" || true) skipped"
   while [ $# -gt 1 ] && [ "$1" != -run ]; do shift; done
   if [ "${1:-}" = -run ]; then

@@ -218,17 +218,21 @@ func (c *call) settleTarget(target string, to *targetResult) {
 // retries for as long.
 const span = 72 * time.Hour
 
-// postpone returns an event for later. No attempt counts within span.
+// postpone returns an event for later. No attempt counts within span, to whose end the wait is cut.
 func (c *call) postpone(t *outbox.Task[json.RawMessage], err error, wait time.Duration) {
 	now := time.Now()
 	since := sinceOf(t, now)
 	err = unavailableSince(since, err)
-	if now.Sub(since) > span {
+	left := span - now.Sub(since)
+	if left < 0 {
 		c.f.temporary.Add(1)
 		c.failed[t.ID] = err
 		return
 	}
 	c.f.unavailable.Add(1)
+	if most := left + leastPause; wait > most {
+		wait, err = most, fmt.Errorf("%w (the wait is cut to %v)", err, most.Round(time.Second))
+	}
 	c.failed[t.ID] = handlers.SnoozeWith(max(wait, leastPause), err)
 }
 

@@ -11,7 +11,8 @@ type Publisher interface {
 	// Publish sends events and waits until the broker has acknowledged or refused each. It returns
 	// nil if all are acknowledged; else an error or nil for each, in their order. It keeps the order
 	// of the events of one OrderingKey, and ends soon after ctx. It changes no event, and keeps none
-	// after it returned. An error may be one of handlers.Snooze or handlers.RetryAfter.
+	// after it returned. An error may be one of handlers.Snooze or handlers.RetryAfter: a wait of
+	// more than three days is cut.
 	Publish(ctx context.Context, events []*Event) []error
 }
 

@@ -171,6 +171,29 @@ func TestPuttingOffHasABound(t *testing.T) {
 	}
 }
 
+// A publisher that has an event wait for longer than three days is asked again then. One that says to
+// wait without an error has not published the event.
+func TestAPublishersWaitIsCutToThreeDays(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]error{
+		"snooze":        handlers.Snooze(8760 * time.Hour),
+		"retry after":   handlers.RetryAfter(8760*time.Hour, errors.New("429")),
+		"without error": handlers.RetryAfter(8760*time.Hour, nil),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, to, reg := relaytest.NewDatabase(t), &broker{}, handlers.New()
+			to.answers(func(*forward.Event) error { return answer })
+			forward.Register(reg, placed, to)
+			enqueue(t, db, 2, nil)
+			relaytest.Once(t, db.DB, reg, relay.Config{})
+			db.Want(t, "2 0 72 t", `SELECT concat_ws(' ', count(*), max(attempt),
+				round(extract(epoch FROM max(run_at - created_at)) / 3600),
+				bool_and(last_error LIKE '%(the wait is cut to 72h0m%')) FROM outbox.task`)
+		})
+	}
+}
+
 // No header of an app, however it was enqueued, sets an event's id or time.
 func TestNoHeaderOfAnAppSetsAnEventsID(t *testing.T) {
 	t.Parallel()

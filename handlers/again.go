@@ -35,29 +35,23 @@ func RunAgainWith[P any](task *outbox.Task[P], d time.Duration, payload P) error
 	return &handler.Result{Action: handler.ActionRunAgain, Wait: clamp(d), Payload: encoded, TaskID: task.ID}
 }
 
-// checkAgain checks the result of a call.
-func checkAgain(h *handler.Handler, tasks []*outbox.Task[json.RawMessage], err error) error {
-	if err == nil {
-		return nil
-	}
-	var some BatchResult
-	switch {
-	case h.Kind == outbox.KindBatch && handler.Find(err, &some):
-		checked := make(BatchResult, len(some))
+// checkResult returns the result of a call for these tasks, or what is wrong with it.
+func checkResult(h *handler.Handler, tasks []*outbox.Task[json.RawMessage], err error) error {
+	if h.Kind == outbox.KindBatch {
+		some, is, wrong := membersOf(tasks, err)
 		for id, one := range some {
-			if one != nil {
-				checked[id] = h.CheckAgain(id, one)
-			}
+			some[id] = h.CheckAgain(id, one)
 		}
-		if len(checked) == 0 {
-			return nil
+		if wrong != nil {
+			return wrong
+		} else if is {
+			return some.result()
 		}
-		return checked
-	case len(tasks) == 1:
+	}
+	if len(tasks) == 1 {
 		return h.CheckAgain(tasks[0].ID, err)
 	}
-	var r *handler.Result
-	if handler.Find(err, &r) && r != nil && r.Payload != nil {
+	if r := handler.ResultOf(err); r.Payload != nil {
 		return fmt.Errorf("handlers: RunAgainWith: its payload is for task %d, not for a batch of %d: return it in a BatchResult", r.TaskID, len(tasks))
 	}
 	return err

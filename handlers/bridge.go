@@ -5,7 +5,10 @@ import "github.com/txoutbox/outbox/internal/handler"
 func init() {
 	handler.Registered = func(registry any) []*handler.Handler { return registry.(*Registry).registered() }
 	handler.IsBatchResult = func(err error) bool {
-		_, is := err.(BatchResult)
-		return is
+		switch err.(type) {
+		case BatchResult, *BatchResult: // whose members Unwrap would give
+			return true
+		}
+		return false
 	}
 }

@@ -73,7 +73,7 @@ func (r *Registry) registered() []*handler.Handler {
 		h, call := registered.Handler, wrap(wrap(caught(registered.call), registered.middleware), r.middleware)
 		h.Run = func(ctx context.Context, tx *sql.Tx, claim handler.Claim, tasks []*outbox.Task[json.RawMessage]) error {
 			c := &Call{Type: h.Type, Kind: h.Kind, Tasks: tasks, ClaimStart: claim.Began, ClaimEnd: claim.Ended, tx: tx, log: claim.Log}
-			return checkAgain(&h, tasks, call(ctx, c))
+			return checkResult(&h, tasks, call(ctx, c))
 		}
 		out = append(out, &h)
 	}
@@ -166,7 +166,7 @@ func Batch[P any](r *Registry, t outbox.TaskType[P], size int, h func(ctx contex
 				return bad
 			}
 			err := h(ctx, c.tx, tasks)
-			return bad.join(err)
+			return bad.join(c.Tasks, err)
 		}
 	})
 }

@@ -1,17 +1,22 @@
 package handlers
 
 import (
+	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"time"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/handler"
 )
 
-// Results are found through wrapping, as by errors.As. Returned for a whole batch they hold for
-// each of its tasks, and the effects of the call are kept or dropped as for a single task.
+// Results are found through wrapping, as by errors.As. Of several in one error, as of errors.Join,
+// one that does not finish the task comes before RunAgain, and that before Discard. Returned for a
+// whole batch a result holds for each of its tasks, and the effects of the call are kept or dropped
+// as for a single task.
 
 // Action is what a handler's result asks for.
 type Action string
@@ -31,41 +36,44 @@ const (
 // relay may decide otherwise: a retry after the last attempt is a dead letter. For a [BatchResult] ask
 // it of each member; the whole is ActionRetry, or ActionDone if it is empty.
 func ActionOf(err error) Action {
-	var some BatchResult
-	if err == nil || errors.As(err, &some) && len(some.ids()) == 0 {
+	if err == nil {
+		return ActionDone
+	}
+	if some, is := batchResultOf(err); is && len(some.ids()) == 0 {
 		return ActionDone
 	}
 	return Action(handler.ResultOf(err).Action.String())
 }
 
-// leastWait bounds the waits that count no attempt, so that no handler keeps a relay busy with one
-// task.
-const leastWait = 100 * time.Millisecond
-
 // Snooze runs the task again after d, by PostgreSQL's clock, and counts no attempt. Effects of the
 // call are rolled back. d is cut to between 100 ms and 100 years.
 func Snooze(d time.Duration) error {
-	return &handler.Result{Action: handler.ActionSnooze, Wait: clamp(max(d, leastWait))}
+	return &handler.Result{Action: handler.ActionSnooze, Wait: clamp(max(d, handler.LeastWait))}
 }
 
 // SnoozeWith is [Snooze] with its reason, which becomes the task's last error. No attempt is
 // counted, and the task's timeline does not grow. A nil err gives Snooze(d).
 func SnoozeWith(d time.Duration, err error) error {
-	return &handler.Result{Action: handler.ActionSnooze, Wait: clamp(max(d, leastWait)), Err: err, Reason: err != nil}
+	return &handler.Result{Action: handler.ActionSnooze, Wait: clamp(max(d, handler.LeastWait)), Err: err, Reason: err != nil}
 }
 
 // RetryAfter runs the task again after d, and up to a tenth more, as the other side asks by a
-// Retry-After header. err becomes the task's last error, and a throttled run in its timeline. No
-// attempt counts until three days after the task's first failure, or the time of [MaxElapsed]. Each
-// one after that is a failed attempt. A d below 100 ms is taken as 100 ms. If d <= 0 RetryAfter
-// returns err, which is a failed attempt with the backoff. A nil err gives nil, which finishes the
-// task.
+// Retry-After header. err becomes the task's last error, and a throttled run in its timeline; a nil
+// err is one that says how long the wait is. No attempt counts within the retry span: until three
+// days after the task's first failure, or the time of [MaxElapsed]. Each one after that is a failed
+// attempt. A d below 100 ms is taken as 100 ms. The wait is cut to what is left of the retry span,
+// and after it to 24 h; the last error says so. If d <= 0 it is a failed attempt with the backoff.
 func RetryAfter(d time.Duration, err error) error {
-	if err == nil || d <= 0 {
-		return err
+	if d <= 0 {
+		return cmp.Or(err, errNoWait)
 	}
-	return &handler.Result{Action: handler.ActionRetryAfter, Wait: clamp(max(d, leastWait)), Err: err}
+	return &handler.Result{Action: handler.ActionRetryAfter, Wait: clamp(max(d, handler.LeastWait)), Err: err}
 }
+
+var (
+	errNoWait   = errors.New("handlers: RetryAfter was given neither a wait nor an error")
+	errNoReason = errors.New("handlers: Dead was given no error")
+)
 
 // Discard finishes the task as done, keeping what the handler wrote, though err happened: nothing
 // will be gained by a retry. The relay logs err. A nil err gives nil, which finishes the task as
@@ -79,19 +87,19 @@ func Discard(err error) error {
 
 // Dead sends the task to the dead letters at once; what the handler wrote is rolled back. The last
 // error is err's text, with what wrapping the result has added. errors.Is and errors.As find err.
-// A nil err gives nil, which finishes the task.
+// For a nil err it says that there is none.
 func Dead(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &handler.Result{Action: handler.ActionDead, Err: err}
+	return &handler.Result{Action: handler.ActionDead, Err: cmp.Or(err, errNoReason)}
 }
 
 // BatchResult is a Batch handler's result for some tasks of its batch, by task ID: an error or a
 // control result each. Tasks that are not in it, or in it with nil, are done; an empty BatchResult is
-// like nil. IDs of other tasks are ignored. The effects of the call are committed with the removal
-// of the done ones, so it must have written nothing for those that it fails. From a handler of
-// another kind, or as a member of another BatchResult, it is an error like any other.
+// like nil. The effects of the call are committed with the removal of the done ones, so it must have
+// written nothing for those that it fails.
+//
+// One with the ID of a task that is not of the batch, or joined with another error, is an error for
+// the whole batch: nothing is kept, and the tasks run one by one. From a handler of another kind, or
+// as a member of another BatchResult, it is an error like any other.
 type BatchResult map[int64]error
 
 // Error has the first result and the number of the others.
@@ -122,27 +130,62 @@ func (b BatchResult) ids() []int64 {
 	return slices.DeleteFunc(ids, func(id int64) bool { return b[id] == nil })
 }
 
-// join adds the handler's own result to b, the tasks that it never saw as they do not decode.
-func (b BatchResult) join(err error) error {
-	var own BatchResult
-	var r *handler.Result
-	switch {
-	case handler.Find(err, &own):
-		for id, err := range own {
-			if err != nil {
-				b[id] = err
-			}
+// batchResultOf finds the BatchResult that err is or wraps.
+func batchResultOf(err error) (some BatchResult, is bool) {
+	is = handler.Find(err, &some)
+	return some, is
+}
+
+// membersOf are the members, without nil, of the BatchResult that err is or wraps. wrong: it does not
+// tell for sure which of the tasks are done.
+func membersOf(tasks []*outbox.Task[json.RawMessage], err error) (some BatchResult, is bool, wrong error) {
+	all, is := batchResultOf(err)
+	if !is {
+		return nil, false, nil
+	}
+	if !handler.Alone(err) {
+		return nil, true, fmt.Errorf("handlers: a BatchResult is joined with another error, "+
+			"so it does not tell which tasks are done: %v", err)
+	}
+	some, unknown := BatchResult{}, maps.Clone(all)
+	for _, t := range tasks {
+		if one := all[t.ID]; one != nil {
+			some[t.ID] = one
 		}
-		err = nil
-	case len(b) > 0 && handler.Find(err, &r):
+		delete(unknown, t.ID)
+	}
+	if len(unknown) > 0 {
+		return nil, true, fmt.Errorf("handlers: a BatchResult has a result for task %d, which is not of the batch, "+
+			"so it does not tell which tasks are done", slices.Min(slices.Collect(maps.Keys(unknown))))
+	}
+	return some, true, nil
+}
+
+// join adds the handler's own result to b, the tasks that it never saw as they do not decode.
+func (b BatchResult) join(tasks []*outbox.Task[json.RawMessage], err error) error {
+	own, is, wrong := membersOf(tasks, err)
+	switch {
+	case wrong != nil:
+		return wrong
+	case err == nil:
+		return b.result()
+	case is:
+		maps.Copy(own, b)
+		return own.result()
+	case len(b) > 0 && handler.ResultOf(err).Action != handler.ActionRetry:
 		// It would hold for those as well, and Discard would lose them. One by one each gets its
 		// own.
 		return fmt.Errorf("handlers: %d of the batch's tasks do not decode, so this result cannot be for all: %v", len(b), err)
 	}
-	if err == nil && len(b) > 0 {
-		return b
-	}
 	return err
+}
+
+// result is b, or nil if it is empty.
+func (b BatchResult) result() error {
+	if len(b) == 0 {
+		return nil
+	}
+	return b
 }
 
 func clamp(d time.Duration) time.Duration {

@@ -53,22 +53,66 @@ func TestResultsAreFoundThroughWrapping(t *testing.T) {
 	}
 }
 
-func TestANilErrorIsNoResult(t *testing.T) {
-	for name, err := range map[string]error{
-		"Dead": handlers.Dead(nil), "Discard": handlers.Discard(nil), "RetryAfter": handlers.RetryAfter(time.Hour, nil),
+// A result that does not say done finishes no task, whatever it was given.
+func TestANilErrorIsNoSuccess(t *testing.T) {
+	for want, all := range map[handlers.Action][]error{
+		handlers.ActionDone: {nil, handlers.Discard(nil), handlers.BatchResult(nil), handlers.BatchResult{}, handlers.BatchResult{5: nil},
+			fmt.Errorf("wrapped: %w", handlers.BatchResult{})},
+		handlers.ActionRetryAfter: {handlers.RetryAfter(time.Hour, nil), handlers.RetryAfter(1, nil),
+			handlers.RetryAfter(time.Hour, handlers.BatchResult{}), handlers.RetryAfter(time.Hour, handlers.Discard(errBusy))},
+		handlers.ActionDead:   {handlers.Dead(nil), handlers.Dead(handlers.BatchResult{})},
+		handlers.ActionSnooze: {handlers.Snooze(0), handlers.SnoozeWith(0, nil)},
+		handlers.ActionRetry: {handlers.RetryAfter(0, nil), handlers.RetryAfter(-time.Hour, nil), &handlers.BatchResult{},
+			&handlers.BatchResult{5: handlers.Discard(errBusy)}},
 	} {
-		if err != nil {
-			t.Errorf("%s(nil): got %v, want nil", name, err)
+		for _, err := range all {
+			if got := handlers.ActionOf(err); got != want {
+				t.Errorf("ActionOf(%v) is %q, want %q", err, got, want)
+			}
 		}
 	}
-	for _, err := range []error{nil, handlers.BatchResult(nil), handlers.BatchResult{}, handlers.BatchResult{5: nil},
-		fmt.Errorf("wrapped: %w", handlers.BatchResult{})} {
-		if got := handlers.ActionOf(err); got != handlers.ActionDone {
-			t.Errorf("ActionOf(%v) is %q", err, got)
+}
+
+// Of several results the one counts that finishes the task least.
+func TestOfSeveralResultsTheMostCarefulCounts(t *testing.T) {
+	discard, again, dead, later := handlers.Discard(errBusy), handlers.RunAgain(time.Hour), handlers.Dead(errBusy), handlers.Snooze(time.Hour)
+	for _, c := range []struct {
+		all  []error
+		want handlers.Action
+	}{
+		{[]error{discard, again}, handlers.ActionRunAgain},
+		{[]error{discard, errBusy, later}, handlers.ActionSnooze},
+		{[]error{again, dead}, handlers.ActionDead},
+		{[]error{later, dead, discard}, handlers.ActionSnooze}, // the first
+		{[]error{dead, later}, handlers.ActionDead},
+		{[]error{discard, fmt.Errorf("send: %w", dead)}, handlers.ActionDead},
+		{[]error{discard, discard}, handlers.ActionDiscard},
+	} {
+		if got := handlers.ActionOf(errors.Join(c.all...)); got != c.want {
+			t.Errorf("%v: %q, want %q", c.all, got, c.want)
 		}
 	}
-	if handlers.Snooze(0) == nil {
-		t.Error("Snooze(0): got nil")
+}
+
+// A BatchResult that does not tell for sure which tasks are done finishes none, also where a task
+// of the batch does not decode.
+func TestABatchResultThatIsNotOfItsBatchIsAnErrorForAll(t *testing.T) {
+	const good, bad = `{"To": "a"}`, `{"To": 1}`
+	for _, payloads := range [][]string{{good, good}, {good, bad}, {bad, good, good}, {good}} {
+		for want, result := range map[string]error{
+			"a result for task 0, ":              handlers.BatchResult{0: errBusy, 1: nil, 77: nil},
+			"a result for task 99, ":             handlers.BatchResult{99: nil},
+			"a result for task 9223372036854775": fmt.Errorf("send: %w", handlers.BatchResult{math.MaxInt64: handlers.Discard(errBusy)}),
+			"joined with another error":          errors.Join(handlers.BatchResult{1: errBusy}, io.EOF),
+			"does not tell which tasks are done": errors.Join(handlers.BatchResult{1: errBusy}, handlers.BatchResult{2: errBusy}),
+			"so it does not tell":                errors.Join(handlers.BatchResult{1: errBusy}, handlers.Discard(errBusy)),
+		} {
+			got := batch(t, func(context.Context, *sql.Tx, []*outbox.Task[mail]) error { return result }, payloads...)
+			if handlers.ActionOf(got) != handlers.ActionRetry || errors.As(got, new(handlers.BatchResult)) {
+				t.Errorf("%v of %q became %v", result, payloads, got)
+			}
+			wantText(t, fmt.Sprint(got), want)
+		}
 	}
 }
 
@@ -93,10 +137,13 @@ func TestWaitsAreCutToWhatATimestampCanHold(t *testing.T) {
 
 func TestTheTextOfResults(t *testing.T) {
 	for want, err := range map[string]error{
-		"snooze after 1m0s":               handlers.Snooze(time.Minute),
-		"snooze after 1m0s: busy":         handlers.SnoozeWith(time.Minute, errBusy),
-		"run again after 1m0s":            handlers.RunAgain(time.Minute),
-		"retry after 1m0s: busy":          handlers.RetryAfter(time.Minute, errBusy),
+		"snooze after 1m0s":                 handlers.Snooze(time.Minute),
+		"snooze after 1m0s: busy":           handlers.SnoozeWith(time.Minute, errBusy),
+		"run again after 1m0s":              handlers.RunAgain(time.Minute),
+		"retry after 1m0s: busy":            handlers.RetryAfter(time.Minute, errBusy),
+		"retry after 1m0s":                  handlers.RetryAfter(time.Minute, nil),
+		"handlers: Dead was given no error": handlers.Dead(nil),
+		"handlers: RetryAfter was given neither a wait nor an error": handlers.RetryAfter(0, nil),
 		"discard: busy":                   handlers.Discard(errBusy),
 		"busy":                            handlers.Dead(errBusy),
 		"send: busy":                      fmt.Errorf("send: %w", handlers.Dead(errBusy)),
@@ -141,6 +188,8 @@ func TestMembersOfABatchResultAreFoundAsErrorsAndNotAsItsResult(t *testing.T) {
 		{fmt.Errorf("wrapped: %w", handlers.BatchResult{2: errBusy, 1: nil}), "map[2:busy]"},
 		{handlers.BatchResult{1: nil}, "<nil>"},
 		{handlers.BatchResult(nil), "<nil>"},
+		{handlers.BatchResult{1: nil, 3: nil}, ""}, // an error for all
+		{handlers.Dead(handlers.BatchResult{2: errBusy}), ""},
 		{handlers.BatchResult{2: handlers.RunAgainWith(&outbox.Task[mail]{ID: 1, Type: "SEND_MAIL"}, 0, mail{})},
 			"map[2:handlers: RunAgainWith: its payload is for task 1, not for task 2]"},
 	} {
@@ -150,6 +199,12 @@ func TestMembersOfABatchResultAreFoundAsErrorsAndNotAsItsResult(t *testing.T) {
 		}))
 		err := only(t, r).Run(t.Context(), new(sql.Tx), handler.Claim{}, tasks)
 		some, _ := err.(handlers.BatchResult)
+		if c.want == "" {
+			if err == nil || some != nil {
+				t.Errorf("%v became %v", c.from, err)
+			}
+			continue
+		}
 		if got := fmt.Sprint(map[int64]error(some)); err == nil && c.want != "<nil>" || err != nil && got != c.want {
 			t.Errorf("%v became %v, want %s", c.from, err, c.want)
 		}

@@ -80,6 +80,9 @@ func scenario() (*handlers.Registry, func(t testing.TB, q outbox.Querier)) {
 		"OK": nil, "FAILS": errBoom, "SNOOZES": handlers.Snooze(time.Hour), "DISCARDS": handlers.Discard(errBoom),
 		"RETRY_AFTER": fmt.Errorf("wrapped: %w", handlers.RetryAfter(time.Hour, errBoom)),
 		"DEAD":        handlers.Dead(errBoom), "EXHAUSTED": nil, "REFUSED": nil,
+		"AFTER_NIL": handlers.RetryAfter(time.Hour, nil), "AFTER_YEAR": handlers.RetryAfter(8760*time.Hour, errBoom),
+		"DEAD_NIL": handlers.Dead(nil), "SEVERAL": errors.Join(handlers.Discard(errBoom), handlers.Snooze(time.Hour)),
+		"FOREIGN": handlers.BatchResult{0: nil}, "MIXED": errors.Join(handlers.BatchResult{}, errBoom),
 	} {
 		ofEachKind(reg, name, 10, gives(err))
 	}

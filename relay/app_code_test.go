@@ -120,7 +120,7 @@ func appCodes(how misbehaving) map[string]appCode {
 				}
 				return retry.NewConstant(time.Hour)
 			}))}},
-		"RETRY_AFTER":  {do: returns(handlers.RetryAfter(100*time.Hour, badMethod{"Error", how}))}, // which counts
+		"RETRY_AFTER":  {do: returns(handlers.RetryAfter(100*time.Hour, badMethod{"Error", how}))}, // counts after three days
 		"BATCH_RESULT": {do: returns(badMethod{"Error", how}), some: true},
 	}
 	for _, method := range []string{"Error", "Unwrap", "Is", "As", "SQLState"} {
@@ -198,7 +198,8 @@ func TestAppCodeMayPanicOrEndItsGoroutine(t *testing.T) {
 				t.Fatal(err)
 			}
 			for db.Int(t, `SELECT count(*) FROM outbox.task`) > 0 {
-				db.Do(t, `UPDATE outbox.task SET run_at = now() WHERE state = 'scheduled'`)
+				db.Do(t, `UPDATE outbox.task SET run_at = now(),
+					timeline = jsonb_set(timeline, '{0,at}', '"2020-01-01T00:00:00Z"') WHERE state = 'scheduled'`)
 				if err := r.RunOnce(t.Context()); err != nil {
 					t.Fatal(err)
 				}

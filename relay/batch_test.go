@@ -132,7 +132,7 @@ func TestABatchResultFailsOnlyTheTasksItNames(t *testing.T) {
 		handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx *sql.Tx,
 			tasks []*outbox.Task[payload]) error {
 			calls.record(tasks)
-			failed := handlers.BatchResult{-1: boom}
+			failed := handlers.BatchResult{}
 			for _, task := range tasks {
 				if result, ok := results[task.Payload.N]; ok {
 					failed[task.ID] = result
@@ -164,6 +164,34 @@ func TestABatchResultFailsOnlyTheTasksItNames(t *testing.T) {
 			ORDER BY task_id) FROM outbox.done_task`)
 		db.wantRows(t, 0, `outbox.running`)
 	})
+}
+
+// A BatchResult that is not of its batch, or is joined with another error, finishes no task. The tasks
+// run one by one, where such a result is a failed attempt.
+func TestABatchResultThatDoesNotTellWhatIsDoneFinishesNothing(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	reg, calls := handlers.New(), &batchCalls{}
+	handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) error {
+		calls.record(tasks)
+		if err := batchEffect(ctx, tx, tasks); err != nil {
+			return err
+		}
+		switch {
+		case len(tasks) == 1 && tasks[0].Payload.N == 2:
+			return nil
+		case len(tasks) == 1 && tasks[0].Payload.N == 3:
+			return errors.Join(errors.New("boom"), handlers.BatchResult{tasks[0].ID: nil})
+		}
+		return handlers.BatchResult{tasks[0].ID: nil, -1: nil}
+	}, handlers.Backoff(constant(time.Hour)), handlers.NoJitter())
+	db.Enqueue(t, "BATCH", 3)
+	once(t, db, reg, relay.Config{Workers: 1})
+	calls.want(t, "1.1 2.1 3.1 ", "1.1 ", "2.1 ", "3.1 ")
+	db.wantText(t, "1 attempt 1 a result for task -1, which is not of the batch | 3 attempt 1 joined with another error",
+		`SELECT string_agg(concat(payload->>'n', ' attempt ', attempt, ' ', substring(last_error FROM
+		'a result for task -1, which is not of the batch|joined with another error')), ' | ' ORDER BY task_id) FROM outbox.task`)
+	db.wantRows(t, 1, `effect`)
 }
 
 // A payload that does not decode is its own task's failure, whatever the handler says of the

@@ -89,6 +89,10 @@ func TestTheHandlersResultDecidesOnlyWhileCompleteHasNotEndedTheTask(t *testing.
 			want: "1 effects, iteration 1 attempt 0 {}"},
 		"error of fn, run again": {fn: ends(``, errFn), result: handlers.RunAgain(time.Hour), complete: "no",
 			want: "0 effects, iteration 1 attempt 0 {}"},
+		"discard, discard": {fn: ends(``, handlers.Discard(errFn)), result: handlers.Discard(errFn), complete: "no",
+			want: "0 effects, kept"},
+		"wait of nil": {fn: ends(``, handlers.RetryAfter(time.Hour, nil)), result: handlers.Dead(nil), complete: "retry after 1h",
+			want: "0 effects, dead: handler handlers: Dead was given no error"},
 		"ended context": {fn: func(*sql.Tx) error { panic("it is called") }, result: errLater,
 			complete: "the context's own end", want: "0 effects, dead: attempts later"},
 	}

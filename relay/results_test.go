@@ -50,14 +50,16 @@ func TestAResultSaysWhatBecomesOfTheTaskHoweverItIsWrapped(t *testing.T) {
 		result error
 		want   string // before the result's text
 	}{
-		"Snooze":       {handlers.Snooze(5 * time.Minute), "0 scheduled 5 min"},
-		"SnoozeWith":   {handlers.SnoozeWith(5*time.Minute, boom), "0 scheduled 5 min: "},
-		"error":        {boom, "1 scheduled 60 min: "},
-		"RetryAfter":   {handlers.RetryAfter(7*time.Minute, boom), "0 scheduled 7 min: "},
-		"Discard":      {handlers.Discard(boom), "done"},
-		"Dead":         {handlers.Dead(boom), "1 dead by handler: "},
-		"Dead_of_nil":  {handlers.Dead(nil), "done"},
-		"Retry_of_nil": {handlers.RetryAfter(time.Minute, nil), "done"},
+		"Snooze":        {handlers.Snooze(5 * time.Minute), "0 scheduled 5 min"},
+		"SnoozeWith":    {handlers.SnoozeWith(5*time.Minute, boom), "0 scheduled 5 min: "},
+		"error":         {boom, "1 scheduled 60 min: "},
+		"RetryAfter":    {handlers.RetryAfter(7*time.Minute, boom), "0 scheduled 7 min: "},
+		"Discard":       {handlers.Discard(boom), "done"},
+		"Dead":          {handlers.Dead(boom), "1 dead by handler: "},
+		"Dead_of_nil":   {handlers.Dead(nil), "1 dead by handler: "},
+		"After_of_nil":  {handlers.RetryAfter(7*time.Minute, nil), "0 scheduled 7 min: "},
+		"After_no_time": {handlers.RetryAfter(-time.Minute, nil), "1 scheduled 60 min: "},
+		"After_a_year":  {handlers.RetryAfter(8760*time.Hour, boom), "0 scheduled 4320 min: "},
 	}
 	eachKind(t, func(t *testing.T, kind string, db *database) {
 		reg, wants := handlers.New(), map[string]string{}
@@ -71,6 +73,9 @@ func TestAResultSaysWhatBecomesOfTheTaskHoweverItIsWrapped(t *testing.T) {
 				key := name + " " + wrapped
 				if wants[key] = c.want; strings.HasSuffix(c.want, ": ") {
 					wants[key] += result.Error()
+				}
+				if name == "After_a_year" {
+					wants[key] += " (the wait is cut to 72h0m0s)"
 				}
 				kinds[kind](reg, key, func(*outbox.Task[payload]) error {
 					return result

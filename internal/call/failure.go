@@ -109,6 +109,17 @@ func (f *Failure) As(target any) bool {
 	return false
 }
 
+// Noted is a handler's error with a note behind its text.
+func Noted(err error, note string) error {
+	f, ok := err.(*Failure)
+	if !ok {
+		return fmt.Errorf("%w (%s)", err, note)
+	}
+	noted := *f
+	noted.text += " (" + note + ")"
+	return &noted
+}
+
 // Original is the error that the handler returned, for the tests of apps, unless its methods panic.
 func Original(err error) error {
 	if f, ok := err.(*Failure); ok && !f.methodPanicked {

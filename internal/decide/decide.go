@@ -5,6 +5,7 @@ package decide
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math"
 	"math/rand/v2"
@@ -52,9 +53,9 @@ type Run struct {
 	NoJitter   bool          // waits that a handler asks for are not spread
 }
 
-// throttleSpan is the time from the first failure within which a wait that the other side asks for
+// retrySpan is the time from the first failure within which a wait that the other side asks for
 // counts no attempt. The default backoff takes as long. A handler's MaxElapsed replaces it.
-const throttleSpan = 72 * time.Hour
+const retrySpan = 72 * time.Hour
 
 // NewRun is how a run of the handler ended. A Backoff that panics is logged.
 func NewRun(log *slog.Logger, h *handler.Handler, result call.Result) Run {
@@ -158,7 +159,7 @@ func (e Run) Verdict(r *store.Row, err error) Verdict {
 // Failed is the verdict on a task whose handler failed, snoozed it or was throttled.
 func (e Run) Failed(r *store.Row, result handler.Result, begun int) Verdict {
 	c := store.Change{Attempt: min(begun, math.MaxInt16), Err: result.Err, Keep: r.Undecided, Failed: true, Took: e.Result.Took}
-	again := true
+	again, left := true, cmp.Or(e.MaxElapsed, retrySpan)-max(e.elapsed(r, 0), 0)
 	switch {
 	case result.Action == handler.ActionSnooze:
 		snooze := store.Change{Attempt: begun - 1, Wait: result.Wait, Keep: r.Undecided}
@@ -166,15 +167,16 @@ func (e Run) Failed(r *store.Row, result handler.Result, begun int) Verdict {
 			snooze.Err, snooze.Unlisted = result.Err, true
 		}
 		return Verdict{Outcome: Snoozed, Change: snooze}
-	case result.Action == handler.ActionRetryAfter && e.elapsed(r, result.Wait) <= cmp.Or(e.MaxElapsed, throttleSpan):
-		return Verdict{Outcome: Throttled, Change: store.Change{Attempt: begun - 1, Wait: e.spread(result.Wait), Err: result.Err,
-			Throttled: true, Keep: r.Undecided, Took: e.Result.Took}}
+	case result.Action == handler.ActionRetryAfter && left >= handler.LeastWait:
+		c.Attempt, c.Failed, c.Throttled = begun-1, false, true
+		e.waitAsAsked(&c, result, left)
+		return Verdict{Outcome: Throttled, Change: c}
 	case result.Action == handler.ActionDead:
 		again = false
 	case begun >= r.Max:
 		c.Reason, c.Attempt = outbox.ReasonAttempts, min(begun, r.Max)
 	case result.Action == handler.ActionRetryAfter:
-		c.Wait = e.spread(result.Wait)
+		e.waitAsAsked(&c, result, handler.MaxBackoff)
 	default:
 		c.Wait, again = e.Backoff(begun, result.Err)
 	}
@@ -185,6 +187,7 @@ func (e Run) Failed(r *store.Row, result handler.Result, begun int) Verdict {
 		c.Reason = outbox.ReasonHandler
 	}
 	if c.Reason != "" {
+		c.Err = result.Err // there is no wait
 		return Verdict{Outcome: Dead, Change: c}
 	}
 	return Verdict{Outcome: Failed, Change: c}
@@ -200,12 +203,15 @@ func (e Run) elapsed(r *store.Row, wait time.Duration) time.Duration {
 	return now.Add(wait).Sub(first)
 }
 
-// spread adds up to a tenth to a wait that the other side asks for: it is never shorter.
-func (e Run) spread(wait time.Duration) time.Duration {
-	if e.NoJitter {
-		return wait
+// waitAsAsked sets the wait that the other side asks for, at most the given one. Up to a tenth more
+// spreads the tasks; the wait is shorter only where it is cut, which the error says.
+func (e Run) waitAsAsked(c *store.Change, result handler.Result, most time.Duration) {
+	if c.Wait = result.Wait; !e.NoJitter {
+		c.Wait += rand.N(c.Wait/10 + 1)
 	}
-	return wait + rand.N(wait/10+1)
+	if c.Wait = min(c.Wait, most); c.Wait < result.Wait {
+		c.Err = call.Noted(c.Err, fmt.Sprintf("the wait is cut to %v", most.Round(time.Second)))
+	}
 }
 
 // NextIteration is the change of a task that is to run again.

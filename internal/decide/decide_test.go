@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -150,7 +152,7 @@ func TestDecideForABatch(t *testing.T) {
 		{"error, drained", Run{Result: call.Result{Err: failed, Drained: true}}, "give back"},
 		{"error, canceled", Run{Result: call.Result{Err: failed, Canceled: true}, Canceled: []int64{2}}, "cancel"},
 		{"retry after", Run{Result: call.Result{Err: handlers.RetryAfter(time.Minute, failed)}}, "undo throttled 0 throttled 0 throttled 0 throttled 0"},
-		{"retry after four days", Run{Result: call.Result{Err: handlers.RetryAfter(96*time.Hour, failed)}}, "undo failed 1 failed 1 failed 1 failed 1"},
+		{"retry after four days", Run{Result: call.Result{Err: handlers.RetryAfter(96*time.Hour, failed)}}, "undo throttled 0 throttled 0 throttled 0 throttled 0"},
 		{"retry after no time", Run{Result: call.Result{Err: handlers.RetryAfter(0, failed)}}, "split"},
 		{"dead", Run{Result: call.Result{Err: handlers.Dead(failed)}}, "undo dead 1 dead 1 dead 1 dead 1"},
 		{"again", Run{Result: call.Result{Err: handlers.RunAgain(0)}}, "keep run_again 0 run_again 0 run_again 0 run_again 0"},
@@ -192,11 +194,12 @@ func TestMaxElapsed(t *testing.T) {
 		{"in time", failed, 58 * time.Minute, errors.New("failed"), time.Hour, Failed},
 		{"too late", failed, 60 * time.Minute, errors.New("failed"), time.Hour, Dead},
 		{"too late as the handler took its time", failed, 59*time.Minute + time.Second, errors.New("failed"), time.Hour, Dead},
-		{"as the handler asks", failed, 0, handlers.RetryAfter(2*time.Hour, errors.New("failed")), time.Hour, Dead},
+		{"as the handler asks", failed, 0, handlers.RetryAfter(2*time.Hour, errors.New("failed")), time.Hour, Throttled},
 		{"a wait that is asked for", failed, 58 * time.Minute, handlers.RetryAfter(time.Minute, errors.New("busy")), time.Hour, Throttled},
-		{"a wait beyond the time", failed, 59 * time.Minute, handlers.RetryAfter(time.Minute, errors.New("busy")), time.Hour, Dead},
+		{"a wait beyond the time", failed, 59 * time.Minute, handlers.RetryAfter(time.Minute, errors.New("busy")), time.Hour, Throttled},
+		{"a wait after the time", failed, 60 * time.Minute, handlers.RetryAfter(time.Minute, errors.New("busy")), time.Hour, Dead},
 		{"a wait within three days", failed, 71 * time.Hour, handlers.RetryAfter(50*time.Minute, errors.New("busy")), 0, Throttled},
-		{"a wait beyond three days", failed, 71 * time.Hour, handlers.RetryAfter(time.Hour, errors.New("busy")), 0, Failed},
+		{"a wait beyond three days", failed, 71 * time.Hour, handlers.RetryAfter(time.Hour, errors.New("busy")), 0, Throttled},
 		{"a wait beyond three days, of a time that is longer", failed, 96 * time.Hour, handlers.RetryAfter(time.Hour, errors.New("busy")), 120 * time.Hour, Throttled},
 		{"throttled three days ago", throttled, 73 * time.Hour, handlers.RetryAfter(time.Hour, errors.New("busy")), 0, Failed},
 		{"throttled before the redrive", `{"event": "throttled", "at": "2026-11-01T12:00:00Z"}, {"event": "redriven", "at": "2026-11-25T12:00:00Z"}`, 0,
@@ -222,28 +225,58 @@ func TestMaxElapsed(t *testing.T) {
 	}
 }
 
-// A wait that the other side asks for is never shorter, at most a tenth longer, and the same for the
-// last attempts. Tasks that were refused together come back apart.
+// A wait that the other side asks for is at most a tenth longer, also for the attempts after the
+// retry span. It is shorter only where it is cut, which its error says. Tasks that were refused
+// together come back apart.
 func TestWaitsThatAreAskedForAreSpread(t *testing.T) {
 	t.Parallel()
-	asked := map[string]error{"throttled": handlers.RetryAfter(time.Minute, errors.New("busy")), "failed": handlers.RetryAfter(1000*time.Hour, errors.New("busy"))}
-	for outcome, err := range asked {
-		d, seen := handler.ResultOf(err).Wait, map[time.Duration]bool{}
-		for range 100 {
-			e := Run{Kind: outbox.KindLeased, Result: call.Result{Err: err}}
-			_, verdicts := e.Tasks([]*store.Row{{ID: 7, Attempt: 1, Max: 3}})
-			got := verdicts[0].Change.Wait
-			if verdicts[0].Outcome.String() != outcome || got < d || got > d+d/10 {
-				t.Fatalf("%v after %v, want %s after %v to a tenth more", verdicts[0].Outcome, got, outcome, d)
+	const year = 8760 * time.Hour
+	for _, c := range []struct {
+		asked, maxElapsed, since time.Duration // since the first failure; 0: this is the first
+		want                     string
+		least, most              time.Duration
+	}{
+		{time.Minute, 0, 0, "throttled", time.Minute, 66 * time.Second},
+		{time.Minute, 0, 80 * time.Hour, "failed", time.Minute, 66 * time.Second},
+		{72 * time.Hour, 0, 0, "throttled", 72 * time.Hour, 72 * time.Hour},
+		{year, 0, 0, "throttled, cut to 72h0m0s", 72 * time.Hour, 72 * time.Hour},
+		{year, 0, 70 * time.Hour, "throttled, cut to 2h0m0s", 2 * time.Hour, 2 * time.Hour},
+		{year, 0, 72 * time.Hour, "failed, cut to 24h0m0s", 24 * time.Hour, 24 * time.Hour},
+		{year, 100 * time.Hour, 90 * time.Hour, "throttled, cut to 10h0m0s", 10 * time.Hour, 10 * time.Hour},
+		{year, time.Hour, 0, "throttled, cut to 1h0m0s", time.Hour, time.Hour},
+		{year, time.Hour, time.Hour, "dead", 0, 24 * time.Hour},
+		{math.MaxInt64, 0, -9 * time.Hour, "throttled, cut to 72h0m0s", 72 * time.Hour, 72 * time.Hour}, // clocks differ
+	} {
+		seen, now := map[time.Duration]bool{}, time.Now()
+		for i := range 100 {
+			r := &store.Row{}
+			first := ""
+			if c.since != 0 {
+				first = fmt.Sprintf(`{"event": "failed", "at": %q}`, now.Add(-c.since).Format(time.RFC3339Nano))
 			}
-			seen[got] = true
-			e.NoJitter = true
-			if _, verdicts = e.Tasks([]*store.Row{{ID: 7, Attempt: 1, Max: 3}}); verdicts[0].Change.Wait != d {
-				t.Fatalf("with NoJitter %v, want %v", verdicts[0].Change.Wait, d)
+			if _, err := r.FromText(fmt.Sprintf("7\x1f0\x1f1\x1f%d\x1f\x1f1\x1f{\"max_attempts\": 100, \"timeline\": [%s]}\x1f{}",
+				now.UnixMicro(), first)); err != nil {
+				t.Fatal(err)
 			}
+			var failure error
+			call.Guarded(func() error { return handlers.RetryAfter(c.asked, os.ErrNotExist) }, func(err error) { failure = err })
+			e := Run{Kind: outbox.KindLeased, Result: call.Result{Err: failure}, Ended: now, MaxElapsed: c.maxElapsed, NoJitter: i == 0}
+			_, verdicts := e.Tasks([]*store.Row{r})
+			got := verdicts[0].Change
+			said := verdicts[0].Outcome.String()
+			if _, cut, is := strings.Cut(got.Err.Error(), "file does not exist (the wait is "); is {
+				said += ", " + strings.TrimSuffix(cut, ")")
+			}
+			if said != c.want || got.Wait < c.least || got.Wait > c.most || !errors.Is(call.Original(got.Err), os.ErrNotExist) {
+				t.Fatalf("%+v: %s after %v: %v", c, said, got.Wait, got.Err)
+			}
+			if i == 0 && c.least < c.most && c.least > 0 && got.Wait != c.asked {
+				t.Errorf("%+v: with NoJitter %v", c, got.Wait)
+			}
+			seen[got.Wait] = true
 		}
-		if len(seen) < 2 {
-			t.Errorf("%s: 100 tasks come back after %v", outcome, seen)
+		if c.least < c.most && c.least > 0 && len(seen) < 2 {
+			t.Errorf("%+v: 100 tasks come back after %v", c, seen)
 		}
 	}
 }

@@ -8,7 +8,13 @@ import (
 	"github.com/txoutbox/outbox/internal/guard"
 )
 
-const maxBackoff = 24 * time.Hour
+const (
+	// LeastWait bounds the waits that count no attempt, so that no handler keeps a relay busy with
+	// one task.
+	LeastWait = 100 * time.Millisecond
+	// MaxBackoff is the longest wait after a failed attempt.
+	MaxBackoff = 24 * time.Hour
+)
 
 // Schedule is how long a task waits after an attempt failed with err, and whether it is tried again.
 type Schedule = func(attempt int, err error) (wait time.Duration, again bool)
@@ -24,9 +30,9 @@ func (h *Handler) Backoff(attempt int, err error) (wait time.Duration, again boo
 	if !again {
 		return 0, false, broken
 	}
-	wait = min(max(wait, 0), maxBackoff)
+	wait = min(max(wait, 0), MaxBackoff)
 	if !h.NoJitter {
-		wait = min(wait-wait/10+rand.N(wait/5+1), maxBackoff)
+		wait = min(wait-wait/10+rand.N(wait/5+1), MaxBackoff)
 	}
 	return wait, again, broken
 }
@@ -51,7 +57,7 @@ func Series[B interface {
 var DefaultSchedule = Series(func() retry.Backoff {
 	wait := time.Second / 3
 	return retry.WithCappedDuration(7*time.Hour, retry.BackoffFunc(func() (time.Duration, bool) {
-		wait = min(3*wait, maxBackoff)
+		wait = min(3*wait, MaxBackoff)
 		return wait.Round(time.Second), false
 	}))
 })

@@ -5,6 +5,6 @@ package handler
 var (
 	// Registered returns the handlers of a *handlers.Registry as they are now, sorted by type.
 	Registered func(registry any) []*Handler
-	// IsBatchResult reports whether an error is a handlers.BatchResult.
+	// IsBatchResult reports whether an error is a handlers.BatchResult, or a pointer to one.
 	IsBatchResult = func(error) bool { return false }
 )

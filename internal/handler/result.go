@@ -3,7 +3,6 @@ package handler
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/txoutbox/outbox"
@@ -70,51 +69,102 @@ func (r *Result) Error() string {
 // Unwrap gives the error that the result was made from.
 func (r *Result) Unwrap() error { return r.Err }
 
-// ResultOf finds the control result in err's chain. Any other error is a plain failure.
+// ResultOf finds the control result in err's chain. Any other error is a plain failure. Of several
+// results the first counts of those that finish the task least.
 func ResultOf(err error) Result {
 	if err == nil {
 		return Result{}
 	}
-	var r *Result
-	if Find(err, &r) && r != nil {
-		found := *r
-		found.Err = err // the text on record is that of the whole chain, with the context that wrapping added
-		return found
-	}
-	return Result{Err: err}
+	found := Result{}
+	first := true
+	each(err, func(r *Result) (more bool) {
+		if r != nil && (first || r.finishes() < found.finishes()) {
+			found, first = *r, false
+		}
+		return true
+	})
+	found.Err = err // the text on record is that of the whole chain, with the context that wrapping added
+	return found
 }
 
-// Find is errors.As without the values of panics and the members of a batch's result: a panic is a
-// failed attempt, even if its value is a result of package handlers, and a member is the result of
-// its own task alone.
+// finishes orders results by how much of the task they finish.
+func (r *Result) finishes() int {
+	switch r.Action {
+	case ActionDiscard:
+		return 2
+	case ActionRunAgain:
+		return 1
+	}
+	return 0
+}
+
+// Find is errors.As without the values of panics, the members of a batch's result and what a control
+// result was made from: a panic is a failed attempt, even if its value is a result of package
+// handlers, a member is the result of its own task alone, and the outer result is the one that counts.
 func Find[T error](err error, target *T) bool {
+	return !each(err, func(found T) (more bool) {
+		*target = found
+		return false
+	})
+}
+
+// each calls yield with each T that Find may find, until that returns false. more: it never did.
+func each[T error](err error, yield func(T) (more bool)) (more bool) {
 	for err != nil {
 		if found, ok := err.(T); ok {
-			*target = found
+			return yield(found)
+		}
+		switch err.(type) {
+		case *guard.PanicError, *Result:
 			return true
 		}
-		if _, ok := err.(*guard.PanicError); ok || IsBatchResult(err) {
-			return false
-		}
-		if x, ok := err.(interface{ As(any) bool }); ok && x.As(target) {
+		if IsBatchResult(err) {
 			return true
+		}
+		var found T
+		if x, ok := err.(interface{ As(any) bool }); ok && x.As(&found) {
+			return yield(found)
 		}
 		switch x := err.(type) {
 		case interface{ Unwrap() error }:
 			err = x.Unwrap()
 		case interface{ Unwrap() []error }:
-			return slices.ContainsFunc(x.Unwrap(), func(one error) bool { return Find(one, target) })
+			for _, one := range x.Unwrap() {
+				if !each(one, yield) {
+					return false
+				}
+			}
+			return true
 		default:
-			return false
+			return true
 		}
 	}
-	return false
+	return true
+}
+
+// Alone reports whether the BatchResult in err's chain is joined with no other error.
+func Alone(err error) bool {
+	for !IsBatchResult(err) {
+		switch x := err.(type) {
+		case interface{ Unwrap() error }:
+			err = x.Unwrap()
+		case interface{ Unwrap() []error }:
+			all := x.Unwrap()
+			if len(all) != 1 {
+				return false
+			}
+			err = all[0]
+		default:
+			return true // by its As method
+		}
+	}
+	return true
 }
 
 // CheckAgain returns err, a handler's result for the task, or what is wrong with its RunAgainWith.
 func (h *Handler) CheckAgain(taskID int64, err error) error {
-	var r *Result
-	if !Find(err, &r) || r == nil || r.Payload == nil {
+	r := ResultOf(err)
+	if r.Payload == nil {
 		return err
 	}
 	if r.TaskID != taskID {

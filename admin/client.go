@@ -150,7 +150,7 @@ func failed(call string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("admin: %s: %w", call, pgerr.WithoutDSN(err))
+	return pgerr.Within("admin: "+call, pgerr.WithoutDSN(err))
 }
 
 func invalid(format string, args ...any) error {

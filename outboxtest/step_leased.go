@@ -14,6 +14,7 @@ import (
 	"github.com/txoutbox/outbox/internal/decide"
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/leaserun"
+	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/internal/tasklease"
@@ -106,7 +107,7 @@ type stepLease struct {
 func (l *stepLease) Extend(ctx context.Context, d time.Duration) error {
 	for _, c := range []context.Context{l.ctx, ctx} {
 		if err := context.Cause(c); err != nil {
-			return fmt.Errorf("relay: extend task %d: %w", l.row.ID, err)
+			return pgerr.Within(fmt.Sprintf("relay: extend task %d", l.row.ID), err)
 		}
 	}
 	l.ctx.Extend(time.Now().Add(d), call.TimedOut(d))
@@ -118,7 +119,7 @@ func (l *stepLease) Complete(ctx context.Context, fn func(*sql.Tx) error) error 
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	fail := func(err error) error { return fmt.Errorf("relay: complete task %d: %w", l.row.ID, err) }
+	fail := func(err error) error { return pgerr.Within(fmt.Sprintf("relay: complete task %d", l.row.ID), err) }
 	var became decide.Verdict
 	err := l.s.in.InTx(ctx, func(tx *sql.Tx) error {
 		d, err := leaserun.Remove(ctx, &l.s.store, apptx.Within(&l.s.store, tx), l.h, l.row, l.token)

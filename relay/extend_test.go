@@ -3,6 +3,7 @@ package relay_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -106,6 +107,24 @@ func TestExtendAfterTheLossOfTheLease(t *testing.T) {
 		}
 		db.Emptied(t, 10*time.Second)
 	})
+}
+
+func TestAnErrorOfALeaseNamesItsPackageOnce(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	said := make(chan error, 2)
+	run(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
+		<-ctx.Done()
+		said <- task.Extend(ctx, time.Second)
+		said <- task.Complete(ctx, func(*sqlTx) error { return nil })
+		return nil
+	}, handlers.Timeout(50*time.Millisecond), handlers.MaxAttempts(1)), fastPoll)
+	db.Enqueue(t, "LEASED", 1)
+	for range cap(said) {
+		if err := <-said; err == nil || strings.Count(err.Error(), "relay: ") > 1 {
+			t.Errorf("got %v", err)
+		}
+	}
 }
 
 func TestExtendRefusesWhatItCannotDo(t *testing.T) {

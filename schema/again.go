@@ -49,16 +49,17 @@ func (s *settings) tries(ctx context.Context, what string, step func(context.Con
 		}
 	}
 	pause := retry.WithJitterPercent(50, retry.WithCappedDuration(500*time.Millisecond, retry.NewExponential(20*time.Millisecond)))
+	where := "schema: " + what + " " + s.name
 	err := retry.Do(ctx, retry.WithMaxDuration(s.patience, pause), try)
 	switch {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil && latest != nil && !errors.Is(latest, context.Cause(ctx)):
-		return fmt.Errorf("schema: %s %s: %w; the latest try: %w", what, s.name, context.Cause(ctx), latest)
+		return pgerr.Within(where, fmt.Errorf("%w; the latest try: %w", context.Cause(ctx), latest))
 	case again(err):
-		return fmt.Errorf("schema: %s %s: gave up after %v: %w", what, s.name, s.patience, err)
+		return pgerr.Within(where, fmt.Errorf("gave up after %v: %w", s.patience, err))
 	}
-	return fmt.Errorf("schema: %s %s: %w", what, s.name, err)
+	return pgerr.Within(where, err)
 }
 
 // again reports whether err may be gone at the next try.

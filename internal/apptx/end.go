@@ -3,7 +3,6 @@ package apptx
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/pg"
@@ -137,7 +136,7 @@ func (t *Tx) commit(e Ended) Ended {
 	case pgerr.Blameless(e.Err):
 		e.How = Failed
 	default:
-		e.How, e.Failure = Refused, fmt.Errorf("relay: the commit failed: %w", e.Err)
+		e.How, e.Failure = Refused, pgerr.Within("relay: the commit failed", e.Err)
 	}
 	return e
 }

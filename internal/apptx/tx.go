@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
-	"fmt"
 	mathrand "math/rand/v2"
 	"strconv"
 	"strings"
@@ -292,9 +291,9 @@ func refusedBy(err error) error {
 	case "25P02":
 		return errHidden
 	case "":
-		return fmt.Errorf("relay: the handler left its transaction unusable (rows not closed?): %w", err)
+		return pgerr.Within("relay: the handler left its transaction unusable (rows not closed?)", err)
 	}
-	return fmt.Errorf("relay: deferred until the commit: %w", err)
+	return pgerr.Within("relay: deferred until the commit", err)
 }
 
 // XID is the id of the transaction that removed the tasks.

@@ -176,7 +176,7 @@ func (l *lease) completeFailed(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil { // it ended in the middle: perhaps by the loss of the lease
 		err = fmt.Errorf("%w: %w", cause, err)
 	}
-	return fmt.Errorf("relay: complete task %d: %w", l.row.ID, err)
+	return pgerr.Within(fmt.Sprintf("relay: complete task %d", l.row.ID), err)
 }
 
 func (l *lease) unknown(err error) error {

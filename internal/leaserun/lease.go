@@ -91,7 +91,7 @@ func (l *lease) leftError() error {
 
 // Extend implements tasklease.Lease. The row goes first: the handler must not go on beyond it.
 func (l *lease) Extend(ctx context.Context, d time.Duration) error {
-	fail := func(err error) error { return fmt.Errorf("relay: extend task %d: %w", l.row.ID, err) }
+	fail := func(err error) error { return pgerr.Within(fmt.Sprintf("relay: extend task %d", l.row.ID), err) }
 	ended := func() error {
 		return cmp.Or(context.Cause(l.ctx), context.Cause(ctx))
 	}

@@ -37,7 +37,7 @@ var directions = map[string]direction{
 	"/schema": {"a migration tool compiles nothing else",
 		[]string{"/internal/pgerr", "/internal/schemaname", "/internal/writable", goRetry}},
 	"/outboxtest": {"tests of apps run tasks as a relay does, with sqlx too",
-		[]string{"", "/handlers", "/internal/apptx", "/internal/call", "/internal/decide", "/internal/handler", "/internal/tasklease", "/internal/leaserun", "/internal/origin", "/internal/pg", "/internal/plan",
+		[]string{"", "/handlers", "/internal/apptx", "/internal/call", "/internal/decide", "/internal/handler", "/internal/tasklease", "/internal/leaserun", "/internal/pgerr", "/internal/origin", "/internal/pg", "/internal/plan",
 			"/internal/txrun", "/internal/schemaname", "/internal/shape", "/relay",
 			"/internal/store", pq, sqlxPath}},
 

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/lib/pq"
+
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 // believed is how far ahead of now a stored time may lie. What lies further ahead was written while
@@ -51,7 +53,7 @@ func (s *Scheduler) register(ctx context.Context) error {
 		case errors.Is(err, errNextPanicked):
 			s.rest(one.Name, err)
 		case err != nil:
-			return fmt.Errorf("relay: add the schedule %q: %w", one.Name, err)
+			return pgerr.Within(fmt.Sprintf("relay: add the schedule %q", one.Name), err)
 		default:
 			s.registered[one.Name], s.known[one.Name] = true, true
 		}

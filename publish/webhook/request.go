@@ -174,7 +174,7 @@ func (p *Publisher) sign(ctx context.Context, r *http.Request, e *forward.Event)
 func await[T any](ctx context.Context, name string, f func() (T, error)) (T, error) {
 	value, err := guard.Within(ctx, f, nil)
 	if err != nil {
-		err = fmt.Errorf("outboxwebhook: Config.%s: %w", name, err)
+		err = fmt.Errorf("function Config.%s: %w", name, err)
 	}
 	return value, err
 }

@@ -23,15 +23,15 @@ func TestASchemaThatIsMissingOldOrNewerIsFound(t *testing.T) {
 	next := schema.Version() + 1
 	for _, step := range []struct{ change, want string }{
 		{`UPDATE outbox.migration SET functions = 'other'`,
-			"critical schema-version outbox … the functions of the schema are not those of this program … outbox " +
-				"migrate up"},
+			"critical schema-version outbox … its functions are of other code: relays of this program do not start … " +
+				"outbox migrate up"},
 		{fmt.Sprintf(`INSERT INTO outbox.migration (version, oldest_version) VALUES (%d, %d)`, next, next-1),
 			fmt.Sprintf("info schema-version outbox … at version %d … code that knows %d or newer may run beside it",
 				next, next-1)},
 		{`DROP INDEX outbox.task_lane`, "info indexes … not checked: the schema is at version"},
 		// as a newer version may
 		{fmt.Sprintf(`INSERT INTO outbox.migration (version) SELECT generate_series(%d, 99)`, next+1),
-			"warning schema-version outbox … at version 99, which needs code that knows 99 … upgrade the module"},
+			"warning schema-version outbox … at version 99, which needs code that knows 99 … run the newer code again … else upgrade the module"},
 		{fmt.Sprintf(`DELETE FROM outbox.migration WHERE version BETWEEN %d AND 98`, next),
 			fmt.Sprintf("warning schema-version outbox … versions that were left out: %d", next)},
 		{`DROP SCHEMA outbox CASCADE; CREATE SCHEMA outbox; CREATE TABLE outbox.migration (name text)`,

@@ -38,9 +38,8 @@ func checkVersion(ctx context.Context, v *visit) error {
 	}
 	state, wrong := schema.Inspect(ctx, v.tx, schema.Schema(v.schema))
 	if errors.Is(wrong, schema.ErrNotMigrated) && state.Version == 0 {
-		_, what, _ := strings.Cut(wrong.Error(), "not migrated: ")
-		last := strings.LastIndex(what, ": ")
-		fault(Critical, what[:last], what[last+2:])
+		what, do := notMigrated(wrong)
+		fault(Critical, what, do)
 		return nil
 	}
 	version, oldest, missing, err := v.versions(ctx)
@@ -55,9 +54,12 @@ func checkVersion(ctx context.Context, v *visit) error {
 	case version < needed:
 		fault(Critical, fmt.Sprintf("the schema is at version %d, this program needs %d: relays of its version do not start",
 			version, needed), migrate)
-	case version == needed && errors.Is(wrong, schema.ErrNotMigrated):
-		fault(Critical, fmt.Sprintf("the functions of the schema are not those of this program, "+
-			"which has version %d too: relays of this program do not start", needed), migrate)
+	case errors.Is(wrong, schema.ErrNotMigrated): // its functions are other code's, or another schema's
+		what, do := notMigrated(wrong)
+		if do == "run schema.Migrate" {
+			do = migrate
+		}
+		fault(Critical, what+": relays of this program do not start", do)
 	case version > needed && oldest <= needed:
 		fault(Info, fmt.Sprintf("the schema is at version %d, this program knows %d: "+
 			"code that knows %d or newer may run beside it", version, needed, oldest),
@@ -66,12 +68,20 @@ func checkVersion(ctx context.Context, v *visit) error {
 	case version > needed:
 		fault(Warning, fmt.Sprintf("the schema is at version %d, which needs code that knows %d; this program knows %d: "+
 			"relays of its version do not start", version, oldest, needed),
-			"upgrade the module github.com/txoutbox/outbox, here and wherever relays are of this version")
+			"after a rollback run the newer code again, or do what its changelog says; else upgrade the module "+
+				"github.com/txoutbox/outbox, here and wherever relays are of this version")
 	}
 	if missing != "" {
 		fault(Warning, "versions that were left out: "+missing, v.applyAgain())
 	}
 	return nil
+}
+
+// notMigrated splits an ErrNotMigrated into what is wrong and what to do.
+func notMigrated(err error) (what, do string) {
+	_, text, _ := strings.Cut(err.Error(), "not migrated: ")
+	last := strings.LastIndex(text, ": ")
+	return text[:last], text[last+2:]
 }
 
 // versions reads the newest version, the oldest code that may run beside it, and what was left out.

@@ -32,7 +32,7 @@ func TestARelayRefusesADatabaseThatItCannotWorkWith(t *testing.T) {
 			`the schema "outbox" is at version 0, this code needs ` + version + `: run schema.Migrate`},
 		{"newer", `INSERT INTO outbox.migration (version) VALUES (77)`, schema.ErrNewer,
 			`the schema "outbox" is at version 77, which needs code that knows version 77; this code knows ` + version +
-				`: upgrade the module`},
+				`: after a rollback run the newer code again, or do what its changelog says; else upgrade the module`},
 		{"read-only", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on',
 			current_database()); END $$`,
 			schema.ErrReadOnly, "default_transaction_read_only is on for the role"},

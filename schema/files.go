@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/txoutbox/outbox/internal/schemaname"
 )
 
 //go:embed 0*.sql
@@ -26,7 +28,7 @@ func (migrationFiles) Open(name string) (fs.File, error) {
 	if entries := fileNames(); err != nil || name != entries[len(entries)-1] {
 		return f, err
 	}
-	return &lastFile{File: f, text: strings.NewReader(migrations()[Version()-1] + current().annotated())}, nil
+	return &lastFile{File: f, text: strings.NewReader(migrations()[Version()-1] + current().annotated(schemaname.Default))}, nil
 }
 
 type lastFile struct {
@@ -85,8 +87,8 @@ func SQL(opts ...SchemaOption) (string, error) {
 	var all strings.Builder
 	all.WriteString(up) // goose wants it once
 	for _, text := range migrations() {
-		all.WriteString(strings.ReplaceAll(text, up, ""))
+		all.WriteString(rename(strings.ReplaceAll(text, up, ""), name))
 	}
-	all.WriteString(current().annotated())
-	return rename(all.String(), name), nil
+	all.WriteString(current().annotated(name))
+	return all.String(), nil
 }

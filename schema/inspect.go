@@ -37,7 +37,10 @@ func Inspect(ctx context.Context, q Querier, opts ...SchemaOption) (State, error
 	case found.Version < Version():
 		err = fmt.Errorf("%w: the schema %q is at version %d, this code needs %d: run schema.Migrate",
 			ErrNotMigrated, name, found.Version, Version())
-	case found.Version == Version() && found.present != current().hashes():
+	case found.Version == Version() && found.renamed(name):
+		err = fmt.Errorf("%w: the schema %q was renamed: its functions work on the schema %q: run schema.Migrate",
+			ErrNotMigrated, name, found.target)
+	case found.Version == Version() && found.present != current().hashes(name):
 		err = fmt.Errorf("%w: the schema %q is at version %d, but its functions are of other code: run schema.Migrate",
 			ErrNotMigrated, name, found.Version)
 	}
@@ -48,7 +51,7 @@ func Inspect(ctx context.Context, q Querier, opts ...SchemaOption) (State, error
 func inspectPool(ctx context.Context, p pool, name string) (State, error) {
 	tx, err := p.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted, ReadOnly: true})
 	if err != nil {
-		return State{}, fmt.Errorf("schema: begin: %w", explainBegin(ctx, p, pgerr.WithoutDSN(err)))
+		return State{}, pgerr.Within("schema: begin", explainBegin(ctx, p, pgerr.WithoutDSN(err)))
 	}
 	defer func() { _ = tx.Rollback() }() // it has written nothing
 	return Inspect(ctx, tx, Schema(name))
@@ -59,7 +62,12 @@ type found struct {
 	State
 	table   bool // there is a table of versions
 	present applied
+	target  string // the schema that the functions work on; "" is not known
 }
+
+// renamed reports whether the functions of the schema work on another one, as after ALTER SCHEMA RENAME:
+// their texts name it.
+func (f found) renamed(name string) bool { return f.target != "" && f.target != name }
 
 // A table that another process has just made is seen by to_regclass, and not yet by the snapshot.
 const serverSQL = `-- schema: server, encoding and migration table
@@ -121,20 +129,28 @@ const reading = "USAGE on the schema and SELECT on its table migration"
 const versionSQL = `-- schema: version
 SELECT coalesce(max(version), 0), coalesce(max(coalesce(oldest_version, version)), 0),
        coalesce((SELECT functions FROM outbox.migration ORDER BY version DESC LIMIT 1), ''),
-       coalesce((SELECT relations FROM outbox.migration WHERE relations IS NOT NULL ORDER BY version DESC LIMIT 1), '')
+       coalesce((SELECT relations FROM outbox.migration WHERE relations IS NOT NULL ORDER BY version DESC LIMIT 1), ''),
+       coalesce((SELECT substring(prosrc FROM 'INSERT INTO "?([a-z0-9_]+)"?[.]task') FROM pg_proc
+                  WHERE proname = 'enqueue_task' AND pronamespace = to_regnamespace('outbox') LIMIT 1), '')
   FROM outbox.migration`
 
 // readVersion reads the newest applied version, the oldest code that may run beside it, and the
-// hashes of its functions, views and triggers. It refuses a schema that this code may not run beside.
+// hashes of its functions, views and triggers. It refuses a schema that this code may not run beside, and a
+// renamed one whose functions are of newer code.
 func (f *found) readVersion(ctx context.Context, q Querier, name string, newest int) error {
 	err := q.QueryRowContext(ctx, rename(versionSQL, name)).
-		Scan(&f.Version, &f.OldestVersion, &f.present.functions, &f.present.relations)
+		Scan(&f.Version, &f.OldestVersion, &f.present.functions, &f.present.relations, &f.target)
 	if err != nil {
 		return fmt.Errorf("schema: read %s.migration: %w", name, needs(reading, err))
 	}
-	if f.Version > newest && f.OldestVersion > newest {
-		return fmt.Errorf("%w: the schema %q is at version %d, which needs code that knows version %d; this code knows %d: upgrade the module",
+	switch {
+	case f.Version > newest && f.OldestVersion > newest:
+		return fmt.Errorf("%w: the schema %q is at version %d, which needs code that knows version %d; this code knows %d: "+
+			"after a rollback run the newer code again, or do what its changelog says; else upgrade the module",
 			ErrNewer, name, f.Version, f.OldestVersion, newest)
+	case f.Version > newest && f.renamed(name):
+		return fmt.Errorf("%w: the schema %q was renamed: its functions work on the schema %q, and are of version %d; "+
+			"this code knows %d: have the newer code run schema.Migrate", ErrNotMigrated, name, f.target, f.Version, newest)
 	}
 	return nil
 }

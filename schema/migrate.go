@@ -33,11 +33,11 @@ import (
 // minute, only when ctx ends.
 //
 // Errors: ErrUnsupportedServer, ErrUnsupportedEncoding, ErrStatementPooling, ErrRowSecurity, ErrNewer,
-// ErrNotMigrated for a schema from before the first release, or one with objects of the outbox's
-// names that are not its own, and, when there is something to do, ErrReadOnly or that the server is a
-// standby, with nothing written; bad options before any SQL; else the server's, or ctx's with the
-// latest of the server's. It returns at most 10 s after ctx has ended, even if the server does not
-// answer. After any error it may be called again.
+// ErrNotMigrated for a schema from before the first release, one of newer code that was renamed, or
+// one with objects of the outbox's names that are not its own, and, when there is something to do,
+// ErrReadOnly or that the server is a standby, with nothing written; bad options before any SQL; else
+// the server's, or ctx's with the latest of the server's. It returns at most 10 s after ctx has ended,
+// even if the server does not answer. After any error it may be called again.
 func Migrate(ctx context.Context, db *sql.DB, opts ...Option) error {
 	s, err := newSettings(opts)
 	if err != nil {
@@ -54,7 +54,7 @@ func Migrate(ctx context.Context, db *sql.DB, opts ...Option) error {
 
 // has reports whether nothing is missing in a schema: newer code has migrated it, or this code.
 func (s *settings) has(f found) bool {
-	return f.Version > s.newest() || f.Version == s.newest() && f.present == s.present.hashes()
+	return f.Version > s.newest() || f.Version == s.newest() && f.present == s.present.hashes(s.name)
 }
 
 // step applies what is missing, or reports that nothing is.
@@ -135,11 +135,14 @@ $create$`
 
 // What a member of the owner makes would be its own, and out of the reach of functions that have
 // the owner's rights.
+// The roles have the name that the schema had then.
 const becomeOwner = `-- schema: work as the owner, if GrantRoles made one
 DO $$
+DECLARE
+  owner CONSTANT text := pg_get_userbyid(relowner) FROM pg_class WHERE oid = 'outbox.migration'::regclass;
 BEGIN
-  IF (SELECT relowner FROM pg_class WHERE oid = 'outbox.migration'::regclass) = to_regrole('outbox_owner') THEN
-    SET LOCAL ROLE outbox_owner;
+  IF owner LIKE '%\_owner' AND to_regrole(quote_ident(regexp_replace(owner, '_owner$', '_enqueuer'))) IS NOT NULL THEN
+    EXECUTE format('SET LOCAL ROLE %I', owner);
   END IF;
 END
 $$`
@@ -160,10 +163,7 @@ func (s *settings) apply(ctx context.Context, tx *sql.Tx) error {
 	}
 	// EXCLUSIVE lets others read, so processes that are up to date do not wait. Nothing is read before
 	// it: two processes that have read the table, and wait for the lock, would block its ALTER TABLE.
-	lock := "LOCK TABLE " + quote(s.name) + ".migration IN EXCLUSIVE MODE"
-	if checkRoles(s.name) == nil {
-		lock += ";\n" + rename(becomeOwner, s.name)
-	}
+	lock := "LOCK TABLE " + quote(s.name) + ".migration IN EXCLUSIVE MODE;\n" + rename(becomeOwner, s.name)
 	if _, err := tx.ExecContext(ctx, lock); err != nil {
 		return fmt.Errorf("lock %s.migration: %w", s.name, needs(ownership, err))
 	}
@@ -175,7 +175,7 @@ func (s *settings) apply(ctx context.Context, tx *sql.Tx) error {
 			return fmt.Errorf("apply version %d: %w", version, needs(ownership, err))
 		}
 	}
-	if _, err := tx.ExecContext(ctx, rename(s.present.script(f.present), s.name)); err != nil {
+	if _, err := tx.ExecContext(ctx, s.present.script(s.name, f.present)); err != nil {
 		return fmt.Errorf("apply the functions of version %d: %w", s.newest(), needs(ownership, err))
 	}
 	return nil

@@ -154,7 +154,7 @@ func TestWhatCannotBeMigratedIsRefusedBeforeAnyWrite(t *testing.T) {
 		onlyWrite bool // Check may go on
 	}{
 		"a newer schema": {prepare: first() + "INSERT INTO outbox.migration VALUES (999)",
-			want: ErrNewer, text: fmt.Sprintf("version 999, which needs code that knows version 999; this code knows %d: upgrade the module", Version())},
+			want: ErrNewer, text: fmt.Sprintf("version 999, which needs code that knows version 999; this code knows %d: after a rollback run the newer code again", Version())},
 		"before release":   {prepare: beforeRelease, want: ErrNotMigrated, text: before},
 		"an old server":    {from: "current_setting('server_version_num')", to: "'130022'", want: ErrUnsupportedServer, text: "the outbox needs 14 or newer"},
 		"LATIN1":           {url: func(t testing.TB) string { return pgtest.Encoded(t, "LATIN1") }, want: ErrUnsupportedEncoding, text: fmt.Sprintf(encoding, "LATIN1")},

@@ -16,7 +16,7 @@ func TestSQLForTheDefaultNameIsTheFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	const up = "-- +goose Up\n"
-	if want := up + strings.ReplaceAll(strings.Join(migrations(), ""), up, "") + current().annotated(); got != want {
+	if want := up + strings.ReplaceAll(strings.Join(migrations(), ""), up, "") + current().annotated("outbox"); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	for _, name := range badNames {
@@ -30,7 +30,7 @@ func TestSQLForTheDefaultNameIsTheFiles(t *testing.T) {
 // transaction. A character outside of ASCII cannot be stored, or not even be sent, where the
 // database's encoding lacks it.
 func TestFilesAreASCIIAndLeaveTransactionsToTheCaller(t *testing.T) {
-	for i, text := range append(slices.Clone(migrations()), rolesScript, current().annotated()) {
+	for i, text := range append(slices.Clone(migrations()), rolesScript, current().annotated("outbox")) {
 		for _, word := range []string{"BEGIN;", "COMMIT", "ROLLBACK", "CONCURRENTLY", "VACUUM", "\n\\"} {
 			if strings.Contains(code(text), word) {
 				t.Errorf("file %d: %s", i+1, word)

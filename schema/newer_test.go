@@ -52,10 +52,14 @@ func TestOlderCodeRunsBesideANewerSchemaThatAllowsIt(t *testing.T) {
 				if c.needs == 0 && err != nil {
 					t.Errorf("%s: %v", call, err)
 				}
-				want := fmt.Sprintf(`the schema "outbox" is at version %d, which needs code that knows version %d; this code knows %d: upgrade the module`,
+				want := fmt.Sprintf(`the schema "outbox" is at version %d, which needs code that knows version %d; this code knows %d: `+
+					`after a rollback run the newer code again, or do what its changelog says; else upgrade the module`,
 					newest, Version()+c.needs, Version())
 				if c.needs > 0 && (!errors.Is(err, ErrNewer) || !strings.Contains(err.Error(), want)) {
 					t.Errorf("%s: got %v, want ErrNewer: %s", call, err, want)
+				}
+				if c.needs > 0 && strings.Count(err.Error(), "schema: ") != 1 {
+					t.Errorf("%s names its package twice: %v", call, err)
 				}
 			}
 			if got := w.writes(); len(got) > 0 {

@@ -34,9 +34,10 @@ func hash(text string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// hashes identify the state, as migration.functions and migration.relations have it.
-func (p present) hashes() applied {
-	return applied{functions: hash(p.functions), relations: hash(p.relations)}
+// hashes identify the state in the schema of that name, as migration.functions and migration.relations
+// have it. The texts name the schema, so a renamed one needs them anew.
+func (p present) hashes(name string) applied {
+	return applied{functions: hash(rename(p.functions, name)), relations: hash(rename(p.relations, name))}
 }
 
 // applied are the hashes that a schema has; "" is not known.
@@ -84,17 +85,18 @@ END
 $$;
 `
 
-// script makes the present state where there was another: without relations if those are there.
-func (p present) script(there applied) string {
-	relations, replaced := p.relations, "true"
-	if there.relations == p.hashes().relations {
+// script makes the present state in the schema of that name, where there was another: without relations
+// if those are there.
+func (p present) script(name string, there applied) string {
+	want, relations, replaced := p.hashes(name), p.relations, "true"
+	if there.relations == want.relations {
 		relations, replaced = "", "false"
 	}
-	return strings.NewReplacer("{functions}", p.functions, "{relations}", relations, "{replaced}", replaced,
-		"{functions hash}", p.hashes().functions, "{relations hash}", p.hashes().relations).Replace(presentSQL)
+	return rename(strings.NewReplacer("{functions}", p.functions, "{relations}", relations, "{replaced}", replaced,
+		"{functions hash}", want.functions, "{relations hash}", want.relations).Replace(presentSQL), name)
 }
 
 // annotated is the script for goose, which would cut it at its semicolons.
-func (p present) annotated() string {
-	return "\n-- +goose StatementBegin\n" + p.script(applied{}) + "-- +goose StatementEnd\n"
+func (p present) annotated(name string) string {
+	return "\n-- +goose StatementBegin\n" + p.script(name, applied{}) + "-- +goose StatementEnd\n"
 }

@@ -164,7 +164,8 @@ func (a *app) explain(ctx context.Context, err error) string {
 		}
 		return strings.Replace(text, "this code", "this command", 1) + "run " + migrate
 	case errors.Is(err, schema.ErrNewer):
-		return strings.Replace(text, "upgrade the module", "install the command of that version", 1)
+		text, _, _ = strings.Cut(text, ": after a rollback")
+		return text + ": install the command of that version"
 	case code == "25006":
 		return text + ": is this a standby? Connect to the primary"
 	case code == "42501":

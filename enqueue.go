@@ -52,10 +52,10 @@ func Enqueue(ctx context.Context, tx Querier, taskType string, payload any, opts
 	return ids[0], nil
 }
 
-// EnqueueMany inserts all tasks with one statement, or none. The results are in the order of tasks;
-// their ids ascend, unless some have a unique key: those are inserted in the order of their keys,
-// so that calls which share keys cannot deadlock. Of several tasks with one key the later ones find
-// the first. All tasks must name the same schema, else the error is ErrInvalidOption. Together they
+// EnqueueMany inserts all tasks, or none: with one statement, or two if some have a unique key and
+// others have none. The results are in the order of tasks. The ids of tasks without a unique key
+// ascend. Keys are locked in one order, so that calls which share keys cannot deadlock. Of several
+// tasks with one key the later ones find the first. All tasks must name the same schema, else the error is ErrInvalidOption. Together they
 // are at most 256 MiB, else it is ErrPayloadTooLarge. Errors are as of [Enqueue] and name the index
 // of the task at fault, from 0. Without tasks nothing is sent, and the result is nil.
 func EnqueueMany(ctx context.Context, tx Querier, tasks []TaskSpec) ([]Enqueued, error) {
@@ -64,7 +64,7 @@ func EnqueueMany(ctx context.Context, tx Querier, tasks []TaskSpec) ([]Enqueued,
 
 var errDropped = errors.New("a row was not inserted: is there a trigger on the task table that drops rows?")
 
-// insert checks all tasks and inserts them with one statement.
+// insert checks all tasks, and inserts them: those without a unique key first.
 func insert(ctx context.Context, tx Querier, tasks []TaskSpec) ([]Enqueued, error) {
 	if err := txcheck.Given(tx); err != nil {
 		return nil, err
@@ -77,14 +77,13 @@ func insert(ctx context.Context, tx Querier, tasks []TaskSpec) ([]Enqueued, erro
 	if err := txcheck.Begun(ctx, tx); err != nil {
 		return nil, err
 	}
+	hasKey := func(r row) bool { return r.options.unique != nil }
+	first := hasKey(rows[0])
 	var out []Enqueued
-	switch keyed := slices.ContainsFunc(rows, func(r row) bool { return r.options.unique != nil }); {
-	case !keyed && len(rows) == 1:
-		out, err = insertOne(ctx, tx, rows[0])
-	case !keyed:
-		out, err = insertMany(ctx, tx, rows, &payloads)
-	default:
-		out, err = insertKeyed(ctx, tx, rows, &payloads)
+	if slices.ContainsFunc(rows, func(r row) bool { return hasKey(r) != first }) {
+		out, err = insertBoth(ctx, tx, rows)
+	} else {
+		out, err = insertGroup(ctx, tx, rows, &payloads)
 	}
 	switch {
 	case err != nil && len(rows) == 1:
@@ -93,6 +92,41 @@ func insert(ctx context.Context, tx Querier, tasks []TaskSpec) ([]Enqueued, erro
 		return nil, fmt.Errorf("outbox: enqueue %d tasks: %w", len(rows), err)
 	}
 	return out, nil
+}
+
+// insertBoth inserts the tasks without a unique key, and then those with one.
+func insertBoth(ctx context.Context, tx Querier, rows []row) ([]Enqueued, error) {
+	out := make([]Enqueued, len(rows))
+	for _, keyed := range []bool{false, true} {
+		var group []row
+		var positions []int
+		var payloads lines
+		for i, r := range rows {
+			if (r.options.unique != nil) == keyed {
+				group, positions = append(group, r), append(positions, i)
+				payloads.raw(r.payload)
+			}
+		}
+		got, err := insertGroup(ctx, tx, group, &payloads)
+		if err != nil {
+			return nil, err
+		}
+		for i, e := range got {
+			out[positions[i]] = e
+		}
+	}
+	return out, nil
+}
+
+// insertGroup inserts tasks of which all have a unique key, or none has one, with one statement.
+func insertGroup(ctx context.Context, tx Querier, rows []row, payloads *lines) ([]Enqueued, error) {
+	switch {
+	case rows[0].options.unique != nil:
+		return insertKeyed(ctx, tx, rows, payloads)
+	case len(rows) == 1:
+		return insertOne(ctx, tx, rows[0])
+	}
+	return insertMany(ctx, tx, rows, payloads)
 }
 
 // row is a checked task.
@@ -245,52 +279,48 @@ func insertMany(ctx context.Context, tx Querier, tasks []row, payloads *lines) (
 	return out, nil
 }
 
-// The keys are locked in one order, independent of the order of the tasks. Equal payloads are
-// neighbours as jsonb, so their keys need not be known. Tasks of one key keep their order.
+// The function takes each task as an object. Its payload is a text, which is no longer than an array
+// of the objects of a call may be.
 const insertKeyedSQL = `/* outbox: enqueue with unique keys */
-INSERT INTO "%s".keyed_task (position, task_type, payload, unique_key, unique_until_done, on_conflict%s)
-SELECT position, task_type, payload::jsonb, unique_key, unique_until_done::boolean, on_conflict%s
-  FROM (SELECT %s, generate_series(1, $3::integer) AS position, NULLIF(unnest($4::text[]), '') AS unique_key,
-               unnest($5::text[]) AS unique_until_done, unnest($6::text[]) AS on_conflict%s) AS n
- ORDER BY unique_key IS NOT NULL, CASE WHEN unique_key IS NOT NULL THEN task_type END COLLATE "C", unique_key COLLATE "C",
-       CASE WHEN unique_key = '` + payloadKey + `' THEN payload::jsonb END, position
-RETURNING position, task_id, outcome`
+SELECT task_id, outcome FROM "%s".enqueue_keyed(ARRAY(
+  SELECT to_jsonb(n) FROM (
+    SELECT task_type, payload, unique_key, unique_until_done, on_conflict%s
+      FROM (SELECT %s, unnest($3::text[]) AS unique_key, unnest($4::text[]) AS unique_until_done,
+                   unnest($5::text[]) AS on_conflict%s) AS given)
+    AS n (task_type, payload, unique_key, unique_until_done, on_conflict%s)))`
 
-// insertKeyed inserts tasks of which some have a unique key.
+// insertKeyed inserts tasks with unique keys.
 func insertKeyed(ctx context.Context, tx Querier, tasks []row, payloads *lines) ([]Enqueued, error) {
 	n := len(tasks)
-	keys, untilDone, onConflict := make([]string, n), make([]bool, n), make([]string, n) // no key is ""
+	keys, untilDone, onConflict := make([]string, n), make([]bool, n), make([]string, n)
 	for i, r := range tasks {
-		if u := r.options.unique; u != nil {
-			keys[i], untilDone[i] = u.key, u.untilDone
-			if u.ofPayload {
-				keys[i] = payloadKey
-			}
+		keys[i], untilDone[i] = r.options.unique.key, r.options.unique.untilDone
+		if r.options.unique.ofPayload {
+			keys[i] = payloadKey
 		}
 		onConflict[i] = conflicts[r.options.onConflict]
 	}
 	args, columns := typesAndPayloads(tasks, payloads)
-	args, optional := optionalMany(append(args, n, pq.Array(keys), pq.Array(untilDone), pq.Array(onConflict)),
+	args, optional := optionalMany(append(args, pq.Array(keys), pq.Array(untilDone), pq.Array(onConflict)),
 		optionsOf(tasks))
-	statement := fmt.Sprintf(insertKeyedSQL, tasks[0].options.schema, optional.names, optional.values, columns,
-		optional.arrays)
+	statement := fmt.Sprintf(insertKeyedSQL, tasks[0].options.schema, optional.values, columns, optional.arrays,
+		optional.names)
 	rows, err := tx.QueryContext(ctx, statement, args...)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	out := make([]Enqueued, n)
+	out := make([]Enqueued, 0, n)
 	for rows.Next() {
-		var position int
 		var id sql.NullInt64
 		var outcome sql.NullString
-		if err := rows.Scan(&position, &id, &outcome); err != nil {
+		if err := rows.Scan(&id, &outcome); err != nil {
 			return nil, err
 		}
 		if !id.Valid {
 			return nil, errDropped
 		}
-		out[position-1] = Enqueued{TaskID: id.Int64, Outcome: Outcome(outcome.String)}
+		out = append(out, Enqueued{TaskID: id.Int64, Outcome: Outcome(outcome.String)})
 	}
 	return out, rows.Err()
 }

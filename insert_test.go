@@ -79,4 +79,8 @@ func TestADroppedRowIsAnErrorAndNotAMissingTask(t *testing.T) {
 	if got, err := outbox.EnqueueMany(t.Context(), tx, []outbox.TaskSpec{{Type: "T"}, dropped}); err == nil {
 		t.Errorf("got %v, want an error for two tasks", got)
 	}
+	dropped.Options = append(dropped.Options, outbox.Unique("k"))
+	if got, err := outbox.EnqueueMany(t.Context(), tx, []outbox.TaskSpec{dropped}); err == nil {
+		t.Errorf("got %v, want an error for a task with a key", got)
+	}
 }

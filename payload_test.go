@@ -205,7 +205,7 @@ func TestErrorsOfTheServerShowNoPayload(t *testing.T) {
 	}{
 		{"no such schema", "3F000", "", []outbox.Option{outbox.Schema("nowhere")}},
 		{"no such table", "42P01", "", []outbox.Option{outbox.Schema("public"), outbox.Priority(1)}},
-		{"no such view", "42P01", "", []outbox.Option{outbox.Schema("public"), outbox.Unique("k")}},
+		{"no such function", "42883", "", []outbox.Option{outbox.Schema("public"), outbox.Unique("k")}},
 		{"an aborted transaction", "25P02", "SAVEPOINT s; DO $$ BEGIN RAISE 'x'; END $$", nil},
 		{"a refused row", "P0042", "", []outbox.Option{outbox.Priority(7)}},
 		{"read only", "25006", "SET TRANSACTION READ ONLY", nil},

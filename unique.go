@@ -61,8 +61,8 @@ func (o uniqueOption) applyKey(u *uniqueKey) { o(u) }
 // 40P01. A single EnqueueMany sorts its keys and cannot. Enqueue with keys at the end of a handler.
 // Above READ COMMITTED a keyed Enqueue can fail with 40001: repeat the transaction.
 //
-// The database role needs INSERT on the view keyed_task of the outbox's schema, SELECT on its
-// columns task_id, outcome and position, and no right on its tables.
+// The database role needs EXECUTE on the function enqueue_keyed of the outbox's schema, and no right
+// on its tables.
 func Unique(key string, opts ...UniqueOption) Option {
 	return option(func(s *settings) { newUniqueKey(uniqueKey{key: key}, opts).set(s) })
 }

@@ -64,9 +64,9 @@ func TestWhatIsInTheSchemaIsUsedByWhoIsMeantTo(t *testing.T) {
 	const mayWrite = `(has_any_column_privilege('<schema>_' || role, oid, 'INSERT') OR has_any_column_privilege('<schema>_' || role, oid, 'UPDATE')
 		OR has_table_privilege('<schema>_' || role, oid, 'DELETE'))`
 	for about, c := range map[string]struct{ query, want string }{
-		"groups may call with the owner's rights": {functions + `prosecdef`, "adopt cancel_task origin_state run_task_now this_database"},
+		"groups may call with the owner's rights": {functions + `prosecdef`, "adopt cancel_task enqueue_keyed origin_state run_task_now this_database"},
 		"groups could make triggers of":           {functions + `prorettype = 'trigger'::regtype`, ""},
-		"an enqueuer may call":                    {functions + `role = 'enqueuer'`, "enqueue_task"},
+		"an enqueuer may call":                    {functions + `role = 'enqueuer'`, "enqueue_keyed enqueue_task"},
 		"PUBLIC may call":                         {`SELECT proname::text FROM pg_proc, aclexplode(COALESCE(proacl, acldefault('f', proowner))) WHERE pronamespace = <ns> AND grantee = 0`, ""},
 		"a worker may not call": {`SELECT proname::text FROM pg_proc WHERE pronamespace = <ns> AND NOT prosecdef AND NOT has_function_privilege('<schema>_worker', oid, 'EXECUTE')`,
 			"check_task lock_waiting mark_headless resolve_key"}, // which triggers call

@@ -120,7 +120,7 @@ BEGIN
 END
 $$;
 GRANT INSERT (source, event_id, keep_until) ON outbox.inbox TO outbox_enqueuer;
-GRANT EXECUTE ON FUNCTION outbox.enqueue_task TO outbox_enqueuer, outbox_worker;
+GRANT EXECUTE ON FUNCTION outbox.enqueue_task, outbox.enqueue_keyed TO outbox_enqueuer, outbox_worker;
 
 -- A relay, whose handlers enqueue and cancel with its rights.
 GRANT SELECT, INSERT, UPDATE, DELETE

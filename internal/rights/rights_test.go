@@ -182,7 +182,7 @@ func TestGrantRolesAgainSetsTheRightsRight(t *testing.T) {
 	rights := slices.Concat(calls(), statements())
 	changes := []struct{ change, role, call string }{
 		{"REVOKE INSERT (headers) ON outbox.task FROM", "enqueuer", "Enqueue with all options"},
-		{"REVOKE SELECT (outcome) ON outbox.keyed_task FROM", "enqueuer", "Enqueue with Replace"},
+		{"REVOKE EXECUTE ON FUNCTION outbox.enqueue_keyed FROM", "enqueuer", "Enqueue with Replace"},
 		{"REVOKE SELECT ON SEQUENCE outbox.wake FROM", "worker", "SELECT last_value FROM outbox.wake"},
 		{"REVOKE EXECUTE ON FUNCTION outbox.run_task_now FROM", "operator", "RunNow"},
 		{"GRANT SELECT (payload) ON outbox.task TO", "viewer", "SELECT payload FROM outbox.task"},

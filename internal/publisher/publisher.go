@@ -5,8 +5,10 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/txoutbox/outbox/forward"
+	"github.com/txoutbox/outbox/handlers"
 )
 
 // ErrClosed is the error of a publisher after Close.
@@ -62,3 +64,16 @@ func Result(errs []error) []error {
 func IsAny(err error, targets []error) bool {
 	return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })
 }
+
+// OfOneEvent reports whether an error for several events may be the fault of one of them: it is not
+// marked as the target's or the broker's.
+func OfOneEvent(err error) bool {
+	action := handlers.ActionOf(err)
+	asksToWait := action == handlers.ActionSnooze || action == handlers.ActionRetryAfter
+	return err != nil && (forward.IsPermanent(err) ||
+		!asksToWait && !forward.IsTargetUnavailable(err) && !forward.IsUnavailable(err))
+}
+
+// NotSent is the result of an event that was not sent, or not by itself, for that reason. It comes
+// back, no attempt counts, and it says nothing of the target or the broker.
+func NotSent(reason error) error { return handlers.SnoozeWith(time.Second, reason) }

@@ -53,7 +53,7 @@ var directions = map[string]direction{
 	"/forward": {"a publisher is a handler; it knows no relay",
 		[]string{"", "/handlers", "/internal/copied", "/internal/handler"}},
 	"/internal/publisher": {"parts of publishers know no broker",
-		[]string{"/forward"}},
+		[]string{"/forward", "/handlers"}},
 	"/inbox": {"a consumer needs no handlers",
 		[]string{"", "/internal/schemaname", "/internal/txcheck"}},
 	"/pgdb": {"a pool knows no task",

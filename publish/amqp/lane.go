@@ -30,16 +30,21 @@ type returned struct{ id, to string }
 // publish settles the events of a group. The error is that of the events which it does not settle,
 // and of all later ones.
 func (l *lane) publish(ctx context.Context, b *batch, group []int) error {
-	lost, fault, err := l.send(ctx, b, group)
+	lost, fault, err := l.sendIn(ctx, b, group, false)
 	if err == nil && len(lost) == 1 && len(group) == 1 && !endsConnection(fault) {
 		return l.refuse(b, lost[0], fault)
 	}
 	// One of them closed the channel, or the connection, which other lanes have as well. Each by itself
-	// shows which.
+	// shows which: of the connection, while no other lane sends.
 	for closed, n := 0, 0; err == nil && n < len(lost); n++ {
+		alone := endsConnection(fault)
 		var again []int
-		if again, fault, err = l.send(ctx, b, lost[n:n+1]); err != nil {
+		if again, fault, err = l.sendIn(ctx, b, lost[n:n+1], alone); err != nil {
 			break
+		}
+		if endsConnection(fault) && !alone { // perhaps over another lane's event
+			n--
+			continue
 		}
 		if closed++; !endsConnection(fault) {
 			closed = 0
@@ -63,6 +68,16 @@ func (l *lane) refuse(b *batch, i int, fault *amqp.Error) error {
 		return err
 	}
 	return nil
+}
+
+// sendIn is send once the gate lets it.
+func (l *lane) sendIn(ctx context.Context, b *batch, group []int, alone bool) (lost []int, fault *amqp.Error, err error) {
+	leave, ok := l.p.gate.enter(ctx, alone)
+	if !ok {
+		return nil, nil, l.p.ended(ctx, "another call sends an event by itself")
+	}
+	defer leave()
+	return l.send(ctx, b, group)
 }
 
 // send publishes events and settles those that the broker answers. lost are the others where the

@@ -20,6 +20,7 @@ type Publisher struct {
 	dialing dialing
 	config  Config
 	lanes   chan *lane
+	gate    gate
 	probing chan struct{} // has room for one Ready that asks the broker
 
 	calls   publisher.Calls
@@ -48,7 +49,7 @@ func Open(url string, config Config) (*Publisher, error) {
 		return nil, err
 	}
 	p := &Publisher{dialing: d, config: config, lanes: make(chan *lane, config.Channels),
-		probing: make(chan struct{}, 1)}
+		gate: newGate(config.Channels), probing: make(chan struct{}, 1)}
 	p.closing, p.close = context.WithCancel(context.Background())
 	for range config.Channels {
 		p.lanes <- &lane{p: p}

@@ -29,24 +29,37 @@ const noAnswer = 5 * time.Second
 // publish sends the events, and waits until each is acknowledged or refused.
 func (c *call) publish(ctx context.Context) []error {
 	c.send(ctx, 0, len(c.events))
-	for i, err := range c.errs {
-		// A broker refuses a batch as a whole for one of its records. The client fails all records
-		// of a partition with the first one's context, which may be that of a call that has ended.
-		if len(c.events) > 1 && publisher.IsAny(err, ofOneRecord) || isContextError(err) && ctx.Err() == nil {
-			c.send(ctx, i, i+1)
-		}
-	}
 	out := make([]error, len(c.events))
 	for i, err := range c.errs {
+		// The client fails all records of a partition with the first one's context, which may be that of
+		// a call that has ended.
+		if isContextError(err) && ctx.Err() == nil {
+			c.send(ctx, i, i+1)
+		}
+		out[i] = c.marked(ctx, i)
+		// A broker refuses a batch as a whole for one of its records.
 		switch {
-		case err == nil:
-		case answerOf(err) != nil:
-			out[i] = byAnswer(c.events[i], err)
+		case len(c.events) == 1, !publisher.OfOneEvent(out[i]), errors.Is(err, kerr.InvalidTopicException):
+		case ctx.Err() == nil:
+			c.send(ctx, i, i+1)
+			out[i] = c.marked(ctx, i)
 		default:
-			out[i] = c.unanswered(ctx, c.events[i], err)
+			out[i] = publisher.NotSent(fmt.Errorf("outboxkafka: not sent alone in time: %v", out[i]))
 		}
 	}
 	return publisher.Result(out)
+}
+
+// marked is the error of an event, marked by its fault.
+func (c *call) marked(ctx context.Context, i int) error {
+	switch err := c.errs[i]; {
+	case err == nil:
+		return nil
+	case answerOf(err) != nil:
+		return byAnswer(c.events[i], err)
+	default:
+		return c.unanswered(ctx, c.events[i], err)
+	}
 }
 
 // unanswered marks an error without an answer of a broker by its fault.

@@ -15,9 +15,6 @@ import (
 )
 
 var (
-	// ofOneRecord are answers about a batch that one of its records may have caused.
-	ofOneRecord = []error{kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.InvalidTimestamp,
-		kerr.CorruptMessage}
 	// never are answers that no retry changes.
 	never = []error{kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidTopicException}
 	// ofTopic are answers about a topic, beside those that the protocol calls retriable.

@@ -1,8 +1,10 @@
 package outboxkafka_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"sync/atomic"
@@ -88,6 +90,36 @@ func TestTheMapOfKafka(t *testing.T) {
 		}
 		return rest(func(e *kerr.Error) bool { return e.Message == name })
 	})
+}
+
+// A broker refuses a batch as a whole for one of its records, whatever its answer is. The other events
+// are sent.
+func TestARecordThatIsRefusedLeavesItsBatchAlone(t *testing.T) {
+	t.Parallel()
+	for _, answer := range []*kerr.Error{kerr.PolicyViolation, kerr.InvalidRecord, kerr.MessageTooLarge, kerr.InvalidRequest} {
+		b := newBroker(t)
+		b.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: answer, Count: -1, When: func(r kmsg.Request) bool {
+			return bytes.Contains(r.AppendTo(nil), []byte("to be refused"))
+		}})
+		p, err := outboxkafka.Open(b.url(), outboxkafka.Config{Options: []kgo.Opt{
+			kgo.ProducerBatchCompression(kgo.NoCompression()), kgo.ProducerLinger(50 * time.Millisecond)}})
+		forwardtest.Must(t, err)
+		var events []*forward.Event
+		for i := range 10 {
+			events = append(events, event(fmt.Sprint(i))) // of one key, and so of one partition
+		}
+		events[4].Data = []byte(`"to be refused"`)
+		errs := p.Publish(t.Context(), events)
+		for i := range events {
+			if errs == nil || (errs[i] != nil) != (i == 4) || i == 4 && !errors.Is(errs[i], answer) {
+				t.Fatalf("%v: %v", answer, errs)
+			}
+		}
+		if got := b.received(t, 9); len(got) != 9 {
+			t.Errorf("%v: %d events arrived", answer, len(got))
+		}
+		p.Close()
+	}
 }
 
 // The client fails all that waits for a partition with the first record's context. An event of a

@@ -188,12 +188,21 @@ func TestAsAllPublishers(t *testing.T) {
 
 func TestABadURLIsRefused(t *testing.T) {
 	t.Parallel()
-	for _, url := range []string{"", "kafka://", "localhost", "localhost:9092,", ":9092"} {
+	for _, url := range []string{"", "kafka://", "localhost", "localhost:9092,", ":9092", "localhost:9092, ", "a:9092 b:9092", "local host:9092"} {
 		if p, err := outboxkafka.Open(url, outboxkafka.Config{}); err == nil {
 			p.Close()
 			t.Errorf("%q connects", url)
 		}
 	}
+}
+
+// A list as in a configuration file, of which one broker answers.
+func TestSpacesBetweenBrokersDoNotMatter(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t)
+	p := connect(t, " kafka://127.0.0.1:1 ,\t"+b.ListenAddrs()[0]+"\n")
+	forwardtest.Ready(t, p)
+	forwardtest.Must(t, errors.Join(p.Publish(t.Context(), []*forward.Event{event("1")})...))
 }
 
 func TestAWrongConfigIsRefused(t *testing.T) {

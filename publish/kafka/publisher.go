@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/txoutbox/outbox/forward"
@@ -37,14 +38,16 @@ type Publisher struct {
 const recordRetries = 12
 
 // Open makes a client for the brokers: "host:port", or several with commas between them, with or
-// without "kafka://" before. It does not wait for a broker, and returns an error if brokers or the
+// without "kafka://" before. Spaces around them do not matter. It does not wait for a broker, and returns an error if brokers or the
 // Config is invalid. The client connects again for as long as the Publisher is open, also after
 // refused logins. A client whose producer ID was refused is replaced. A topic that does not exist
 // is not created.
 func Open(brokers string, config Config) (*Publisher, error) {
-	seeds := strings.Split(strings.TrimPrefix(brokers, "kafka://"), ",")
-	for _, b := range seeds {
-		if host, port, err := net.SplitHostPort(b); err != nil || host == "" || port == "" {
+	seeds := strings.Split(strings.TrimPrefix(strings.TrimSpace(brokers), "kafka://"), ",")
+	for i := range seeds {
+		seeds[i] = strings.TrimSpace(seeds[i])
+		b := seeds[i]
+		if host, port, err := net.SplitHostPort(b); err != nil || host == "" || port == "" || strings.ContainsFunc(b, unicode.IsSpace) {
 			return nil, fmt.Errorf("outboxkafka: %q is no broker: it must be host:port; options of the client go "+
 				"into Config.Options", b)
 		}

@@ -19,8 +19,7 @@ type call struct {
 	began time.Time
 	acks  []jetstream.PubAckFuture
 
-	longest int // bytes of a subject
-	errs    []error
+	errs []error
 
 	withoutStream map[string]error // by subject: why it has none
 	noLookup      error            // why JetStream does not say
@@ -36,11 +35,11 @@ func (c *call) send(ctx context.Context, events []*forward.Event) {
 			c.errs[i] = err
 			continue
 		}
-		c.longest = max(c.longest, len(e.To))
 		if stalled == nil {
 			stalled = ctx.Err()
 		}
 		if stalled == nil {
+			c.l.sends(e.To)
 			c.acks[i], err = c.l.js.PublishMsgAsync(m, jetstream.WithMsgID(messageID(e)))
 			if errors.Is(err, jetstream.ErrTooManyStalledMsgs) {
 				stalled = err
@@ -79,11 +78,11 @@ func (c *call) wait(ctx context.Context, e *forward.Event, ack jetstream.PubAckF
 }
 
 // closedBy is why the connection is closed. The server closes that of too long a subject, where its
-// limit is lower than maxSubject: the longest of the call is at fault.
+// limit is lower than maxSubject: the longest of all calls is at fault.
 func (c *call) closedBy(e *forward.Event) error {
 	last := c.l.js.Conn().LastError()
 	if last != nil && strings.Contains(strings.ToLower(last.Error()), "maximum control line") &&
-		len(e.To) == c.longest {
+		len(e.To) == c.l.longestSubject() {
 		return fmt.Errorf("the subject has %d bytes: %w", len(e.To), last)
 	}
 	return nats.ErrConnectionClosed

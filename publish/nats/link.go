@@ -22,6 +22,7 @@ type link struct {
 	mayNotRead atomic.Bool // messages of streams
 
 	mu      sync.Mutex
+	longest int                // bytes of a subject that was sent
 	refused map[string]refusal // by subject
 	changed chan struct{}      // closed by the next refusal
 }
@@ -93,6 +94,19 @@ func (l *link) heard(err error) {
 	l.refused[subject] = refusal{time.Now(), err}
 	close(l.changed)
 	l.changed = make(chan struct{})
+}
+
+// sends notes the length of a subject before it is sent.
+func (l *link) sends(subject string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.longest = max(l.longest, len(subject))
+}
+
+func (l *link) longestSubject() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.longest
 }
 
 // refusedSince is the error of a subject that was refused since then, or nil; changed is closed by

@@ -110,6 +110,27 @@ func TestASubjectThatClosesTheConnectionIsTheMessages(t *testing.T) {
 	}
 }
 
+// It is no other call's either, whose events wait for their acknowledgements on that connection.
+func TestASubjectThatClosesTheConnectionUsesNoAttemptOfOtherCalls(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t, func(o *server.Options) { o.MaxControlLine = 512 })
+	quiet := b.stream(func(c *jetstream.StreamConfig) { c.NoAck = true })
+	p := connect(t, b.url())
+	forwardtest.Ready(t, p)
+	others := make(chan []error)
+	go func() { others <- p.Publish(t.Context(), []*forward.Event{event("1"), event("2")}) }()
+	relaytest.Eventually(t, time.Minute, "their arrival", func() bool {
+		info, err := quiet.Info(t.Context())
+		return err == nil && info.State.Msgs == 2
+	})
+	long := event("long")
+	long.To = "orders." + strings.Repeat("x", 1000)
+	if errs := p.Publish(t.Context(), []*forward.Event{long}); forwardtest.Fault(errors.Join(errs...)) != "the event's" {
+		t.Errorf("the long subject: %v", errs)
+	}
+	forwardtest.Unavailable(t, <-others, 2)
+}
+
 // One subject is at its limit: it is an unavailable target, and its neighbours are published.
 func TestTheLimitOfOneSubjectIsTheTargets(t *testing.T) {
 	t.Parallel()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/txoutbox/outbox/forward"
@@ -16,6 +17,9 @@ import (
 // mostHanging is the number of calls of Watermill's Publish, which have no context, that may hang for
 // one topic.
 const mostHanging = 4
+
+// hangingPause is how long a topic with so many calls waits.
+const hangingPause = 5 * time.Second
 
 // Publisher is a forward.Publisher for a publisher of Watermill. It is safe for concurrent use.
 type Publisher struct {
@@ -39,7 +43,7 @@ func New(client message.Publisher, config Config) (*Publisher, error) {
 	return &Publisher{to: client, config: config, running: map[*group]context.Context{}}, nil
 }
 
-// result is the result of the events of one topic.
+// result is that of one call of Watermill's Publish.
 type result struct {
 	of  *group
 	err error
@@ -47,7 +51,7 @@ type result struct {
 
 // Publish publishes the events topic by topic at once, one call of Watermill's Publish for each. It
 // implements forward.Publisher; the package has the meaning of errors. Events of one topic keep
-// their order.
+// their order. After an error that may be that of one event they go one by one.
 //
 // When ctx ends it returns. Topics without a result are forward.Unavailable, and the error wraps
 // that of ctx. A call of Watermill's Publish that runs goes on, unless it heeds the context of its
@@ -58,22 +62,40 @@ func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []erro
 	}
 	defer p.calls.End()
 	errs := make([]error, len(events))
-	groups := p.config.groups(ctx, events)
+	groups := groups(events)
 	results := make(chan result, len(groups)) // has room for all, so each goroutine ends in any case
-	for _, g := range groups {
-		p.calls.Go(func() { results <- result{g, p.call(ctx, g)} })
+	running := 0
+	start := func(g *group) {
+		some := g.next(events, errs)
+		if len(some) == 0 {
+			return
+		}
+		messages := make([]*message.Message, len(some))
+		for i, e := range some {
+			messages[i] = p.config.newMessage(ctx, e)
+		}
+		running++
+		p.calls.Go(func() { results <- result{g, p.call(ctx, g, messages)} })
 	}
-	for range groups {
+	for _, g := range groups {
+		start(g)
+	}
+	for running > 0 {
 		r, ok := next(ctx, results)
 		if !ok {
 			break
 		}
-		r.of.settled = true
-		r.of.settle(errs, r.err)
+		running--
+		if over := ctx.Err() != nil; over && r.of.splits(r.err) {
+			continue // it has no answer, as there is no time for its events one by one
+		} else if r.of.settle(events, errs, r.err); !over {
+			start(r.of)
+		}
 	}
 	for _, g := range groups {
-		if !g.settled {
-			g.settle(errs, forward.Unavailable(fmt.Errorf("outboxwatermill: no answer: %w", ctx.Err()), 0))
+		if len(g.rest) > 0 {
+			g.end(errs, "the time limit", ctx.Err())
+			g.settle(events, errs, forward.Unavailable(fmt.Errorf("outboxwatermill: no answer: %w", ctx.Err()), 0))
 		}
 	}
 	return publisher.Result(errs)
@@ -94,13 +116,13 @@ func next(ctx context.Context, results <-chan result) (r result, ok bool) {
 	}
 }
 
-// call publishes a topic's events, unless too many calls for the topic hang.
-func (p *Publisher) call(ctx context.Context, g *group) error {
+// call publishes messages to a group's topic, unless too many calls for the topic hang.
+func (p *Publisher) call(ctx context.Context, g *group, messages []*message.Message) error {
 	if err := p.enter(ctx, g); err != nil {
 		return err
 	}
 	defer p.leave(g)
-	return p.publish(g)
+	return p.publish(g.topic, messages)
 }
 
 // enter notes the start of a call, unless too many calls for its topic have outlived their Publish.
@@ -115,7 +137,7 @@ func (p *Publisher) enter(ctx context.Context, g *group) error {
 	}
 	if hanging >= mostHanging {
 		err := fmt.Errorf("outboxwatermill: publish to topic %q: %d calls hang", g.topic, hanging)
-		return forward.TargetUnavailable(err, 0)
+		return forward.TargetUnavailable(err, hangingPause) // of no event, so no attempt counts
 	}
 	p.running[g] = ctx
 	return nil
@@ -130,16 +152,16 @@ func (p *Publisher) leave(g *group) {
 
 // publish calls Watermill. A panic is an error, as the relay would make it one in its own
 // goroutine.
-func (p *Publisher) publish(g *group) error {
+func (p *Publisher) publish(topic string, messages []*message.Message) error {
 	var err error
 	guard.Do(func() {
-		err = p.to.Publish(g.topic, g.messages...)
+		err = p.to.Publish(topic, messages...)
 		if err != nil && p.config.Classify != nil {
 			err = cmp.Or(p.config.Classify(err), err)
 		}
 	}, func(panicked error) { err = cmp.Or(panicked, err) })
 	if err != nil {
-		return fmt.Errorf("outboxwatermill: publish to topic %q: %w", g.topic, err)
+		return fmt.Errorf("outboxwatermill: publish to topic %q: %w", topic, err)
 	}
 	return nil
 }

@@ -34,6 +34,9 @@ func classify(err error) error {
 	return err
 }
 
+// bad is the payload of a message that no broker takes.
+const bad = `{"n": -1}`
+
 // broker is behind a pubsub, and stores what it gets while it is up.
 type broker struct {
 	mu     sync.Mutex
@@ -64,6 +67,8 @@ func (b *broker) answer(topic string, messages []*message.Message) error {
 		return b.down
 	case topic != "orders":
 		return map[string]error{"refused": errRefused, "unready": errUnready}[topic]
+	case slices.ContainsFunc(messages, func(m *message.Message) bool { return string(m.Payload) == bad }):
+		return errRefused // the others, too
 	}
 	for _, m := range messages {
 		b.stored = append(b.stored, forwardtest.Received{Key: m.Metadata.Get("key"), ID: m.UUID,
@@ -125,8 +130,9 @@ func TestAsAllPublishers(t *testing.T) {
 				},
 			}
 		},
-		Prefix:  "ce_",
-		Refused: map[string]func(*forward.Event){"a topic that takes nothing": to("refused")},
+		Prefix: "ce_",
+		Refused: map[string]func(*forward.Event){"a topic that takes nothing": to("refused"),
+			"a message that is refused": func(e *forward.Event) { e.Data = []byte(bad) }},
 		Unready: map[string]func(*forward.Event){"a topic that takes nothing now": to("unready")},
 	}
 	suite.Run(t)

@@ -63,8 +63,8 @@ func TestTheExampleOfTheREADMEWorks(t *testing.T) {
 		if id != 1 {
 			t.Errorf("mail for user %d, want 1", id)
 		}
-	case <-time.After(20 * time.Second):
-		t.Error("no mail within 20 s")
+	case <-time.After(time.Minute):
+		t.Error("no mail within a minute")
 	}
 	stop()
 	if err := <-relayed; err != nil {

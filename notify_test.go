@@ -36,7 +36,7 @@ func (d database) listen(t *testing.T, channels ...string) notified {
 					return got
 				}
 				got = append(got, n.Channel+n.Extra)
-			case <-time.After(20 * time.Second):
+			case <-time.After(time.Minute):
 				t.Fatal("the marker did not arrive")
 			}
 		}

@@ -39,6 +39,7 @@ func TestPagesAreReadOnlyAndBounded(t *testing.T) {
 	db.Do(t, `CREATE TRIGGER slow BEFORE DELETE ON outbox.dead_task FOR EACH ROW EXECUTE FUNCTION outbox.slow()`)
 	s.post(t, "redrive", "one=900001").has(t, 503, "took longer than 2s")
 	// After another error a page that polls goes on.
+	s = serve(t, db, dashboard.Config{Authorize: as(everything), StatementTimeout: 9 * time.Second})
 	db.Do(t, `ALTER TABLE outbox.audit RENAME TO elsewhere`)
 	if a := s.get(t, "audit", poll...); !strings.HasPrefix(a.body,
 		`<div id="live" hx-get="./audit" hx-trigger="every 2s"`) {
@@ -47,7 +48,6 @@ func TestPagesAreReadOnlyAndBounded(t *testing.T) {
 	db.Do(t, `ALTER TABLE outbox.elsewhere RENAME TO audit`)
 
 	// Rows that only such a transaction sees.
-	s = serve(t, db, dashboard.Config{Authorize: as(everything), StatementTimeout: 9 * time.Second})
 	for _, table := range []string{"audit", "schedule", "dead_task", "relay"} {
 		db.Do(t, `ALTER TABLE outbox.`+table+` RENAME TO `+table+`_rows`)
 		db.Do(t, `CREATE VIEW outbox.`+table+` AS SELECT * FROM outbox.`+table+`_rows

@@ -57,7 +57,7 @@ func TestFaultsOfRelaysAndTasksAreFound(t *testing.T) {
 	const (
 		none   = `DELETE FROM outbox.relay; `
 		later  = `INSERT INTO outbox.task (task_type, run_at) VALUES ('LATER', now() + interval '1 hour')`
-		here   = `INSERT INTO outbox.task (task_type, run_at) VALUES ('A', now() - interval '10 minutes')`
+		here   = `INSERT INTO outbox.task (task_type, run_at) VALUES ('A', now() - interval '40 minutes')`
 		paused = `; INSERT INTO outbox.task_type (task_type, paused) VALUES ('A', true)`
 		dead   = `; UPDATE outbox.relay SET alive_until = now() - interval '1 hour'`
 		leased = `INSERT INTO outbox.task (task_type, state, lease_token, relay_id)
@@ -77,11 +77,11 @@ func TestFaultsOfRelaysAndTasksAreFound(t *testing.T) {
 		{later, []string{"info unhandled-type LATER … 1 task waits … register a handler"}, ""},
 		{`UPDATE outbox.relay SET started_at = now() - interval '1 day'`,
 			[]string{"info relays … 1 of 1 living relay began before the newest migration"}, ""},
-		{here + paused, []string{"info paused-type A … 1 task waits … the next one for 10m … admin.Client.ResumeType"},
+		{here + paused, []string{"info paused-type A … 1 task waits … the next one for 4#m … admin.Client.ResumeType"},
 			""},
 		{here + paused + `; UPDATE outbox.task SET run_at = now() - interval '2 hours'`,
 			[]string{"warning paused-type A"}, ""},
-		{here, []string{"warning starving-type A … due for 10m … 1 task is ready … 1 living relay has … 0 of 10 " +
+		{here, []string{"warning starving-type A … due for 4#m … 1 task is ready … 1 living relay has … 0 of 10 " +
 			"workers are busy"}, ""},
 		{here + `; INSERT INTO outbox.running (task_id, token, relay_id)
 			SELECT n, gen_random_uuid(), relay_id FROM outbox.relay, generate_series(1, 10) n;
@@ -91,8 +91,8 @@ func TestFaultsOfRelaysAndTasksAreFound(t *testing.T) {
 			[]string{"info starving-type A … a limit of runs or a rate"}, ""},
 		{here + `; INSERT INTO outbox.task_type (task_type, rate, rate_per) VALUES ('A', 5, 1000000)`,
 			[]string{"info starving-type A … a limit of runs or a rate"}, ""},
-		{`INSERT INTO outbox.task (task_type, state, run_at) VALUES ('B', 'scheduled', now() - interval '5 minutes')`,
-			[]string{"warning starving-type B … a scheduled task of the type B has been due for 5m"}, ""},
+		{`INSERT INTO outbox.task (task_type, state, run_at) VALUES ('B', 'scheduled', now() - interval '40 minutes')`,
+			[]string{"warning starving-type B … a scheduled task of the type B has been due for 4#m"}, ""},
 		{`UPDATE outbox.relay SET connections = 11`,
 			[]string{"warning relay-pool " + alive + " … limited to 11 connections, and it has 10 workers"}, ""},
 		{`UPDATE outbox.relay SET workers = 100`,
@@ -123,7 +123,7 @@ func TestLeasesOfADeadRelayAreFound(t *testing.T) {
 	fine(t, diagnosis(t, db), "relays")
 	db.Do(t, `INSERT INTO outbox.task (task_type, state, lease_token, relay_id)
 		SELECT 'A', 'leased', gen_random_uuid(), $1::uuid FROM generate_series(1, 2)`, dead)
-	only(t, diagnosis(t, db), "warning relays "+dead+" … dead for 1h0m … 2 leased tasks … admin.Client.HandBack … "+
+	only(t, diagnosis(t, db), "warning relays "+dead+" … dead for 1h … 2 leased tasks … admin.Client.HandBack … "+
 		"worker-7")
 }
 
@@ -145,7 +145,7 @@ func TestDeadLettersAreFoundByTypeAndReason(t *testing.T) {
 			'MAIL', '{}' FROM generate_series(1, 6) n;
 		INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind) VALUES (0, 6, 'MAIL', 'ready'); `
 	findEach(t, []fault{
-		{fmt.Sprintf(bury, "5 minutes"), []string{"warning dead-letters MAIL … of the type MAIL … 3, the latest 00:05:0 … all " +
+		{fmt.Sprintf(bury, "20 minutes"), []string{"warning dead-letters MAIL … of the type MAIL … 3, the latest 00:2#:## ago … all " +
 			"attempts were used",
 			"warning dead-letters MAIL … its handler gave it up", "info dead-letters … dead letters in all: 6"}, ""},
 		{fmt.Sprintf(bury, "2 hours"), []string{"info dead-letters … dead letters in all: 6"}, ""},
@@ -159,20 +159,20 @@ func TestDeadLettersAreFoundByTypeAndReason(t *testing.T) {
 func TestSchedulesAndMaintenanceThatAreLateAreFound(t *testing.T) {
 	const (
 		schedules = `INSERT INTO outbox.schedule (name, next_at, paused, task_type, payload, timing, definition) VALUES
-			('nightly', now() - interval '1 hour', false, 'A', '{}', '', 'nightly'),
-			('paused', now() - interval '1 hour', true, 'A', '{}', '', 'paused'),
+			('nightly', now() - interval '20 hours', false, 'A', '{}', '', 'nightly'),
+			('paused', now() - interval '20 hours', true, 'A', '{}', '', 'paused'),
 			('soon', now() + interval '1 hour', false, 'A', '{}', '', 'soon'),
 			('ended', NULL, false, 'A', '{}', '', 'ended'); `
-		jobs = `INSERT INTO outbox.maintenance (job, due_at) SELECT job, now() - interval '1 hour'
+		jobs = `INSERT INTO outbox.maintenance (job, due_at) SELECT job, now() - interval '20 hours'
 			FROM unnest(ARRAY['sample', 'fold', 'purge dead letters']) job; `
 	)
-	late, ended := "warning schedules nightly … 01:00:0 … relay.Config.Schedules", "info schedules ended"
+	late, ended := "warning schedules nightly … fired 20:##:## ago … relay.Config.Schedules", "info schedules ended"
 	findEach(t, []fault{
 		{schedules, []string{late, ended}, ""},
 		{schedules + `UPDATE outbox.relay SET schedules = '{"nightly": "nightly", "soon": "another", "gone": "gone"}'`,
 			[]string{late, ended, "warning schedules soon … no living relay has",
 				"warning schedules gone … is missing"}, ""},
-		{jobs, []string{"warning maintenance sample … 01:00:0"}, ""},
+		{jobs, []string{"warning maintenance sample … due for 20:##:##,"}, ""},
 		{jobs + `INSERT INTO outbox.counter_log (tasks, task_type, kind) VALUES (0, 'A', 'ready')`,
 			[]string{"warning maintenance sample", "warning maintenance fold"}, ""},
 		{jobs + `DELETE FROM outbox.relay`, []string{"info relays"}, ""},

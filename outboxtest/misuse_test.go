@@ -108,9 +108,15 @@ func TestAHandlerThatLosesItsConnectionFailsTheTest(t *testing.T) {
 		db := newDB(t, driver)
 		reg := handlers.New()
 		onTx(reg, "CUT", func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error {
-			ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
-			defer cancel()
-			_, err := tx.ExecContext(ctx, "SELECT pg_sleep(5)")
+			ctx, cancel := context.WithCancel(ctx)
+			go func() { // once the statement is under way
+				defer cancel()
+				for sleeps := false; !sleeps && ctx.Err() == nil; {
+					_ = db.QueryRowContext(ctx, `SELECT count(*) > 0 FROM pg_stat_activity
+						WHERE datname = current_database() AND wait_event = 'PgSleep'`).Scan(&sleeps)
+				}
+			}()
+			_, err := tx.ExecContext(ctx, "SELECT pg_sleep(20)")
 			return err
 		})
 		enqueue(t, db, "CUT", 1)

@@ -99,7 +99,7 @@ func scenario() (*handlers.Registry, func(t testing.TB, q outbox.Querier)) {
 	ofEachKind(reg, "URGENT", 10, gives(nil), handlers.Priority(-7))
 	ofEachKind(reg, "STOPS", 10, gives(errBoom), handlers.Backoff(func(int, error) (time.Duration, bool) { return 0, false }))
 	relaytest.Register(reg, "tx", "SLOW", 1, withEffect(sends(`SELECT pg_sleep(5)`, asIs)),
-		handlers.Timeout(300*time.Millisecond))
+		handlers.Timeout(time.Second))
 	onLeased(reg, "LEASED_SLOW", func(ctx context.Context, _ *outbox.Task[payload]) error {
 		<-ctx.Done()
 		return context.Cause(ctx)

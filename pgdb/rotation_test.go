@@ -73,7 +73,11 @@ func TestAFunctionForTheDSNCostsNeitherTheProcessNorTheCaller(t *testing.T) {
 	} {
 		db, err := pgdb.OpenFunc(func(context.Context) (string, error) { return f() })
 		relaytest.Must(err)
-		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		within := time.Minute
+		if want == "deadline exceeded" {
+			within = 300 * time.Millisecond
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), within)
 		if err := db.PingContext(ctx); err == nil || !strings.Contains(err.Error(), want) ||
 			strings.Contains(err.Error(), "sesame") {
 			t.Errorf("got %v, want %s", err, want)

@@ -152,7 +152,7 @@ func TestABatchResultFailsOnlyTheTasksItNames(t *testing.T) {
 		got := db.Text(t, `SELECT string_agg(n || ':' || COALESCE(
 			  (SELECT 'effect' FROM effect e WHERE e.task_id = s.task_id),
 			  (SELECT attempt || ' in ' || round(extract(epoch
-			  FROM run_at - clock_timestamp()) / 60) || ' min ' || COALESCE(last_error, '') FROM outbox.task k
+			  FROM run_at - attempted_at) / 60) || ' min ' || COALESCE(last_error, '') FROM outbox.task k
 			  WHERE k.task_id = s.task_id),
 			  (SELECT 'dead ' || attempt || ' ' || reason FROM outbox.dead_task d WHERE d.task_id = s.task_id), 'done'), ', '
 			  ORDER BY n) FROM seen s`)

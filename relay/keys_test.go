@@ -23,7 +23,7 @@ import (
 func (db *database) keyed(t testing.TB, taskType string, n int, opts ...outbox.Option) (got outbox.Enqueued) {
 	t.Helper()
 	db.inTx(t, func(tx *sql.Tx) (err error) {
-		if _, err := tx.Exec(`SET LOCAL lock_timeout = '2s'`); err != nil {
+		if _, err := tx.Exec(`SET LOCAL lock_timeout = '1min'`); err != nil {
 			return err
 		}
 		got, err = outbox.Enqueue(context.Background(), tx, taskType, payload{N: n}, opts...)

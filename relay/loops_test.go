@@ -66,7 +66,7 @@ func dead(relayID, alive string) string {
 
 var faultyLoops = []faultyLoop{
 	{name: "heartbeat", pass: func(ctx context.Context, l *loops) error { return l.Heart.Beat(ctx) },
-		state: `SELECT count(*) FROM outbox.relay WHERE alive_until > clock_timestamp() + interval '3 seconds'`},
+		state: `SELECT count(*) FROM outbox.relay WHERE alive_until > clock_timestamp() - interval '1 minute'`},
 	{name: "take over", pass: upkeepJob("take over"), state: tasksNow,
 		setup: dead(deadRelay, "-1 second") + dead(liveRelay, "1 hour") + `
 		INSERT INTO outbox.task (task_type, payload, state, attempt, relay_id, lease_token, leased_until)

@@ -94,7 +94,7 @@ func openBrowser(t testing.TB, path string) (b browser) {
 		}
 	})
 	t.Cleanup(func() {
-		closing, cancel := context.WithTimeout(ctx, 20*time.Second)
+		closing, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
 		if err := chromedp.Cancel(closing); err != nil { // returns when the browser has ended
 			t.Errorf("close the browser: %v", err)
@@ -141,7 +141,7 @@ func (b browser) awaitText(want string) {
 // await waits until an expression is true; while a page is being loaded it has no value.
 func (b browser) await(expression, what string) {
 	b.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if s, err := chromedp.Run(b.ctx, chromedp.Evaluate[string](`String(`+expression+`)`)); err == nil &&
 			s == "true" {
 			return

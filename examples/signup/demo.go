@@ -112,9 +112,9 @@ func runningOf(ctx context.Context, db *sql.DB, pid int) (n int, err error) {
 	return n, err
 }
 
-// untilIdle waits until no task is left, or for 40 s; the count says then what was left.
+// untilIdle waits until no task is left, or for two minutes; the count says then what was left.
 func untilIdle(ctx context.Context, db *sql.DB) error {
-	for deadline := time.Now().Add(40 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); {
 		var left bool
 		if err := db.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM outbox.task)`).Scan(&left); err != nil || !left {
 			return err

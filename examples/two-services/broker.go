@@ -21,7 +21,7 @@ func startBroker(ctx context.Context, dir string) (*server.Server, error) {
 		return nil, err
 	}
 	go s.Start()
-	if !s.ReadyForConnections(20 * time.Second) {
+	if !s.ReadyForConnections(time.Minute) {
 		err = errors.New("the broker does not start")
 	} else {
 		err = makeStream(ctx, s.ClientURL())

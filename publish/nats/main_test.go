@@ -110,7 +110,7 @@ func (b *broker) messages() (all []jetstream.Msg) {
 	c, err := js.OrderedConsumer(ctx, "ORDERS", jetstream.OrderedConsumerConfig{})
 	forwardtest.Must(b.t, err)
 	for uint64(len(all)) < left {
-		batch, err := c.Fetch(int(min(left-uint64(len(all)), 500)), jetstream.FetchMaxWait(10*time.Second))
+		batch, err := c.Fetch(int(min(left-uint64(len(all)), 500)), jetstream.FetchMaxWait(time.Minute))
 		forwardtest.Must(b.t, err)
 		for m := range batch.Messages() {
 			all = append(all, m)

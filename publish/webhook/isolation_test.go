@@ -189,7 +189,7 @@ func TestAnAttemptHasItsOwnAnswer(t *testing.T) {
 		defer p.mu.Unlock()
 		return p.late[lateKey(late)].done
 	})
-	p.wait = 20 * time.Second
+	p.wait = time.Minute
 	status.Store(200)
 	next := *late
 	next.Attempt = 2

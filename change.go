@@ -22,7 +22,7 @@ const (
 	// CancelNotFound: no such task waits or runs: it is done, a dead letter, not committed yet, or
 	// never was. A handler's own task is not found in the transaction that removes it: that of a Tx
 	// handler or of Task.Complete. In that of a Batch handler no task of the call is found.
-	CancelNotFound CancelResult = "not found"
+	CancelNotFound CancelResult = "not_found"
 )
 
 // Cancel takes a task back inside the caller's transaction. One that waits (ready, scheduled or

@@ -24,7 +24,7 @@ func TestCancel(t *testing.T) {
 			for _, opts := range [][]outbox.Option{nil, {outbox.After(time.Hour)}} {
 				for _, commit := range []bool{false, true} {
 					name, tx := newType(), e.tx(t)
-					id := e.enqueue(t, name, 1, opts...).TaskID
+					id := e.enqueue(t, name, 1, opts...).ID
 					cancel(t, tx, id, outbox.CancelRemoved)
 					if tx.statements != 1 {
 						t.Errorf("%d statements, want 1", tx.statements)
@@ -37,7 +37,7 @@ func TestCancel(t *testing.T) {
 			}
 		}},
 		{"asks_a_task_that_runs", func(t *testing.T, e *env) {
-			claimed, leased := e.enqueue(t, newType(), 1).TaskID, e.enqueue(t, newType(), 1).TaskID
+			claimed, leased := e.enqueue(t, newType(), 1).ID, e.enqueue(t, newType(), 1).ID
 			claim := begin(t, e.db)
 			exec(t, claim, `DELETE FROM outbox.task WHERE task_id = $1`, claimed)
 			exec(t, e.db, lease, leased)
@@ -136,7 +136,7 @@ func TestRunNow(t *testing.T) {
 		{"makes_a_scheduled_task_ready_with_the_transaction", func(t *testing.T, e *env) {
 			for _, commit := range []bool{false, true} {
 				name, tx := newType(), e.tx(t)
-				id := e.enqueue(t, name, 1, hour).TaskID
+				id := e.enqueue(t, name, 1, hour).ID
 				runNow(t, tx, "scheduled", id, true)
 				if tx.statements != 1 {
 					t.Errorf("%d statements, want 1", tx.statements)
@@ -153,10 +153,10 @@ func TestRunNow(t *testing.T) {
 		}},
 		{"leaves_other_tasks_alone", func(t *testing.T, e *env) {
 			name := newType()
-			ready, leased, locked := e.enqueue(t, name, 1).TaskID, e.enqueue(t, name, 2).TaskID,
-				e.enqueue(t, name, 3, hour).TaskID
-			waiting, dead := e.enqueue(t, name, 4, outbox.OrderedBy("k"), hour).TaskID,
-				e.enqueue(t, newType(), 5, hour).TaskID
+			ready, leased, locked := e.enqueue(t, name, 1).ID, e.enqueue(t, name, 2).ID,
+				e.enqueue(t, name, 3, hour).ID
+			waiting, dead := e.enqueue(t, name, 4, outbox.OrderedBy("k"), hour).ID,
+				e.enqueue(t, newType(), 5, hour).ID
 			exec(t, e.db, lease, leased)
 			exec(t, e.db, bury, dead)
 			holder := begin(t, e.db)
@@ -177,7 +177,7 @@ func TestRunNow(t *testing.T) {
 		}},
 		{"keeps_the_time_of_a_task_that_is_due", func(t *testing.T, e *env) {
 			name, tx := newType(), e.tx(t)
-			id := e.enqueue(t, name, 1, hour).TaskID
+			id := e.enqueue(t, name, 1, hour).ID
 			exec(t, e.db, `UPDATE outbox.task SET run_at = now() - interval '1 day' WHERE task_id = $1`, id)
 			runNow(t, tx, "due", id, true)
 			end(t, tx.commit)

@@ -175,7 +175,7 @@ func newRow(t TaskSpec, payloads *lines) (row, error) {
 	if s.skipFailed && !s.ordered {
 		return row{}, fmt.Errorf("%w: SkipFailed: only for a task that is OrderedBy a key", ErrInvalidOption)
 	}
-	if s.onConflict != Skip && s.unique == nil {
+	if s.onConflict != ConflictSkip && s.unique == nil {
 		return row{}, fmt.Errorf("%w: OnConflict(%s): it needs Unique or UniquePayload beside it", ErrInvalidOption,
 			conflicts[s.onConflict])
 	}
@@ -239,7 +239,7 @@ func insertOne(ctx context.Context, tx Querier, task row) ([]Enqueued, error) {
 	if err == nil && !id.Valid || errors.Is(err, sql.ErrNoRows) {
 		err = errDropped
 	}
-	return []Enqueued{{TaskID: id.Int64, Outcome: Created}}, err
+	return []Enqueued{{ID: id.Int64, Outcome: OutcomeCreated}}, err
 }
 
 // unnest in the select list keeps the array's order, so the task_ids ascend with the tasks, and
@@ -270,12 +270,12 @@ func insertMany(ctx context.Context, tx Querier, tasks []row, payloads *lines) (
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, Enqueued{TaskID: n, Outcome: Created})
+		out = append(out, Enqueued{ID: n, Outcome: OutcomeCreated})
 	}
 	if len(out) != len(tasks) {
 		return nil, errDropped
 	}
-	slices.SortFunc(out, func(a, b Enqueued) int { return cmp.Compare(a.TaskID, b.TaskID) })
+	slices.SortFunc(out, func(a, b Enqueued) int { return cmp.Compare(a.ID, b.ID) })
 	return out, nil
 }
 
@@ -320,7 +320,7 @@ func insertKeyed(ctx context.Context, tx Querier, tasks []row, payloads *lines) 
 		if !id.Valid {
 			return nil, errDropped
 		}
-		out = append(out, Enqueued{TaskID: id.Int64, Outcome: Outcome(outcome.String)})
+		out = append(out, Enqueued{ID: id.Int64, Outcome: Outcome(outcome.String)})
 	}
 	return out, rows.Err()
 }

@@ -37,7 +37,7 @@ func TestEnqueue(t *testing.T) {
 				}
 				tx.end(t, commit)
 				all := rows(t, e.db, name)
-				if commit && (len(all) != 3 || all[0].ID != got.TaskID || all[0].Payload != `{"user_id": 7}`) ||
+				if commit && (len(all) != 3 || all[0].ID != got.ID || all[0].Payload != `{"user_id": 7}`) ||
 					!commit && len(all) != 0 {
 					t.Errorf("committed %v: got %v", commit, all)
 				}
@@ -102,8 +102,8 @@ func TestEnqueue(t *testing.T) {
 						}
 					}
 					for i, task := range tasks {
-						s := inserted[got[i].TaskID]
-						if s.Type != task.Type || s.Priority != i%7 || i > 0 && s.ID <= got[i-1].TaskID {
+						s := inserted[got[i].ID]
+						if s.Type != task.Type || s.Priority != i%7 || i > 0 && s.ID <= got[i-1].ID {
 							t.Fatalf("task %d: got id %d, type %s and priority %d", i, s.ID, s.Type, s.Priority)
 						}
 						want, err := task.Encode()

@@ -114,7 +114,7 @@ func ExampleUnique() {
 	// index 7
 }
 
-// A bulk push that creates, updates or skips, told per task; Reschedule with After is a debounce.
+// A bulk push that creates, updates or skips, told per task; ConflictReschedule with After is a debounce.
 func ExampleEnqueueMany_unique() {
 	ctx := context.Background()
 	db, drop := exampleDatabase()
@@ -124,12 +124,12 @@ func ExampleEnqueueMany_unique() {
 		got, err := outbox.EnqueueMany(ctx, tx, []outbox.TaskSpec{
 			digest.New("one message", outbox.Unique("ada")),
 			digest.New("one message", outbox.Unique("eve")),
-			digest.New("two messages", outbox.Unique("ada"), outbox.OnConflict(outbox.Replace)),
-			digest.New("two messages", outbox.Unique("eve"), outbox.OnConflict(outbox.Reschedule)),
+			digest.New("two messages", outbox.Unique("ada"), outbox.OnConflict(outbox.ConflictReplace)),
+			digest.New("two messages", outbox.Unique("eve"), outbox.OnConflict(outbox.ConflictReschedule)),
 			digest.New("three messages", outbox.Unique("eve")),
 		})
 		for _, g := range got {
-			fmt.Println(g.TaskID == got[0].TaskID, g.Outcome)
+			fmt.Println(g.ID == got[0].ID, g.Outcome)
 		}
 		return err
 	})

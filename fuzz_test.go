@@ -14,7 +14,7 @@ import (
 func arrived(t testing.TB, tx *sql.Tx, task outbox.Enqueued, document string) {
 	t.Helper()
 	var same bool
-	err := tx.QueryRow(`SELECT payload::text = $2::jsonb::text FROM outbox.task WHERE task_id = $1`, task.TaskID,
+	err := tx.QueryRow(`SELECT payload::text = $2::jsonb::text FROM outbox.task WHERE task_id = $1`, task.ID,
 		document).Scan(&same)
 	if err != nil || !same {
 		t.Fatalf("%q: it arrived as it was: %v, %v", document, same, err)
@@ -127,7 +127,7 @@ func FuzzText(f *testing.F) {
 				_ = tx.Rollback()
 				continue
 			}
-			for i, id := range []int64{got.TaskID, many[0].TaskID} {
+			for i, id := range []int64{got.ID, many[0].ID} {
 				var as, unique, ordering, text, payload string
 				must(tx.QueryRow(`SELECT task_type, COALESCE(unique_key, ''), COALESCE(ordering_key, ''), headers::text, payload::text
 					FROM outbox.task WHERE task_id = $1`, id).Scan(&as, &unique, &ordering, &text, &payload))

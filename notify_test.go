@@ -72,7 +72,7 @@ func TestAnEnqueueNotifiesOnlyWhileARelayAsks(t *testing.T) {
 			end(t, tx.Commit)
 			var want []string
 			if c.want {
-				want = []string{fmt.Sprintf("%s0 %d T", name, first.TaskID), name} // the first task, and all others
+				want = []string{fmt.Sprintf("%s0 %d T", name, first.ID), name} // the first task, and all others
 			}
 			if got := received(); !slices.Equal(got, want) {
 				t.Errorf("%s: %s: got notifications %q, want %v", c.when, name, got, c.want)

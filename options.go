@@ -178,8 +178,8 @@ func newSettings(opts []Option) (*settings, error) {
 			mostPayload)
 	case year > 9999:
 		return invalid("RunAt: the year %d, at most 9999", year)
-	case s.onConflict < Skip || s.onConflict > Reschedule:
-		return invalid("OnConflict(%d): must be Skip, Replace or Reschedule", s.onConflict)
+	case s.onConflict < ConflictSkip || s.onConflict > ConflictReschedule:
+		return invalid("OnConflict(%d): must be ConflictSkip, ConflictReplace or ConflictReschedule", s.onConflict)
 	}
 	if err := cmp.Or(checkSchema(s.schema), s.unique.check()); err != nil {
 		return nil, err

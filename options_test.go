@@ -80,9 +80,9 @@ func TestOptions(t *testing.T) {
 			check := func(got outbox.Enqueued, want string) {
 				t.Helper()
 				const columns = `SELECT jsonb_strip_nulls(to_jsonb(t) - '{task_id,task_type,payload,run_at,created_at,attempt,iterations}'::text[]) FROM outbox.task t WHERE task_id = $1`
-				found := scan[string](t, tx, columns, got.TaskID)
+				found := scan[string](t, tx, columns, got.ID)
 				if !scan[bool](t, tx, `SELECT $1::text::jsonb = '{"state": "ready", "priority": 0, "skip_failed": false, "unique_until_done": false}' || $2::text::jsonb`, found, want) {
-					t.Errorf("task %d is %.200s, want %.200s", got.TaskID, found, want)
+					t.Errorf("task %d is %.200s, want %.200s", got.ID, found, want)
 				}
 			}
 			single, many := newType(), newType()
@@ -133,10 +133,10 @@ var optionsStored = []struct {
 	{with(outbox.Timeout(1500*time.Millisecond), outbox.OrderedBy("k"), outbox.Unique("b", outbox.UntilDone())),
 		`{"state": "waiting", "timeout_ms": 1500, "ordering_key": "k", "unique_key": "b", "unique_until_done": true}`},
 	{with(outbox.Timeout(2*time.Second), outbox.OrderedBy("k"), outbox.SkipFailed(), outbox.Unique("c"),
-		outbox.OnConflict(outbox.Replace)),
+		outbox.OnConflict(outbox.ConflictReplace)),
 		`{"state": "waiting", "timeout_ms": 2000, "ordering_key": "k", "skip_failed": true, "unique_key": "c"}`},
 	{with(outbox.Timeout(2500*time.Millisecond), outbox.Priority(2), outbox.Unique("d"),
-		outbox.OnConflict(outbox.Reschedule)),
+		outbox.OnConflict(outbox.ConflictReschedule)),
 		`{"timeout_ms": 2500, "priority": 2, "unique_key": "d"}`},
 	{with(outbox.Timeout(3*time.Second), outbox.OrderedBy("k"), outbox.Headers(sharedHeaders), outbox.Priority(7),
 		outbox.MaxAttempts(3)),
@@ -160,8 +160,8 @@ func TestEveryTypeThatEnqueueTakesIsStored(t *testing.T) {
 	}
 	tx := begin(t, newDatabase(t).db)
 	for i, got := range putMany(t, tx, tasks...) {
-		if i%100 < 2 && one(t, tx, tasks[i].Type).ID != got.TaskID {
-			t.Errorf("type %q is not task %d", tasks[i].Type, got.TaskID)
+		if i%100 < 2 && one(t, tx, tasks[i].Type).ID != got.ID {
+			t.Errorf("type %q is not task %d", tasks[i].Type, got.ID)
 		}
 	}
 }

@@ -41,9 +41,9 @@ type Querier interface {
 
 // Enqueued is the result of one Enqueue. The task exists once the transaction has committed.
 type Enqueued struct {
-	// TaskID is the new task, or the task that has the unique key if none was created.
-	TaskID int64
-	// Outcome is Created unless a unique key was taken; see [Unique].
+	// ID is the new task, or the task that has the unique key if none was created.
+	ID int64
+	// Outcome is OutcomeCreated unless a unique key was taken; see [Unique].
 	Outcome Outcome
 }
 
@@ -52,7 +52,7 @@ type Outcome string
 
 // The outcomes.
 const (
-	Created Outcome = "created" // a new task
-	Updated Outcome = "updated" // the waiting task that has the key was replaced or rescheduled
-	Skipped Outcome = "skipped" // the task that has the key stays as it is
+	OutcomeCreated Outcome = "created" // a new task
+	OutcomeUpdated Outcome = "updated" // the waiting task that has the key was replaced or rescheduled
+	OutcomeSkipped Outcome = "skipped" // the task that has the key stays as it is
 )

@@ -87,7 +87,7 @@ func UniquePayload(opts ...UniqueOption) Option {
 }
 
 // UntilDone makes the task keep its key while it runs and through its retries, until it is done,
-// dead or canceled. A running task is never changed: an Enqueue then finds it and is Skipped,
+// dead or canceled. A running task is never changed: an Enqueue then finds it and has OutcomeSkipped,
 // whatever [OnConflict] says, and no further run starts on its account.
 //
 // The transaction that removes the task, a Tx or Batch handler's or that of Task.Complete, is the
@@ -100,19 +100,19 @@ func UntilDone() UniqueOption { return uniqueOption(func(u *uniqueKey) { u.until
 type Conflict int
 
 const (
-	// Skip leaves the task as it is. It is the default.
-	Skip Conflict = iota
-	// Replace gives the task the Enqueue's payload and options. It begins anew: at attempt 1,
+	// ConflictSkip leaves the task as it is. It is the default.
+	ConflictSkip Conflict = iota
+	// ConflictReplace gives the task the Enqueue's payload and options. It begins anew: at attempt 1,
 	// without errors. Its timeline says when it was replaced, if an attempt had failed. It keeps its
 	// id, CreatedAt, iterations, ordering key, SkipFailed and UntilDone.
-	Replace
-	// Reschedule gives the task the Enqueue's due time and nothing else, so attempts go on. With
+	ConflictReplace
+	// ConflictReschedule gives the task the Enqueue's due time and nothing else, so attempts go on. With
 	// [After] it is a debounce: the task runs once nothing was enqueued under its key for so long.
-	Reschedule
+	ConflictReschedule
 )
 
 // conflicts are their names in SQL.
-var conflicts = [...]string{Skip: "skip", Replace: "replace", Reschedule: "reschedule"}
+var conflicts = [...]string{ConflictSkip: "skip", ConflictReplace: "replace", ConflictReschedule: "reschedule"}
 
 // OnConflict chooses the change of the waiting task that already has the key of [Unique] or
 // [UniquePayload].

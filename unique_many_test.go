@@ -36,11 +36,11 @@ func TestKeysInACallCostOneStatementAndTheCountsOfOne(t *testing.T) {
 					keyed, n, tx.statements, counts(), statements, 4*statements)
 			}
 			for i, s := range got {
-				want(t, tx.Querier, fmt.Sprint(i), `SELECT payload::text FROM outbox.task WHERE task_id = $1`, s.TaskID)
+				want(t, tx.Querier, fmt.Sprint(i), `SELECT payload::text FROM outbox.task WHERE task_id = $1`, s.ID)
 			}
 			again, before := putMany(t, tx, tasks...), counts()
 			for i := range again {
-				if (again[i] == outbox.Enqueued{TaskID: got[i].TaskID, Outcome: outbox.Skipped}) != (len(tasks[i].Options) > 0) {
+				if (again[i] == outbox.Enqueued{ID: got[i].ID, Outcome: outbox.OutcomeSkipped}) != (len(tasks[i].Options) > 0) {
 					t.Errorf("task %d of the same call again: got %v after %v", i, again[i], got[i])
 				}
 			}
@@ -61,7 +61,7 @@ func TestManyKeysDoWhatEachDoesAlone(t *testing.T) {
 	// What the tasks of a type are by then, with the places in their call instead of ids.
 	state := func(taskType string, enqueued []outbox.Enqueued) (lines []string) {
 		for _, s := range rows(t, d.db, taskType) {
-			at := slices.IndexFunc(enqueued, func(e outbox.Enqueued) bool { return e.TaskID == s.ID && e.Outcome == outbox.Created })
+			at := slices.IndexFunc(enqueued, func(e outbox.Enqueued) bool { return e.ID == s.ID && e.Outcome == outbox.OutcomeCreated })
 			extra := scan[string](t, d.db, `SELECT concat_ws(' ', unique_key, unique_until_done, ordering_key, skip_failed, timeout_ms,
 				last_error, timeline -> -1 ->> 'event') FROM outbox.task WHERE task_id = $1`, s.ID)
 			hours := time.Until(s.RunAt).Round(time.Hour).Hours()
@@ -123,9 +123,9 @@ func TestManyKeysDoWhatEachDoesAlone(t *testing.T) {
 			end(t, tx.Commit)
 			lines := state(taskType, got)
 			for i, e := range got { // the holders' ids differ by where they began
-				at := slices.IndexFunc(got, func(c outbox.Enqueued) bool { return c.TaskID == e.TaskID && c.Outcome == outbox.Created })
+				at := slices.IndexFunc(got, func(c outbox.Enqueued) bool { return c.ID == e.ID && c.Outcome == outbox.OutcomeCreated })
 				if at < 0 {
-					lines = append(lines, fmt.Sprint(i, e.Outcome, " holder ", e.TaskID-first))
+					lines = append(lines, fmt.Sprint(i, e.Outcome, " holder ", e.ID-first))
 				} else {
 					lines = append(lines, fmt.Sprint(i, e.Outcome, " of ", at))
 				}

@@ -45,8 +45,8 @@ func TestWhatAKeyDoesInEachStateOfItsTask(t *testing.T) {
 		"UniquePayload UntilDone": outbox.UniquePayload(outbox.UntilDone()),
 	} {
 		untilDone := strings.HasSuffix(mode, "UntilDone")
-		for name, onConflict := range map[string]outbox.Option{"default": nil, "skip": outbox.OnConflict(outbox.Skip),
-			"replace": outbox.OnConflict(outbox.Replace), "reschedule": outbox.OnConflict(outbox.Reschedule)} {
+		for name, onConflict := range map[string]outbox.Option{"default": nil, "skip": outbox.OnConflict(outbox.ConflictSkip),
+			"replace": outbox.OnConflict(outbox.ConflictReplace), "reschedule": outbox.OnConflict(outbox.ConflictReschedule)} {
 			for _, h := range holders {
 				t.Run(mode+"/"+name+"/"+h.name, func(t *testing.T) {
 					taskType := newType()
@@ -57,7 +57,7 @@ func TestWhatAKeyDoesInEachStateOfItsTask(t *testing.T) {
 						q = begin(t, d.db)
 					}
 					for _, statement := range h.become {
-						exec(t, q, statement, first.TaskID)
+						exec(t, q, statement, first.ID)
 					}
 					before := rows(t, d.db, taskType)
 					payload := "new"
@@ -74,33 +74,33 @@ func TestWhatAKeyDoesInEachStateOfItsTask(t *testing.T) {
 					got := put(t, tx, taskType, payload, opts...)
 					end(t, tx.Commit)
 					conflict := h.waits || untilDone && h.runs
-					want := outbox.Created
+					want := outbox.OutcomeCreated
 					switch {
 					case conflict && h.waits && (name == "replace" || name == "reschedule"):
-						want = outbox.Updated
+						want = outbox.OutcomeUpdated
 					case conflict:
-						want = outbox.Skipped
+						want = outbox.OutcomeSkipped
 					}
-					if got.Outcome != want || conflict != (got.TaskID == first.TaskID) {
-						t.Fatalf("got %v, want %v by task %d: %v", got, want, first.TaskID, conflict)
+					if got.Outcome != want || conflict != (got.ID == first.ID) {
+						t.Fatalf("got %v, want %v by task %d: %v", got, want, first.ID, conflict)
 					}
 					after := rows(t, d.db, taskType)
-					if (want == outbox.Created) != (len(after) == len(before)+1) {
+					if (want == outbox.OutcomeCreated) != (len(after) == len(before)+1) {
 						t.Fatalf("got %d tasks after %d", len(after), len(before))
 					}
-					if want == outbox.Created {
+					if want == outbox.OutcomeCreated {
 						return
 					}
 					a, b := after[0], before[0]
 					if (a.Payload != b.Payload || a.Priority != b.Priority ||
-						a.Headers != b.Headers) != (want == outbox.Updated && name == "replace") {
+						a.Headers != b.Headers) != (want == outbox.OutcomeUpdated && name == "replace") {
 						t.Errorf("%s: got %+v from %+v", name, a, b)
 					}
-					if !a.RunAt.Equal(b.RunAt) != (want == outbox.Updated) || want == outbox.Updated &&
+					if !a.RunAt.Equal(b.RunAt) != (want == outbox.OutcomeUpdated) || want == outbox.OutcomeUpdated &&
 						(a.State != "scheduled" || time.Until(a.RunAt) < 119*time.Minute) {
 						t.Errorf("%s: got %s at %v from %s at %v", name, a.State, a.RunAt, b.State, b.RunAt)
 					}
-					if replaced := want == outbox.Updated &&
+					if replaced := want == outbox.OutcomeUpdated &&
 						name == "replace"; (a.Attempt != b.Attempt) != (replaced && b.Attempt > 0) ||
 						!a.CreatedAt.Equal(b.CreatedAt) {
 						t.Errorf("%s: got %+v from %+v", name, a, b)
@@ -118,17 +118,17 @@ func TestUniqueKeys(t *testing.T) {
 			name, tx := newType(), e.tx(t)
 			first := put(t, tx, name, 1, outbox.Unique("k"))
 			second := put(t, tx, name, 2, outbox.Unique("k"))
-			third := put(t, tx, name, 3, outbox.Unique("k"), outbox.OnConflict(outbox.Replace))
-			if first.Outcome != outbox.Created || second.Outcome != outbox.Skipped || third.Outcome != outbox.Updated {
+			third := put(t, tx, name, 3, outbox.Unique("k"), outbox.OnConflict(outbox.ConflictReplace))
+			if first.Outcome != outbox.OutcomeCreated || second.Outcome != outbox.OutcomeSkipped || third.Outcome != outbox.OutcomeUpdated {
 				t.Errorf("got %v, %v and %v, want one created, skipped and updated", first, second, third)
 			}
 			if tx.statements != 3 {
 				t.Errorf("got %d statements, want 3", tx.statements)
 			}
-			if got := one(t, tx, name); got.Payload != "3" || got.ID != second.TaskID || got.ID != third.TaskID {
+			if got := one(t, tx, name); got.Payload != "3" || got.ID != second.ID || got.ID != third.ID {
 				t.Errorf("got task %d with payload %s of %v, %v", got.ID, got.Payload, second, third)
 			}
-			if other := put(t, tx, newType(), 1, outbox.Unique("k")); other.Outcome != outbox.Created {
+			if other := put(t, tx, newType(), 1, outbox.Unique("k")); other.Outcome != outbox.OutcomeCreated {
 				t.Errorf("another type: %v", other)
 			}
 		}},
@@ -165,11 +165,11 @@ func TestEqualPayloadsHaveEqualKeysAndOthersDoNot(t *testing.T) {
 	got := putMany(t, tx, tasks...)
 	holder := map[int]int64{}
 	for i, g := range got {
-		if id, ok := holder[group[i]]; ok && (id != g.TaskID || g.Outcome != outbox.Skipped) || !ok &&
-			g.Outcome != outbox.Created {
+		if id, ok := holder[group[i]]; ok && (id != g.ID || g.Outcome != outbox.OutcomeSkipped) || !ok &&
+			g.Outcome != outbox.OutcomeCreated {
 			t.Errorf("%s: got %v", tasks[i].Payload, g)
 		}
-		holder[group[i]] = g.TaskID
+		holder[group[i]] = g.ID
 	}
 	wantTasks(t, tx, "T", len(groups))
 	// The oracle is PostgreSQL's own equality.

@@ -50,9 +50,9 @@ func TestOpenTransactionsWithOneKeyWaitForEachOther(t *testing.T) {
 		other := begin(t, d.db)
 		put(t, other, taskType, 1, outbox.Unique("l")) // another key does not wait
 		done := d.waiting(t, taskType, "")
-		want := outbox.Created
+		want := outbox.OutcomeCreated
 		if commits {
-			want = outbox.Skipped
+			want = outbox.OutcomeSkipped
 			exec(t, first, `COMMIT`)
 		} else {
 			end(t, first.Rollback)
@@ -73,7 +73,7 @@ func TestNoClaimStartsATaskBeforeTheEnqueueThatFoundItCommits(t *testing.T) {
 		exec(t, d.db, `INSERT INTO outbox.task (task_type, unique_key, run_at)
 			VALUES ($1, 'k', now() + $2::boolean::int * interval '1 hour')`, taskType, promote)
 		tx := begin(t, d.db)
-		if got := put(t, tx, taskType, 1, outbox.Unique("k")); got.Outcome != outbox.Skipped {
+		if got := put(t, tx, taskType, 1, outbox.Unique("k")); got.Outcome != outbox.OutcomeSkipped {
 			t.Fatal(got)
 		}
 		if promote { // which is not held up, and does not let the claim through
@@ -104,9 +104,9 @@ func TestAKeyIsTakenWhileItsTaskIsPromoted(t *testing.T) {
 	exec(t, promote, `WITH due AS MATERIALIZED (SELECT task_id FROM outbox.task
 		WHERE task_type = $1 FOR NO KEY UPDATE SKIP LOCKED)
 		UPDATE outbox.task SET state = 'ready' WHERE task_id = ANY (ARRAY(SELECT task_id FROM due))`, taskType)
-	if got := d.enqueue(t, taskType, 2, outbox.Unique("k")); got != (outbox.Enqueued{TaskID: first.TaskID,
-		Outcome: outbox.Skipped}) {
-		t.Errorf("got %v, want task %d skipped", got, first.TaskID)
+	if got := d.enqueue(t, taskType, 2, outbox.Unique("k")); got != (outbox.Enqueued{ID: first.ID,
+		Outcome: outbox.OutcomeSkipped}) {
+		t.Errorf("got %v, want task %d skipped", got, first.ID)
 	}
 }
 
@@ -123,22 +123,22 @@ func TestARetryThatIsWrittenBackDuringAnEnqueueHoldsItsKey(t *testing.T) {
 	taskType := newType()
 	first := d.enqueue(t, taskType, 1, outbox.Unique("k"))
 	gate, claim := begin(t, d.db), begin(t, d.db)
-	exec(t, claim, holders[4].become[0], first.TaskID)
+	exec(t, claim, holders[4].become[0], first.ID)
 	exec(t, gate, `SELECT pg_advisory_xact_lock(8)`)
 	done := d.waiting(t, taskType, "advisory")
 	end(t, claim.Commit)
 	end(t, gate.Rollback)
-	if got := <-done; got.error != nil || got.Enqueued != (outbox.Enqueued{TaskID: first.TaskID,
-		Outcome: outbox.Skipped}) {
-		t.Errorf("got %v and error %v, want task %d skipped", got.Enqueued, got.error, first.TaskID)
+	if got := <-done; got.error != nil || got.Enqueued != (outbox.Enqueued{ID: first.ID,
+		Outcome: outbox.OutcomeSkipped}) {
+		t.Errorf("got %v and error %v, want task %d skipped", got.Enqueued, got.error, first.ID)
 	}
 }
 
 func TestEnqueueManyWithTheSameKeysInAnyOrderNeverDeadlocks(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
-	options := []outbox.Option{outbox.OnConflict(outbox.Skip), outbox.OnConflict(outbox.Replace),
-		outbox.OnConflict(outbox.Reschedule)}
+	options := []outbox.Option{outbox.OnConflict(outbox.ConflictSkip), outbox.OnConflict(outbox.ConflictReplace),
+		outbox.OnConflict(outbox.ConflictReschedule)}
 	var all sync.WaitGroup
 	for w := range 8 {
 		all.Go(func() {

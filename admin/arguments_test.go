@@ -45,15 +45,15 @@ func TestBadArgumentsAreRefusedBeforeAnySQL(t *testing.T) {
 		_, err := c.Samples(ctx, bad)
 		refused("Samples", err, "")
 	}
-	some := admin.Filter{Type: "X"}
-	for want, f := range map[string]admin.Filter{
-		"Filter.Type":              {Type: "a\x00"},
-		"Filter.Error: \"a\\xff\"": {Error: "a\xff"},
-		"Filter.Reason":            {Reason: "old age"},
-		"Filter.OlderThan":         {OlderThan: -1},
-		"Filter.DiedAfter":         {DiedAfter: time.Unix(1<<50, 0)},
-		"Filter.DiedBefore":        {DiedBefore: time.Unix(-1<<50, 0)},
-		"Filter.IDs":               {IDs: make([]int64, 1001)},
+	some := admin.DeadFilter{Type: "X"}
+	for want, f := range map[string]admin.DeadFilter{
+		"DeadFilter.Type":              {Type: "a\x00"},
+		"DeadFilter.Error: \"a\\xff\"": {Error: "a\xff"},
+		"DeadFilter.Reason":            {Reason: "old age"},
+		"DeadFilter.OlderThan":         {OlderThan: -1},
+		"DeadFilter.DiedAfter":         {DiedAfter: time.Unix(1<<50, 0)},
+		"DeadFilter.DiedBefore":        {DiedBefore: time.Unix(-1<<50, 0)},
+		"DeadFilter.IDs":               {IDs: make([]int64, 1001)},
 	} {
 		f.All = true // Redrive and Purge refuse it for no other reason
 		_, err := c.DeadLetters(ctx, admin.DeadQuery{Filter: f})
@@ -83,8 +83,8 @@ func TestBadArgumentsAreRefusedBeforeAnySQL(t *testing.T) {
 			refused("Tasks", err, want)
 		}
 	}
-	refused("Redrive", second(c.Redrive(ctx, admin.Filter{}, admin.Bulk{})), "would redrive all")
-	refused("Purge", second(c.Purge(ctx, admin.Filter{}, admin.Bulk{})), "would purge all")
+	refused("Redrive", second(c.Redrive(ctx, admin.DeadFilter{}, admin.Bulk{})), "would redrive all")
+	refused("Purge", second(c.Purge(ctx, admin.DeadFilter{}, admin.Bulk{})), "would purge all")
 	refused("Purge", second(c.Purge(ctx, some, admin.Bulk{WithoutKey: true})), "Bulk.WithoutKey")
 	for want, bad := range map[string]admin.Bulk{
 		"Bulk.Limit: -1": {Limit: -1}, "Bulk.PerSecond: -1": {PerSecond: -1}, "Bulk.Timeout: -1ns": {Timeout: -1},

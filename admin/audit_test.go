@@ -85,7 +85,7 @@ func TestEntriesNameTheTasksThatWereChanged(t *testing.T) {
 	db := relaytest.NewDatabase(t)
 	c := client(t, db.DB, admin.Config{Actor: "ada", Tool: "test"})
 	bury(t, db, "MANY", "attempts", "x", 1_000_000, 600, 60)
-	chosen := admin.Filter{}
+	chosen := admin.DeadFilter{}
 	for i := range int64(1000) {
 		chosen.IDs = append(chosen.IDs, 1_000_000+i)
 	}
@@ -109,7 +109,7 @@ func TestEntriesNameTheTasksThatWereChanged(t *testing.T) {
 	if want := strings.Trim(fmt.Sprint(chosen.IDs[:600]), "[]"); strings.Join(named, " ") != want || len(entries) > 13 {
 		t.Errorf("%d entries name %s", len(entries), named)
 	}
-	long := admin.Filter{Error: strings.Repeat("ü", 1000)}
+	long := admin.DeadFilter{Error: strings.Repeat("ü", 1000)}
 	bury(t, db, "LONG", "attempts", long.Error, 2_000_000, 1, 60)
 	if purged, err := c.Purge(t.Context(), long, admin.Bulk{}); err != nil || len(purged.IDs) != 1 {
 		t.Errorf("got %v, %v", purged, err)

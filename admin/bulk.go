@@ -62,7 +62,7 @@ type bulk struct {
 }
 
 // bulk acts on all dead letters that pass the filter, page by page.
-func (c *Client) bulk(ctx context.Context, b bulk, f Filter, o Bulk) (r BulkResult, err error) {
+func (c *Client) bulk(ctx context.Context, b bulk, f DeadFilter, o Bulk) (r BulkResult, err error) {
 	if err := cmp.Or(f.checkChosen(b.action), o.check()); err != nil {
 		return r, err
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
-var takers = map[string]func(*admin.Client, context.Context, admin.Filter, admin.Bulk) (admin.BulkResult, error){
+var takers = map[string]func(*admin.Client, context.Context, admin.DeadFilter, admin.Bulk) (admin.BulkResult, error){
 	"redrive": (*admin.Client).Redrive, "purge": (*admin.Client).Purge,
 }
 
@@ -24,17 +24,17 @@ func TestPagesTakeTheOldestAndGoOnWhereTheyEnded(t *testing.T) {
 		bury(t, db, "MAIL", "attempts", "boom", 1, 5, 60)
 		bury(t, db, "PAY", "handler", "boom", 11, 5, 90)
 		// From the oldest on: 11 to 15, then 1 to 5.
-		at, all := "", admin.Filter{All: true}
+		at, all := "", admin.DeadFilter{All: true}
 		for i, tt := range []struct {
-			f     admin.Filter
+			f     admin.DeadFilter
 			limit int
 			left  string // the ids that are dead letters then
 			last  bool
 		}{
 			{all, 2, "1,2,3,4,5,13,14,15", false},
-			{admin.Filter{Reason: outbox.ReasonAttempts}, 1, "2,3,4,5,13,14,15", false},
-			{admin.Filter{Type: "PAY"}, 5, "2,3,4,5,13,14,15", true}, // they are before the place
-			{admin.Filter{Type: "MAIL", Error: "boom"}, 1000, "13,14,15", true},
+			{admin.DeadFilter{Reason: outbox.ReasonAttempts}, 1, "2,3,4,5,13,14,15", false},
+			{admin.DeadFilter{Type: "PAY"}, 5, "2,3,4,5,13,14,15", true}, // they are before the place
+			{admin.DeadFilter{Type: "MAIL", Error: "boom"}, 1000, "13,14,15", true},
 			{all, 1000, "", true},
 		} {
 			r, err := take(c, t.Context(), tt.f, admin.Bulk{After: at, Limit: tt.limit})
@@ -49,7 +49,7 @@ func TestPagesTakeTheOldestAndGoOnWhereTheyEnded(t *testing.T) {
 func TestAPurgeEndsInSmallStatements(t *testing.T) {
 	t.Parallel()
 	db := relaytest.NewDatabase(t)
-	c, old := client(t, db.DB), admin.Filter{OlderThan: 20 * time.Minute}
+	c, old := client(t, db.DB), admin.DeadFilter{OlderThan: 20 * time.Minute}
 	bury(t, db, "OLD", "attempts", "boom", 1, 10_000, 10_000)
 	bury(t, db, "NEW", "attempts", "boom", 20_001, 10, 5)
 	// Each statement writes down how many rows it deleted.
@@ -88,13 +88,13 @@ func TestABulkCallWhoseContextEndsInsideAStatementSaysSo(t *testing.T) {
 				WHERE datname = current_database() AND NOT granted AND relation = 'outbox.dead_task'::regclass`).Scan(&n)
 		}
 	}()
-	r, err := c.Purge(ctx, admin.Filter{All: true}, admin.Bulk{})
+	r, err := c.Purge(ctx, admin.DeadFilter{All: true}, admin.Bulk{})
 	if !errors.Is(err, context.Canceled) || r.IDs != nil {
 		t.Errorf("got %v, %v, want none and the end of the context", r, err)
 	}
 	ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	_, err = c.Purge(ctx, admin.Filter{All: true}, admin.Bulk{Timeout: 300 * time.Millisecond})
+	_, err = c.Purge(ctx, admin.DeadFilter{All: true}, admin.Bulk{Timeout: 300 * time.Millisecond})
 	if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
 		t.Errorf("got %v, want the end of the transaction's time", err)
 	}
@@ -104,7 +104,7 @@ func TestATaskThatDiesAgainIsRedrivenOnce(t *testing.T) {
 	t.Parallel()
 	db := relaytest.NewDatabase(t)
 	bury(t, db, "X", "attempts", "boom", 1, 3, 60)
-	for _, f := range []admin.Filter{{All: true}, {IDs: []int64{1, 2, 3}}} {
+	for _, f := range []admin.DeadFilter{{All: true}, {IDs: []int64{1, 2, 3}}} {
 		calls := 0
 		r, err := client(t, db.DB).Redrive(t.Context(), f, admin.Bulk{PerSecond: 19, Progress: func(admin.BulkResult) bool {
 			db.Do(t, `DELETE FROM outbox.task`)
@@ -134,7 +134,7 @@ func TestABulkCallStopsWithItsContextAndKeepsItsRate(t *testing.T) {
 			_ = db.QueryRowContext(ctx, `SELECT count(*) FROM outbox.task`).Scan(&n)
 		}
 	}()
-	r, err := c.Redrive(ctx, admin.Filter{All: true}, admin.Bulk{PerSecond: 100})
+	r, err := c.Redrive(ctx, admin.DeadFilter{All: true}, admin.Bulk{PerSecond: 100})
 	n := len(r.IDs)
 	if !errors.Is(err, context.Canceled) || n == 0 || n == 1000 {
 		t.Errorf("got %d, %v, want some and the end of the context", n, err)
@@ -143,7 +143,7 @@ func TestABulkCallStopsWithItsContextAndKeepsItsRate(t *testing.T) {
 		t.Errorf("%d were moved, it said %d", moved, n)
 	}
 	start := time.Now()
-	old := admin.Filter{DiedBefore: first.Add(time.Minute)}
+	old := admin.DeadFilter{DiedBefore: first.Add(time.Minute)}
 	r, err = c.Purge(t.Context(), old, admin.Bulk{PerSecond: 200})
 	if n = len(r.IDs); err != nil || n > 60 {
 		t.Errorf("got %d, %v", n, err)

@@ -36,10 +36,10 @@ func TestOptionsAreChecked(t *testing.T) {
 // changes are all that change something.
 var changes = map[string]func(context.Context, *admin.Client) error{
 	"Redrive": func(ctx context.Context, c *admin.Client) error {
-		return second(c.Redrive(ctx, admin.Filter{All: true}, admin.Bulk{}))
+		return second(c.Redrive(ctx, admin.DeadFilter{All: true}, admin.Bulk{}))
 	},
 	"Purge": func(ctx context.Context, c *admin.Client) error {
-		return second(c.Purge(ctx, admin.Filter{All: true}, admin.Bulk{}))
+		return second(c.Purge(ctx, admin.DeadFilter{All: true}, admin.Bulk{}))
 	},
 	"Cancel":         func(ctx context.Context, c *admin.Client) error { return second(c.Cancel(ctx, []int64{100})) },
 	"RunNow":         func(ctx context.Context, c *admin.Client) error { return second(c.RunNow(ctx, []int64{100})) },

@@ -150,7 +150,7 @@ func calls(t *testing.T, db *database, n int) map[string]call {
 		t.Fatal(err)
 	}
 	at := admin.PlaceOf(letter)
-	for name, f := range map[string]admin.Filter{
+	for name, f := range map[string]admin.DeadFilter{
 		"of all":        {All: true},
 		"of ids":        {IDs: []int64{1, 2, letter.ID}},
 		"of RARE":       {Type: "RARE"},

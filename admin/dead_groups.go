@@ -26,7 +26,7 @@ SELECT task_type, error, count(*), max(died_at) FROM (
 // first. It reads the latest MaxScan, or 10,000, and refuses After.
 func (c *Client) DeadGroups(ctx context.Context, q DeadQuery) (groups []DeadGroup, err error) {
 	if q.After != "" {
-		return nil, invalid("DeadQuery.After: %.60q: DeadGroups begins with the latest; see Filter.DiedBefore", q.After)
+		return nil, invalid("DeadQuery.After: %.60q: DeadGroups begins with the latest; see DeadFilter.DiedBefore", q.After)
 	}
 	d, err := newDeadPage(q, 20, latestFirst)
 	if err != nil {

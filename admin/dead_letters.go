@@ -4,14 +4,14 @@ import "context"
 
 // DeadQuery selects a page of dead letters. The zero value is the first page of all.
 type DeadQuery struct {
-	Filter Filter
+	Filter DeadFilter
 	// After is TaskPage.Next or DeadCount.Next of the page before; "" is the first page. It has the
 	// form dead.1700000000000000.42: the time of death in µs since 1970, and the id.
 	After string
 	// Limit is the most rows, at most 1,000; 0 means 100, and 20 for DeadGroups. It does not bound a
 	// count.
 	Limit int
-	// MaxScan bounds how many dead letters a search by a field of Filter without an index reads, and
+	// MaxScan bounds how many dead letters a search by a field of DeadFilter without an index reads, and
 	// CountDeadLetters counts. A page may then have fewer rows than Limit, or none, and not be the
 	// last. 0 is no bound, but 10,000 for DeadGroups; the most is 100,000.
 	MaxScan int

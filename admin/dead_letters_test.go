@@ -29,7 +29,7 @@ func TestPagesOfDeadLettersNeitherRepeatNorSkip(t *testing.T) {
 				newer++
 				bury(t, db, "MAIL", "attempts", "boom", newer, 1, 1) // before the first page
 			}
-			return tasksOf(c.DeadLetters(t.Context(), admin.DeadQuery{Filter: admin.Filter{Type: "MAIL"}, After: after, Limit: 5}))
+			return tasksOf(c.DeadLetters(t.Context(), admin.DeadQuery{Filter: admin.DeadFilter{Type: "MAIL"}, After: after, Limit: 5}))
 		})
 		if !slices.Equal(ids(got), ids(all.Tasks)) {
 			t.Errorf("pages have %v, want %v", ids(got), ids(all.Tasks))
@@ -50,7 +50,7 @@ func TestPagesOfASearchFindAll(t *testing.T) {
 		db.Do(t, `UPDATE outbox.dead_task SET last_error = 'rare' WHERE task_id IN (1, 2000, 2001, 9000, 9001, 25000)`)
 		db.Do(t, `UPDATE outbox.dead_task SET died_at = (SELECT died_at FROM outbox.dead_task WHERE task_id = 10000)
 			WHERE task_id BETWEEN 10000 AND 15000`) // at one moment
-		rare := admin.Filter{Error: "rare", DiedBefore: time.Now()}
+		rare := admin.DeadFilter{Error: "rare", DiedBefore: time.Now()}
 		for limit, most := range map[int]int{1: 13 + 9, 1000: 13} { // of 2,000
 			found, n := pages(t, limit, func(after string) ([]admin.Task, string, error) {
 				return tasksOf(c.DeadLetters(ctx, admin.DeadQuery{Filter: rare, After: after, Limit: limit, MaxScan: 2000}))
@@ -67,7 +67,7 @@ func TestPagesOfASearchFindAll(t *testing.T) {
 			t.Errorf("%d pages count %d, want 9 in 13", n, len(counted))
 		}
 		// By what an index tells, a list needs no bound; a count does.
-		mail := admin.Filter{Type: "MAIL"}
+		mail := admin.DeadFilter{Type: "MAIL"}
 		letters, next, err := tasksOf(c.DeadLetters(ctx, admin.DeadQuery{Filter: mail, Limit: 2, MaxScan: 1}))
 		if err != nil || !slices.Equal(ids(letters), []int64{25_000, 24_999}) || next != admin.PlaceOf(letters[1]) {
 			t.Errorf("got %v, %q, %v", ids(letters), next, err)
@@ -104,7 +104,7 @@ func TestDeadLettersAreGroupedByTypeAndError(t *testing.T) {
 	}
 	bury(t, db, "B", "handler", "timeout after 1 s", 21, 1, 70)
 	bury(t, db, "A", "handler", "", 31, 1, 80)
-	for want, f := range map[string]admin.Filter{
+	for want, f := range map[string]admin.DeadFilter{
 		"A order #: user # is gone 4, A timeout after # s 4, B timeout after # s 1, A  1": {},
 		"B timeout after # s 1": {Type: "B"},
 	} {

@@ -48,7 +48,7 @@ func ExampleClient_DeadLetters() {
 	for _, g := range groups {
 		fmt.Printf("%d × %s\n", g.Count, g.Error)
 	}
-	page, err := client.DeadLetters(ctx, admin.DeadQuery{Filter: admin.Filter{Error: "refused"}, Limit: 50})
+	page, err := client.DeadLetters(ctx, admin.DeadQuery{Filter: admin.DeadFilter{Error: "refused"}, Limit: 50})
 	must(err)
 	for _, t := range page.Tasks {
 		p, err := client.Payload(ctx, t.ID) // for those who may see it
@@ -70,7 +70,7 @@ func ExampleClient_Redrive() {
 	die(ctx, db, "no such recipient", "nobody")
 	die(ctx, db, "mail.example.com: connection refused", "ada", "eve")
 
-	refused := admin.Filter{Type: "SEND_MAIL", Error: "connection refused"}
+	refused := admin.DeadFilter{Type: "SEND_MAIL", Error: "connection refused"}
 	found, err := client.CountDeadLetters(ctx, admin.DeadQuery{Filter: refused})
 	must(err)
 	done, err := client.Redrive(ctx, refused, admin.Bulk{PerSecond: 100})
@@ -102,7 +102,7 @@ func ExampleClient_In() {
 		if _, err := tx.ExecContext(ctx, `INSERT INTO recipient VALUES ('eve')`); err != nil {
 			return err
 		}
-		done, err := client.In(tx).Redrive(ctx, admin.Filter{IDs: []int64{1}}, admin.Bulk{})
+		done, err := client.In(tx).Redrive(ctx, admin.DeadFilter{IDs: []int64{1}}, admin.Bulk{})
 		fmt.Println("redriven:", done.IDs)
 		return err
 	}))
@@ -117,7 +117,7 @@ func ExampleClient_Purge() {
 	db, client, drop := exampleClient("")
 	defer drop()
 	die(ctx, db, "no such recipient", "nobody")
-	purged, err := client.Purge(ctx, admin.Filter{Error: "no such recipient"}, admin.Bulk{})
+	purged, err := client.Purge(ctx, admin.DeadFilter{Error: "no such recipient"}, admin.Bulk{})
 	fmt.Println("purged:", purged.IDs, err)
 	// Output: purged: [1] <nil>
 }

@@ -4,7 +4,7 @@ package admin
 var PlaceOf = Task.place
 
 // Searches reports whether the filter has conditions that no index answers.
-func Searches(f Filter) bool { return f.searches() }
+func Searches(f DeadFilter) bool { return f.searches() }
 
 // Columns are those that a Task is read from.
 const Columns = taskColumns

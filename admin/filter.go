@@ -12,10 +12,10 @@ import (
 	"github.com/txoutbox/outbox"
 )
 
-// Filter selects the dead letters that pass all set fields. For lists and counts the zero Filter
+// DeadFilter selects the dead letters that pass all set fields. For lists and counts the zero DeadFilter
 // selects all; Redrive and Purge need All for that. To select by a field without an index is to
 // read all dead letters that the other fields let through, unless DeadQuery.MaxScan bounds that.
-type Filter struct {
+type DeadFilter struct {
 	// All selects all dead letters if no other field is set.
 	All bool
 	// IDs are tasks, 1,000 at most; nil is no condition, and an empty slice means none.
@@ -35,22 +35,22 @@ type Filter struct {
 }
 
 // searches reports whether the filter has fields without an index.
-func (f Filter) searches() bool {
+func (f DeadFilter) searches() bool {
 	b := new(binder)
 	f.bind(b)
 	return b.searches
 }
 
-// checkChosen refuses the zero Filter, unless All is set.
-func (f Filter) checkChosen(action Action) error {
+// checkChosen refuses the zero DeadFilter, unless All is set.
+func (f DeadFilter) checkChosen(action Action) error {
 	if !f.All && f.String() == "all" {
-		return invalid("the zero Filter would %s all dead letters: set Filter.All if this is intended", action)
+		return invalid("the zero DeadFilter would %s all dead letters: set DeadFilter.All if this is intended", action)
 	}
 	return nil
 }
 
 // String is the filter in words, as the audit log has it: "all", or like "type A, reason handler".
-func (f Filter) String() string {
+func (f DeadFilter) String() string {
 	b := new(binder)
 	if f.bind(b); len(b.words) == 0 {
 		return "all"
@@ -58,28 +58,28 @@ func (f Filter) String() string {
 	return strings.Join(b.words, ", ")
 }
 
-func (f Filter) check() error {
+func (f DeadFilter) check() error {
 	known := []outbox.Reason{"", outbox.ReasonAttempts, outbox.ReasonHandler, outbox.ReasonLostConnections,
 		outbox.ReasonCommitted}
 	if !slices.Contains(known, f.Reason) {
-		return invalid("Filter.Reason: %q: must be one of %q", f.Reason, known[1:])
+		return invalid("DeadFilter.Reason: %q: must be one of %q", f.Reason, known[1:])
 	}
 	if len(f.IDs) > maxRows {
-		return invalid("Filter.IDs: %d ids, at most %d", len(f.IDs), maxRows)
+		return invalid("DeadFilter.IDs: %d ids, at most %d", len(f.IDs), maxRows)
 	}
 	for name, at := range map[string]time.Time{"DiedAfter": f.DiedAfter, "DiedBefore": f.DiedBefore} {
 		if y := at.UTC().Year(); y < 1 || y > 9999 {
-			return invalid("Filter.%s: the year %d, must be between 1 and 9999", name, y)
+			return invalid("DeadFilter.%s: the year %d, must be between 1 and 9999", name, y)
 		}
 	}
 	if f.OlderThan < 0 {
-		return invalid("Filter.OlderThan: %v: must not be negative", f.OlderThan)
+		return invalid("DeadFilter.OlderThan: %v: must not be negative", f.OlderThan)
 	}
-	return errors.Join(checkText("Filter.Type", f.Type), checkText("Filter.Error", f.Error))
+	return errors.Join(checkText("DeadFilter.Type", f.Type), checkText("DeadFilter.Error", f.Error))
 }
 
 // bind adds the conditions that are set. A new field is a condition here.
-func (f Filter) bind(b *binder) {
+func (f DeadFilter) bind(b *binder) {
 	utc := func(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 	if f.IDs != nil {
 		b.given(fmt.Sprintf("tasks %v", f.IDs), "task_id = ANY (?::bigint[])", pq.Array(f.IDs))

@@ -20,24 +20,24 @@ func TestFiltersSayWhichDeadLettersAreMeant(t *testing.T) {
 		bury(t, db, "PAY", "committed", "connection refused", 4, 1, 20)
 		now, c := time.Now(), client(t, db.DB)
 		for name, tt := range map[string]struct {
-			filter admin.Filter
+			filter admin.DeadFilter
 			want   []int64
 		}{
-			"zero":         {admin.Filter{}, []int64{4, 3, 2, 1}},
-			"all":          {admin.Filter{All: true}, []int64{4, 3, 2, 1}},
-			"ids":          {admin.Filter{IDs: []int64{4, 2, 99}}, []int64{4, 2}},
-			"no ids":       {admin.Filter{IDs: []int64{}}, nil},
-			"type":         {admin.Filter{Type: "MAIL"}, []int64{2, 1}},
-			"reason":       {admin.Filter{Reason: outbox.ReasonLostConnections}, []int64{3}},
-			"error":        {admin.Filter{Error: "connection refused"}, []int64{4, 1}},
-			"error with %": {admin.Filter{Error: `50% of it_em \`}, []int64{2}},
-			"error with _": {admin.Filter{Error: "50_"}, nil},
-			"after":        {admin.Filter{DiedAfter: now.Add(-35 * time.Minute)}, []int64{4, 3}},
-			"before":       {admin.Filter{DiedBefore: now.Add(-35 * time.Minute)}, []int64{2, 1}},
-			"older":        {admin.Filter{OlderThan: 25 * time.Minute}, []int64{3, 2, 1}},
-			"together": {admin.Filter{Type: "MAIL", Reason: outbox.ReasonAttempts, Error: "refused",
+			"zero":         {admin.DeadFilter{}, []int64{4, 3, 2, 1}},
+			"all":          {admin.DeadFilter{All: true}, []int64{4, 3, 2, 1}},
+			"ids":          {admin.DeadFilter{IDs: []int64{4, 2, 99}}, []int64{4, 2}},
+			"no ids":       {admin.DeadFilter{IDs: []int64{}}, nil},
+			"type":         {admin.DeadFilter{Type: "MAIL"}, []int64{2, 1}},
+			"reason":       {admin.DeadFilter{Reason: outbox.ReasonLostConnections}, []int64{3}},
+			"error":        {admin.DeadFilter{Error: "connection refused"}, []int64{4, 1}},
+			"error with %": {admin.DeadFilter{Error: `50% of it_em \`}, []int64{2}},
+			"error with _": {admin.DeadFilter{Error: "50_"}, nil},
+			"after":        {admin.DeadFilter{DiedAfter: now.Add(-35 * time.Minute)}, []int64{4, 3}},
+			"before":       {admin.DeadFilter{DiedBefore: now.Add(-35 * time.Minute)}, []int64{2, 1}},
+			"older":        {admin.DeadFilter{OlderThan: 25 * time.Minute}, []int64{3, 2, 1}},
+			"together": {admin.DeadFilter{Type: "MAIL", Reason: outbox.ReasonAttempts, Error: "refused",
 				DiedAfter: now.Add(-time.Hour), DiedBefore: now, OlderThan: time.Minute}, []int64{1}},
-			"ids and a type": {admin.Filter{Type: "MAIL", IDs: []int64{1, 3}}, []int64{1}},
+			"ids and a type": {admin.DeadFilter{Type: "MAIL", IDs: []int64{1, 3}}, []int64{1}},
 		} {
 			for _, look := range []int{0, 2000} {
 				q := admin.DeadQuery{Filter: tt.filter, MaxScan: look}
@@ -67,13 +67,13 @@ func TestEachFieldOfAFilterIsACondition(t *testing.T) {
 	if err1 != nil || err2 != nil {
 		t.Fatal(err1, err2)
 	}
-	given := map[string]admin.Filter{
+	given := map[string]admin.DeadFilter{
 		"IDs": {IDs: []int64{1}}, "Error": {Error: older.LastError},
 		"DiedAfter": {DiedAfter: newer.EndedAt}, "DiedBefore": {DiedBefore: newer.EndedAt},
 		"OlderThan": {OlderThan: time.Since(newer.EndedAt) + time.Hour},
 	}
 	indexed := []string{"IDs", "Type", "DiedAfter", "DiedBefore", "OlderThan"}
-	for i, of := 0, reflect.TypeFor[admin.Filter](); i < of.NumField(); i++ {
+	for i, of := 0, reflect.TypeFor[admin.DeadFilter](); i < of.NumField(); i++ {
 		name := of.Field(i).Name
 		if name == "All" {
 			continue

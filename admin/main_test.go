@@ -179,7 +179,7 @@ func enqueue(t *testing.T, db *database, taskType string, payload any, opts ...o
 	var id int64
 	err := outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
 		got, err := outbox.Enqueue(context.WithoutCancel(t.Context()), tx, taskType, payload, opts...)
-		id = got.TaskID
+		id = got.ID
 		return err
 	})
 	if err != nil {

@@ -78,8 +78,8 @@ gone AS (
 SELECT d.task_id, (extract(epoch FROM d.died_at) * 1000000)::bigint, true, true
   FROM gone JOIN d USING (task_id) ORDER BY d.died_at, d.task_id`
 
-// Redrive makes the dead letters that pass the filter tasks again, the oldest first. The zero Filter
-// is refused: see Filter.All.
+// Redrive makes the dead letters that pass the filter tasks again, the oldest first. The zero DeadFilter
+// is refused: see DeadFilter.All.
 //
 // They start at attempt 1, with the limit that they were enqueued with or that their handler has
 // now, and are due at once, or as soon as no other task of their ordering key runs. They keep
@@ -98,7 +98,7 @@ SELECT d.task_id, (extract(epoch FROM d.died_at) * 1000000)::bigint, true, true
 // With an error the result is that of the transactions before. The error is ctx's, the server's, or
 // outbox.ErrCommitUnknown, after which one transaction more may have committed. It may be called
 // again.
-func (c *Client) Redrive(ctx context.Context, f Filter, o Bulk) (BulkResult, error) {
+func (c *Client) Redrive(ctx context.Context, f DeadFilter, o Bulk) (BulkResult, error) {
 	query := redriveSQL
 	if o.WithoutKey {
 		query = redriveWithoutKeySQL
@@ -109,7 +109,7 @@ func (c *Client) Redrive(ctx context.Context, f Filter, o Bulk) (BulkResult, err
 // Purge deletes the dead letters that pass the filter, the oldest first. All else is as of
 // [Client.Redrive], but it skips none. For dead letters that are to go by themselves see
 // relay.Config.DeadRetention.
-func (c *Client) Purge(ctx context.Context, f Filter, o Bulk) (BulkResult, error) {
+func (c *Client) Purge(ctx context.Context, f DeadFilter, o Bulk) (BulkResult, error) {
 	if o.WithoutKey {
 		return BulkResult{}, invalid("Bulk.WithoutKey: Purge takes dead letters with their keys")
 	}

@@ -17,7 +17,7 @@ func redriven(t *testing.T, c *admin.Client, tasks []int64, want ...int64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // it waits for no lock
 	defer cancel()
-	if got, err := c.Redrive(ctx, admin.Filter{IDs: tasks}, admin.Bulk{}); !slices.Equal(got.IDs, want) || err != nil {
+	if got, err := c.Redrive(ctx, admin.DeadFilter{IDs: tasks}, admin.Bulk{}); !slices.Equal(got.IDs, want) || err != nil {
 		t.Fatalf("got %v, %v, want %v", got, err, want)
 	}
 }
@@ -48,7 +48,7 @@ func TestARedriveThatDoesNotArriveIsRolledBack(t *testing.T) {
 	bury(t, db, "X", "attempts", "boom", 1, 3, 60)
 	db.Do(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
 		CREATE TRIGGER refuse BEFORE INSERT ON outbox.task FOR EACH ROW WHEN (NEW.task_id = 2) EXECUTE FUNCTION refuse()`)
-	moved, err := c.Redrive(t.Context(), admin.Filter{IDs: []int64{1, 2, 3}}, admin.Bulk{})
+	moved, err := c.Redrive(t.Context(), admin.DeadFilter{IDs: []int64{1, 2, 3}}, admin.Bulk{})
 	if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task`); n != 3 || err == nil || moved.IDs != nil {
 		t.Errorf("%d dead letters are left, got %v, %v, want all and an error", n, moved, err)
 	}
@@ -69,7 +69,7 @@ func TestTwoWhoRedriveTheSameShareIt(t *testing.T) {
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
-			r, err := c.Redrive(t.Context(), admin.Filter{All: true}, admin.Bulk{})
+			r, err := c.Redrive(t.Context(), admin.DeadFilter{All: true}, admin.Bulk{})
 			if err != nil {
 				t.Error(err)
 			}
@@ -93,7 +93,7 @@ func TestARedriveOfAllSkipsThoseWhoseKeyAnotherTaskHolds(t *testing.T) {
 	db.Do(t, `UPDATE outbox.dead_task SET unique_key = (ARRAY['free', 'held', 'free'])[task_id - 10],
 		unique_until_done = true WHERE task_id <= 13`)
 	db.Do(t, `INSERT INTO outbox.task (task_type, unique_key) VALUES ('X', 'held')`)
-	all := admin.Filter{All: true}
+	all := admin.DeadFilter{All: true}
 	pages := 0
 	r, err := c.Redrive(t.Context(), all, admin.Bulk{PerSecond: 20, Progress: func(r admin.BulkResult) bool {
 		pages++
@@ -131,7 +131,7 @@ func TestOfTwoRedrivesOfOneKeyAtATimeOneIsSkipped(t *testing.T) {
 	redriven(t, c.In(tx), []int64{1}, 1)
 	second := make(chan admin.BulkResult, 1)
 	go func() {
-		got, err := c.Redrive(t.Context(), admin.Filter{IDs: []int64{2}}, admin.Bulk{})
+		got, err := c.Redrive(t.Context(), admin.DeadFilter{IDs: []int64{2}}, admin.Bulk{})
 		if err != nil {
 			t.Error(err)
 		}

@@ -86,13 +86,13 @@ func behaves(t *testing.T, db *database, above int64) {
 	err := outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
 		for _, taskType := range []string{"REPORT", "MAIL"} {
 			got, err := outbox.Enqueue(t.Context(), tx, taskType, 0, outbox.Unique("k1"))
-			if err != nil || got.Outcome != outbox.Skipped {
+			if err != nil || got.Outcome != outbox.OutcomeSkipped {
 				t.Errorf("an Enqueue of %s with a key that is taken: %v, %v", taskType, got.Outcome, err)
 			}
 		}
 		got, err := outbox.Enqueue(t.Context(), tx, "ORDERED", 0, outbox.OrderedBy("o"))
-		if err != nil || got.TaskID <= above {
-			t.Errorf("the id of a new task is %d, want more than %d; %v", got.TaskID, above, err)
+		if err != nil || got.ID <= above {
+			t.Errorf("the id of a new task is %d, want more than %d; %v", got.ID, above, err)
 		}
 		return errors.New("rolled back")
 	})

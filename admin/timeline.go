@@ -12,15 +12,15 @@ type EventKind string
 
 // The kinds of events.
 const (
-	EventFailed    EventKind = "failed"    // an attempt
-	EventThrottled EventKind = "throttled" // handlers.RetryAfter, which counted no attempt
-	EventLost      EventKind = "lost"      // an attempt whose process died
-	EventExpired   EventKind = "expired"   // an attempt whose lease ran out
-	EventDead      EventKind = "dead"      // a dead letter without a call of the handler
-	EventRedriven  EventKind = "redriven"  // a dead letter that became a task again
-	EventReplaced  EventKind = "replaced"  // its payload, by outbox.OnConflict(outbox.Replace)
-	EventFinished  EventKind = "finished"  // the last one of a task in the history
-	EventDiscarded EventKind = "discarded" // likewise
+	EventFailed    EventKind = "failed"     // an attempt
+	EventThrottled EventKind = "throttled"  // handlers.RetryAfter, which counted no attempt
+	EventLost      EventKind = "lost"       // an attempt whose process died
+	EventLeaseLost EventKind = "lease_lost" // an attempt whose lease ran out
+	EventDead      EventKind = "dead"       // a dead letter without a call of the handler
+	EventRedriven  EventKind = "redriven"   // a dead letter that became a task again
+	EventReplaced  EventKind = "replaced"   // its payload, by outbox.OnConflict(outbox.ConflictReplace)
+	EventFinished  EventKind = "finished"   // the last one of a task in the history
+	EventDiscarded EventKind = "discarded"  // likewise
 )
 
 // Event is a change of a task's fate.

@@ -21,7 +21,7 @@ func TestEventKindsAreThoseThatRelaysWrite(t *testing.T) {
 	t.Parallel()
 	for kind, written := range map[admin.EventKind]string{
 		admin.EventFailed: timeline.Failed, admin.EventThrottled: timeline.Throttled, admin.EventLost: timeline.Lost,
-		admin.EventExpired: timeline.Expired, admin.EventDead: timeline.Dead, admin.EventRedriven: timeline.Redriven,
+		admin.EventLeaseLost: timeline.LeaseLost, admin.EventDead: timeline.Dead, admin.EventRedriven: timeline.Redriven,
 		admin.EventReplaced: timeline.Replaced,
 	} {
 		if string(kind) != written {
@@ -83,7 +83,7 @@ func TestTheTimelineOfATaskHasEachAttemptTheRedriveAndItsEnd(t *testing.T) {
 		relaytest.Eventually(t, 30*time.Second, taskType+" is dead", func() bool {
 			return db.Int(t, `SELECT count(*) FROM outbox.dead_task`) == 1
 		})
-		if _, err := c.Redrive(t.Context(), admin.Filter{IDs: []int64{id}}, admin.Bulk{}); err != nil {
+		if _, err := c.Redrive(t.Context(), admin.DeadFilter{IDs: []int64{id}}, admin.Bulk{}); err != nil {
 			t.Fatal(err)
 		}
 		for i, e := range <-told {

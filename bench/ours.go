@@ -67,7 +67,7 @@ func startRelay(ctx context.Context, url string, set relaySettings, handle func(
 	config := relay.Config{Workers: set.Workers, PollInterval: set.Poll, DrainTimeout: 5 * time.Second,
 		Logger: slog.New(slog.DiscardHandler), Observers: observers}
 	if set.Random {
-		config.Order = relay.Random
+		config.Order = relay.OrderRandom
 	}
 	if set.Listen {
 		config.ListenDSN = url

@@ -49,9 +49,9 @@ func TestEachRoleMayDoWhatItIsForAndNothingElse(t *testing.T) {
 	}{
 		"no authorizer": {dashboard.Config{}, 403, false, false},
 		"nothing":       {dashboard.Config{Authorize: as(0)}, 403, false, false},
-		"view":          {dashboard.Config{Authorize: as(dashboard.View)}, 200, false, false},
-		"payloads":      {dashboard.Config{Authorize: as(dashboard.ViewPayloads)}, 200, false, true},
-		"operate":       {dashboard.Config{Authorize: as(dashboard.Operate)}, 200, true, false},
+		"view":          {dashboard.Config{Authorize: as(dashboard.AccessView)}, 200, false, false},
+		"payloads":      {dashboard.Config{Authorize: as(dashboard.AccessViewPayloads)}, 200, false, true},
+		"operate":       {dashboard.Config{Authorize: as(dashboard.AccessOperate)}, 200, true, false},
 		"read-only":     {dashboard.Config{Authorize: as(everything), ReadOnly: true}, 200, false, true},
 		"no name":       {dashboard.Config{Authorize: named(everything, "")}, 200, false, false},
 		"a name that is too long": {dashboard.Config{Authorize: named(everything, strings.Repeat("x", 257))}, 200,
@@ -224,6 +224,6 @@ func TestAPollThatIsDeniedLoadsThePageAgain(t *testing.T) {
 }
 
 func ExampleAccess() {
-	fmt.Println(dashboard.Operate&dashboard.View == dashboard.View, dashboard.ViewPayloads|dashboard.Operate)
+	fmt.Println(dashboard.AccessOperate&dashboard.AccessView == dashboard.AccessView, dashboard.AccessViewPayloads|dashboard.AccessOperate)
 	// Output: true 7
 }

@@ -130,7 +130,7 @@ func (v *view) redrive() error {
 	bulk := admin.Bulk{WithoutKey: v.r.PostForm.Get("keyless") == "1"}
 	held := false
 	n, err := v.act("redrive", taskName(id), func(ctx context.Context, c *admin.Client) (int64, error) {
-		r, err := c.Redrive(ctx, admin.Filter{IDs: []int64{id}}, bulk)
+		r, err := c.Redrive(ctx, admin.DeadFilter{IDs: []int64{id}}, bulk)
 		held = len(r.Skipped) > 0
 		return int64(len(r.IDs)), err
 	})

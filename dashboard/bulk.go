@@ -100,7 +100,7 @@ func (v *view) countDead(f deadFilter) (n int64, more bool, err error) {
 	}
 	var found admin.DeadCount
 	err = v.read(func(ctx context.Context, c *admin.Client) (err error) {
-		found, err = c.CountDeadLetters(ctx, admin.DeadQuery{Filter: f.Filter, MaxScan: looks})
+		found, err = c.CountDeadLetters(ctx, admin.DeadQuery{Filter: f.DeadFilter, MaxScan: looks})
 		return err
 	})
 	if tooLong(err) {
@@ -123,7 +123,7 @@ func (v *view) bulk() error {
 	if d.Until == 0 {
 		return badRequest("The form lacks the time of its question.")
 	}
-	filter := taskview.Until(d.Filter.Filter, time.UnixMicro(d.Until))
+	filter := taskview.Until(d.Filter.DeadFilter, time.UnixMicro(d.Until))
 	do := (*admin.Client).Redrive
 	if d.Do == "purge" {
 		do = (*admin.Client).Purge

@@ -14,19 +14,19 @@ import (
 // Access is a set of rights, combined by |. Zero is none.
 type Access uint
 
-// The rights. Each includes View: all pages, with the texts of errors.
+// The rights. Each includes AccessView: all pages, with the texts of errors.
 const (
-	View         Access = 1
-	ViewPayloads Access = View | 2 // payloads, headers and keys as well
-	Operate      Access = View | 4 // pause, cancel, run now, redrive, purge, hand back leases
+	AccessView         Access = 1
+	AccessViewPayloads Access = AccessView | 2 // payloads, headers and keys as well
+	AccessOperate      Access = AccessView | 4 // pause, cancel, run now, redrive, purge, hand back leases
 )
 
 func (a Access) has(b Access) bool { return a&b == b }
 
 // User is the user of a request. The zero User is denied.
 type User struct {
-	// Name is for the audit log: 1 to 256 bytes of UTF-8. Any other name denies Operate and
-	// ViewPayloads.
+	// Name is for the audit log: 1 to 256 bytes of UTF-8. Any other name denies AccessOperate and
+	// AccessViewPayloads.
 	Name   string
 	Access Access
 }
@@ -41,7 +41,7 @@ type Config struct {
 	// Schema is the PostgreSQL schema of the outbox; "" is "outbox".
 	Schema string
 
-	// ReadOnly denies Operate to all users.
+	// ReadOnly denies AccessOperate to all users.
 	ReadOnly bool
 
 	// BasePath is the prefix of the requests' paths, like "/outbox"; "" is none, as behind

@@ -7,7 +7,7 @@
 //		if !user.Admin {
 //			return dashboard.User{}
 //		}
-//		return dashboard.User{Name: user.Email, Access: dashboard.ViewPayloads | dashboard.Operate}
+//		return dashboard.User{Name: user.Email, Access: dashboard.AccessViewPayloads | dashboard.AccessOperate}
 //	}})
 //	mux.Handle("/outbox/", d) // with chi r.Mount("/outbox", d)
 //
@@ -82,7 +82,7 @@ const contentPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; 
 const noAuthorizer = `This dashboard denies all requests, because it has no dashboard.Config.Authorize.
 
 Set dashboard.Config.Authorize to a function that returns the user of a request:
-the name, and the rights (dashboard.View, dashboard.ViewPayloads, dashboard.Operate).
+the name, and the rights (dashboard.AccessView, dashboard.AccessViewPayloads, dashboard.AccessOperate).
 `
 
 const crossOrigin = `A page of another origin made this request. It is refused.

@@ -42,7 +42,7 @@ func groupOf(g admin.DeadGroup, f deadFilter) deadGroup {
 
 // groups reads the most frequent errors, and the number of matches up to a bound.
 func (d *deadData) groups(ctx context.Context, c *admin.Client) error {
-	found, err := c.DeadGroups(ctx, admin.DeadQuery{Filter: d.Filter.Filter})
+	found, err := c.DeadGroups(ctx, admin.DeadQuery{Filter: d.Filter.DeadFilter})
 	if err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func (d *deadData) groups(ctx context.Context, c *admin.Client) error {
 	if !d.Filter.searches() {
 		return nil
 	}
-	n, err := c.CountDeadLetters(ctx, admin.DeadQuery{Filter: d.Filter.Filter, MaxScan: looks})
+	n, err := c.CountDeadLetters(ctx, admin.DeadQuery{Filter: d.Filter.DeadFilter, MaxScan: looks})
 	if d.Match = number(n.Count); n.Next != "" {
 		d.Match += " or more"
 	}
@@ -66,7 +66,7 @@ func (v *view) dead() error {
 		return err
 	}
 	d := deadData{Filter: f, First: q.Get("after") == ""}
-	dead := admin.DeadQuery{Filter: f.Filter, After: q.Get("after"), Limit: pageSize, MaxScan: looks}
+	dead := admin.DeadQuery{Filter: f.DeadFilter, After: q.Get("after"), Limit: pageSize, MaxScan: looks}
 	s, err := v.snapshot()
 	if err != nil {
 		return err

@@ -9,12 +9,12 @@ import (
 )
 
 // deadFilter is a filter of dead letters, as forms and addresses have it.
-type deadFilter struct{ admin.Filter }
+type deadFilter struct{ admin.DeadFilter }
 
 func deadFilterOf(q url.Values) (f deadFilter, err error) {
 	for _, of := range taskview.Filters {
 		if text := q.Get(of.Name); text != "" {
-			if err := of.Set(&f.Filter, text); err != nil {
+			if err := of.Set(&f.DeadFilter, text); err != nil {
 				return f, badRequest("The filter is not valid: " + err.Error() + ".")
 			}
 		}
@@ -31,7 +31,7 @@ type filterField struct {
 // Fields are all fields of the form. types are offered, as is each field's present value.
 func (f deadFilter) Fields(types []string) (out []filterField) {
 	for _, of := range taskview.Filters {
-		field := filterField{of, of.Get(f.Filter)}
+		field := filterField{of, of.Get(f.DeadFilter)}
 		if of.Name == "type" {
 			for _, t := range types {
 				field.Choices = append(field.Choices, taskview.Choice{Value: t, Words: t})
@@ -50,7 +50,7 @@ func (f deadFilter) Fields(types []string) (out []filterField) {
 func (f deadFilter) query() url.Values {
 	q := url.Values{}
 	for _, of := range taskview.Filters {
-		if text := of.Get(f.Filter); text != "" {
+		if text := of.Get(f.DeadFilter); text != "" {
 			q.Set(of.Name, text)
 		}
 	}

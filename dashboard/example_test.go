@@ -19,9 +19,9 @@ func ExampleNew() {
 		Authorize: func(r *http.Request) dashboard.User {
 			switch user := r.Header.Get("X-User"); user { // an app asks its own session
 			case "ada":
-				return dashboard.User{Name: user, Access: dashboard.ViewPayloads | dashboard.Operate}
+				return dashboard.User{Name: user, Access: dashboard.AccessViewPayloads | dashboard.AccessOperate}
 			case "support":
-				return dashboard.User{Name: user, Access: dashboard.View}
+				return dashboard.User{Name: user, Access: dashboard.AccessView}
 			}
 			return dashboard.User{}
 		},
@@ -54,8 +54,10 @@ func ExampleConfig() {
 	defer drop()
 
 	d, err := dashboard.New(db, dashboard.Config{
-		BasePath:       "/outbox",
-		Authorize:      func(*http.Request) dashboard.User { return dashboard.User{Name: "ada", Access: dashboard.Operate} },
+		BasePath: "/outbox",
+		Authorize: func(*http.Request) dashboard.User {
+			return dashboard.User{Name: "ada", Access: dashboard.AccessOperate}
+		},
 		TrustedOrigins: []string{"http://admin.example.com"},
 		CSRFField: func(r *http.Request) (name, value string) {
 			return "gorilla.csrf.Token", "a token" // csrf.Token(r)

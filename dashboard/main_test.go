@@ -42,7 +42,7 @@ func as(a dashboard.Access) func(*http.Request) dashboard.User {
 	return func(*http.Request) dashboard.User { return dashboard.User{Name: "ada@example.com", Access: a} }
 }
 
-const everything = dashboard.ViewPayloads | dashboard.Operate
+const everything = dashboard.AccessViewPayloads | dashboard.AccessOperate
 
 // filled is an outbox as an app may have it, and a dashboard of it in which everything is allowed.
 func filled(t testing.TB) (*relaytest.Database, *site) {

@@ -135,7 +135,7 @@ func TestPagesSayThatTheDatabaseIsACopy(t *testing.T) {
 		t.Error("it is none")
 	}
 	db.Do(t, `UPDATE outbox.origin SET database_oid = 1, table_oid = 1`)
-	s = serve(t, db, dashboard.Config{Authorize: as(dashboard.View)})
+	s = serve(t, db, dashboard.Config{Authorize: as(dashboard.AccessView)})
 	for _, page := range []string{"", "dead", "relays", "audit"} {
 		s.get(t, page).has(t, 200, text)
 	}
@@ -158,7 +158,7 @@ func TestPollsGetWhatHasChanged(t *testing.T) {
 		t.Errorf("a poll gets a whole page: %s", part.body)
 	}
 	// A search that reads all there is runs when asked, and a list with buttons on its rows stays.
-	viewer := serve(t, db, dashboard.Config{Authorize: as(dashboard.View)})
+	viewer := serve(t, db, dashboard.Config{Authorize: as(dashboard.AccessView)})
 	for path, polls := range map[string]bool{"": true, "dead": true, "dead?type=SEND_WELCOME&older=1h": true,
 		"dead?error=user": false, "dead?reason=handler": false} {
 		if got := strings.Contains(viewer.get(t, path).body, "hx-trigger"); got != polls {
@@ -176,7 +176,7 @@ func TestPollsGetWhatHasChanged(t *testing.T) {
 
 func TestSettingsAreACookieAndLeadBack(t *testing.T) {
 	t.Parallel()
-	s := serve(t, newDatabase(t), dashboard.Config{Authorize: as(dashboard.View), ReadOnly: true})
+	s := serve(t, newDatabase(t), dashboard.Config{Authorize: as(dashboard.AccessView), ReadOnly: true})
 	for back, want := range map[string]string{
 		"./dead?type=A%26B": "./dead?type=A%26B", "./dead?type=A&ok=paused&n=1": "./dead?type=A",
 		"": "./", "https://example.com/": "./", "//example.com": "./", "./pause": "./", "./../x": "./",

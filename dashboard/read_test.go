@@ -85,7 +85,7 @@ func TestViewersShareTheCounts(t *testing.T) {
 	var arrived atomic.Int32
 	s := serve(t, db, dashboard.Config{Authorize: func(*http.Request) dashboard.User {
 		arrived.Add(1)
-		return dashboard.User{Access: dashboard.View}
+		return dashboard.User{Access: dashboard.AccessView}
 	}})
 	unlock := db.Hold(t, `LOCK TABLE outbox.counter IN ACCESS EXCLUSIVE MODE`)
 	var viewers sync.WaitGroup

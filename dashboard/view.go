@@ -35,7 +35,7 @@ type site struct {
 type route struct {
 	page    func(*view) error // for GET and HEAD
 	act     func(*view) error // for POST
-	operate bool              // needs Operate
+	operate bool              // needs AccessOperate
 }
 
 // view is one request. Its exported fields are for the templates of its page.
@@ -67,27 +67,27 @@ type view struct {
 	Again bool          // another try may succeed
 }
 
-func (v *view) MayOperate() bool { return v.access.has(Operate) }
-func (v *view) MayPayload() bool { return v.access.has(ViewPayloads) }
+func (v *view) MayOperate() bool { return v.access.has(AccessOperate) }
+func (v *view) MayPayload() bool { return v.access.has(AccessViewPayloads) }
 func (v *view) ReadOnly() bool   { return v.site.config.ReadOnly }
 
 // authorize asks the app, and reports whether the request may see anything.
 func (v *view) authorize() bool {
 	user := v.site.config.Authorize(v.r)
 	v.access, v.Actor = user.Access, user.Name
-	if v.access &= ViewPayloads | Operate; !v.access.has(View) {
+	if v.access &= AccessViewPayloads | AccessOperate; !v.access.has(AccessView) {
 		return false
 	}
-	if v.access != View && (v.Actor == "" || len(v.Actor) > 256 || !utf8.ValidString(v.Actor) ||
+	if v.access != AccessView && (v.Actor == "" || len(v.Actor) > 256 || !utf8.ValidString(v.Actor) ||
 		strings.ContainsRune(v.Actor, 0)) {
 		v.site.nameless.Do(func() {
 			v.site.log.Warn("outbox: dashboard: Authorize gives Operate or ViewPayloads without a name " +
 				"for the audit log and the log (1 to 256 bytes of UTF-8); they are denied")
 		})
-		v.access = View
+		v.access = AccessView
 	}
 	if v.site.config.ReadOnly {
-		v.access &^= Operate &^ View
+		v.access &^= AccessOperate &^ AccessView
 	}
 	return true
 }

@@ -102,7 +102,7 @@ func (c check) unknown(err error, schema string) (out []Finding) {
 		what = "not checked: the server refused it, with SQLSTATE " + code
 	}
 	for _, p := range c.passed {
-		out = append(out, Finding{Check: p.name, Severity: Unknown, Message: what, Remedy: do})
+		out = append(out, Finding{Check: p.name, Severity: SeverityUnknown, Message: what, Remedy: do})
 	}
 	return out
 }
@@ -120,7 +120,7 @@ func lacking(all []check, schema string) []Finding {
 			names = append(names, p.name)
 		}
 	}
-	return []Finding{{Check: "rights", Severity: Unknown,
+	return []Finding{{Check: "rights", Severity: SeverityUnknown,
 		Message: "not checked, as the role lacks a right: " + strings.Join(names, ", "),
 		Remedy: "make it a member of " + schema + "_viewer, a role of schema.GrantRoles (outbox roles apply), " +
 			"or give it USAGE on the schema and SELECT on its tables"}}

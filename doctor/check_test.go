@@ -54,13 +54,13 @@ func TestBadArgumentsAreRefusedBeforeAnySQL(t *testing.T) {
 }
 
 func TestSeveritiesHaveNames(t *testing.T) {
-	text, err := json.Marshal([]doctor.Severity{doctor.OK, doctor.Info, doctor.Unknown, doctor.Warning, doctor.Critical,
+	text, err := json.Marshal([]doctor.Severity{doctor.SeverityOK, doctor.SeverityInfo, doctor.SeverityUnknown, doctor.SeverityWarning, doctor.SeverityCritical,
 		7})
 	if string(text) != `["ok","info","unknown","warning","critical","Severity(7)"]` || err != nil {
 		t.Errorf("got %s, %v", text, err)
 	}
-	if w := doctor.Worst([]doctor.Finding{{Severity: doctor.Info}, {Severity: doctor.Critical},
-		{}}); w != doctor.Critical {
+	if w := doctor.Worst([]doctor.Finding{{Severity: doctor.SeverityInfo}, {Severity: doctor.SeverityCritical},
+		{}}); w != doctor.SeverityCritical {
 		t.Errorf("the worst is %v", w)
 	}
 }
@@ -188,7 +188,7 @@ func TestThroughPgBouncerInTransactionMode(t *testing.T) {
 		"pgx": "default_query_exec_mode=exec"} {
 		pool := direct(t, pooler.URL(server).String()+"&"+parameter, driver)
 		for _, f := range diagnosis(t, pool) {
-			if f.Severity > doctor.Info && f.Check != "durability" && f.Check != "server-version" {
+			if f.Severity > doctor.SeverityInfo && f.Check != "durability" && f.Check != "server-version" {
 				t.Errorf("%s: %+v", driver, f)
 			}
 		}

@@ -17,7 +17,7 @@ func checkCollations(ctx context.Context, v *visit) error {
 	}
 	var database, made, now string
 	return v.each(ctx, collationVersionsSQL, nil, []any{&database, &made, &now}, func() {
-		v.add("collation-version", Warning, "", "the database has the order of text of version "+made+
+		v.add("collation-version", SeverityWarning, "", "the database has the order of text of version "+made+
 			", and the server's library has that of "+now+
 			": the app's indexes on text may miss rows, and accept a unique value twice",
 			"REINDEX DATABASE "+database+", where a duplicate is an error: delete one of the rows; then ALTER DATABASE "+

@@ -23,13 +23,13 @@ func checkCounts(ctx context.Context, v *visit) error {
 		return err
 	}
 	if n >= mostCounted {
-		v.add("counts", OK, "", fmt.Sprintf("not checked, as there are %d tasks or more: outbox repair counts them",
+		v.add("counts", SeverityOK, "", fmt.Sprintf("not checked, as there are %d tasks or more: outbox repair counts them",
 			mostCounted), "")
 		return nil
 	}
 	found, err := v.admin.Defects(ctx, admin.RepairOptions{Kinds: []admin.DefectKind{admin.DefectCounts}})
 	for _, d := range found {
-		v.add("counts", Warning, d.Subject, fmt.Sprintf("%d are counted, and there are %d", d.Is, d.ShouldBe), repair)
+		v.add("counts", SeverityWarning, d.Subject, fmt.Sprintf("%d are counted, and there are %d", d.Is, d.ShouldBe), repair)
 	}
 	return err
 }
@@ -41,7 +41,7 @@ func checkSequences(ctx context.Context, v *visit) error {
 		if d.Subject == "task_task_id_seq" {
 			effect = "new tasks have the ids of other tasks, or fail with a duplicate key"
 		}
-		v.add("sequences", Critical, d.Subject,
+		v.add("sequences", SeverityCritical, d.Subject,
 			fmt.Sprintf("the sequence %s is at %d, behind ids that were given: %s", d.Subject, d.Is, effect), repair)
 	}
 	return err

@@ -10,18 +10,18 @@ type Severity int
 
 // The severities.
 const (
-	OK       Severity = iota // no fault
-	Info                     // nothing needs to be done
-	Unknown                  // not checked, mostly for lack of a right: Message says which
-	Warning                  // a fault, now or soon
-	Critical                 // tasks are not done, or the server is in danger
+	SeverityOK       Severity = iota // no fault
+	SeverityInfo                     // nothing needs to be done
+	SeverityUnknown                  // not checked, mostly for lack of a right: Message says which
+	SeverityWarning                  // a fault, now or soon
+	SeverityCritical                 // tasks are not done, or the server is in danger
 )
 
-var severities = [...]string{OK: "ok", Info: "info", Unknown: "unknown", Warning: "warning", Critical: "critical"}
+var severities = [...]string{SeverityOK: "ok", SeverityInfo: "info", SeverityUnknown: "unknown", SeverityWarning: "warning", SeverityCritical: "critical"}
 
 // String is ok, info, unknown, warning or critical.
 func (s Severity) String() string {
-	if s < OK || s > Critical {
+	if s < SeverityOK || s > SeverityCritical {
 		return fmt.Sprintf("Severity(%d)", int(s))
 	}
 	return severities[s]
@@ -41,9 +41,9 @@ type Finding struct {
 	Remedy   string // the remedy, with its statement or setting if there is one; "": none is needed
 }
 
-// Worst is the greatest severity of the findings, OK without any.
+// Worst is the greatest severity of the findings, SeverityOK without any.
 func Worst(findings []Finding) Severity {
-	worst := OK
+	worst := SeverityOK
 	for _, f := range findings {
 		worst = max(worst, f.Severity)
 	}

@@ -62,7 +62,7 @@ func diagnosis(t testing.TB, db *database, opts ...doctor.Option) []doctor.Findi
 		}
 	}
 	for _, f := range found {
-		if f.Message == "" || f.Severity >= doctor.Warning && f.Remedy == "" {
+		if f.Message == "" || f.Severity >= doctor.SeverityWarning && f.Remedy == "" {
 			t.Errorf("it does not say what or what to do: %+v", f)
 		}
 	}
@@ -110,7 +110,7 @@ func only(t testing.TB, found []doctor.Finding, wants ...string) (first doctor.F
 	t.Helper()
 	first = has(t, found, wants...)
 	others := slices.DeleteFunc(slices.Clone(found), func(f doctor.Finding) bool {
-		return f.Severity == doctor.OK || slices.Contains([]string{"durability", "server-version", "environment"},
+		return f.Severity == doctor.SeverityOK || slices.Contains([]string{"durability", "server-version", "environment"},
 			f.Check) ||
 			slices.ContainsFunc(wants, func(w string) bool {
 				return strings.HasPrefix(w+" ",
@@ -127,7 +127,7 @@ func only(t testing.TB, found []doctor.Finding, wants ...string) (first doctor.F
 func fine(t testing.TB, found []doctor.Finding, checks ...string) {
 	t.Helper()
 	for _, f := range found {
-		if f.Severity > doctor.Info && slices.Contains(checks, f.Check) {
+		if f.Severity > doctor.SeverityInfo && slices.Contains(checks, f.Check) {
 			t.Errorf("%s is not fine:\n%s", f.Check, printed([]doctor.Finding{f}))
 		}
 	}

@@ -76,24 +76,24 @@ func checkObjects(ctx context.Context, v *visit) error {
 		delete(want, o)
 		switch {
 		case state == "unlogged" && ours:
-			v.add("schema-objects", Critical, o.name,
+			v.add("schema-objects", SeverityCritical, o.name,
 				"the table "+o.name+" is unlogged: a crash of the server empties it",
 				"ALTER TABLE "+v.name(o.name)+" SET LOGGED")
 		case state == "invalid" && ours:
-			v.add("indexes", Critical, o.name,
+			v.add("indexes", SeverityCritical, o.name,
 				"the index "+o.name+" of the table "+on+" is invalid: no statement uses it",
 				"REINDEX INDEX CONCURRENTLY "+v.name(o.name))
 		case state == "invalid" && leftover.MatchString(o.name):
-			v.add("indexes", Warning, o.name,
+			v.add("indexes", SeverityWarning, o.name,
 				"the index "+o.name+" is the leftover of a broken REINDEX: it makes writes slower, and is not used",
 				"DROP INDEX CONCURRENTLY "+v.name(o.name)+"; or admin.Client.Reindex (outbox reindex), which drops "+
 					"it too")
 		case state == "invalid":
-			v.add("indexes", Warning, o.name,
+			v.add("indexes", SeverityWarning, o.name,
 				"the index "+o.name+" of the table "+on+", which is not the outbox's, is invalid",
 				"DROP INDEX CONCURRENTLY "+v.name(o.name))
 		case state == "disabled" && ours:
-			v.add("triggers", Critical, o.name, "the trigger "+o.name+" of the table "+on+" is disabled: "+onTriggers,
+			v.add("triggers", SeverityCritical, o.name, "the trigger "+o.name+" of the table "+on+" is disabled: "+onTriggers,
 				"ALTER TABLE "+v.name(on)+" ENABLE TRIGGER "+o.name+"; then, as counts and keys are wrong now, "+
 					"outbox repair -yes (admin.Client.Repair)")
 		}
@@ -112,7 +112,7 @@ func (v *visit) knowsSchema(ctx context.Context, checks ...string) (bool, error)
 		return err == nil, err
 	}
 	for _, name := range checks {
-		v.add(name, Info, "", fmt.Sprintf("not checked: the schema is at version %d, and this program knows version %d",
+		v.add(name, SeverityInfo, "", fmt.Sprintf("not checked: the schema is at version %d, and this program knows version %d",
 			version, schema.Version()), "")
 	}
 	return false, nil
@@ -131,17 +131,17 @@ func (v *visit) missing(want map[object]string) {
 			statement = strings.TrimSpace(spaces.ReplaceAllString(statement, " "))
 			statement = strings.Replace(statement, " INDEX IF NOT EXISTS ", " INDEX CONCURRENTLY ", 1)
 			on, _, _ := strings.Cut(strings.SplitN(statement, "outbox.", 2)[1], " ")
-			v.add("indexes", Critical, o.name,
+			v.add("indexes", SeverityCritical, o.name,
 				what+": statements read all of the table "+on+" instead, or rows that exclude each other are let in",
 				strings.Replace(statement, "outbox."+on, v.name(on), 1))
 		case o.kind == "index":
 			table := strings.TrimSuffix(o.name, "_pkey")
-			v.add("indexes", Critical, o.name, what, "add the primary key of the table "+table+
+			v.add("indexes", SeverityCritical, o.name, what, "add the primary key of the table "+table+
 				" as its migration has it, with ALTER TABLE "+v.name(table)+" ADD PRIMARY KEY (…)")
 		case o.kind == "trigger":
-			v.add("triggers", Critical, o.name, what+": "+onTriggers, v.applyAgain())
+			v.add("triggers", SeverityCritical, o.name, what+": "+onTriggers, v.applyAgain())
 		default:
-			v.add("schema-objects", Critical, o.name, what, v.applyAgain())
+			v.add("schema-objects", SeverityCritical, o.name, what, v.applyAgain())
 		}
 	}
 }

@@ -15,16 +15,16 @@ func checkOrigin(ctx context.Context, v *visit) error {
 	}
 	if problem := s.Err(""); problem != nil {
 		what, do, _ := strings.Cut(strings.TrimPrefix(problem.Error(), "relay: "), ": outbox")
-		v.add("copy", Critical, "", what+": relays run nothing in it, and tasks can be enqueued", "outbox"+do)
+		v.add("copy", SeverityCritical, "", what+": relays run nothing in it, and tasks can be enqueued", "outbox"+do)
 		return nil
 	}
 	if s.Hidden {
-		v.add("copy", Info, "", "the owner of the outbox cannot read the server's system identifier, "+
+		v.add("copy", SeverityInfo, "", "the owner of the outbox cannot read the server's system identifier, "+
 			"so not each copy by a dump is recognised",
 			"GRANT EXECUTE ON FUNCTION pg_control_system() TO the owner, where the provider lets you; else see environment")
 	}
 	if s.Environment == "" {
-		v.add("environment", Info, "", "no relay names a Config.Environment, "+
+		v.add("environment", SeverityInfo, "", "no relay names a Config.Environment, "+
 			"so a snapshot or clone of this database sends the tasks that wait in it",
 			"set relay.Config.Environment in production first, from the app's configuration")
 	}

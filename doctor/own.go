@@ -89,12 +89,12 @@ func checkOwn(ctx context.Context, v *visit) error {
 	var required, lost bool
 	err := v.each(ctx, ownColumnsSQL, []any{v.schema, strings.Join(columnsOf(script()), " "), tables},
 		[]any{&subject, &required, &lost, &do}, func() {
-			severity, effect := Info, ", which carries it unread"
+			severity, effect := SeverityInfo, ", which carries it unread"
 			switch {
 			case required:
-				severity, effect = Critical, ", and NOT NULL without a default: rows that the outbox writes are refused"
+				severity, effect = SeverityCritical, ", and NOT NULL without a default: rows that the outbox writes are refused"
 			case lost:
-				severity, effect = Warning, ": its value is lost when the task dies, as dead_task has no such column"
+				severity, effect = SeverityWarning, ": its value is lost when the task dies, as dead_task has no such column"
 			}
 			v.add("own-columns", severity, subject, "the column "+subject+" is not the outbox's"+effect,
 				"keep it in a table of the app, by the task's id, and "+do)
@@ -107,7 +107,7 @@ func checkOwn(ctx context.Context, v *visit) error {
 		if !ok {
 			sees = "it runs in the relays' own statements"
 		}
-		v.add("own-triggers", Info, name,
+		v.add("own-triggers", SeverityInfo, name,
 			fmt.Sprintf("the trigger %s on the table %s is not the outbox's: %s", name, table, sees),
 			"keep it fast, and let it raise no error: an error fails the claim or the result")
 	})

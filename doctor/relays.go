@@ -63,7 +63,7 @@ func (v *visit) checkRelays(relays []worker, todo, ready int64) {
 				old++
 			}
 		case w.leased > 0 && w.silent > lateTakeover:
-			v.add("relays", Warning, w.id,
+			v.add("relays", SeverityWarning, w.id,
 				fmt.Sprintf("the relay %v has been dead for %s and still holds %s, which another should have "+
 					"taken over",
 					w, said(w.silent), plural(w.leased, "leased task")),
@@ -78,18 +78,18 @@ func (v *visit) checkRelays(relays []worker, todo, ready int64) {
 		if len(relays) > 0 {
 			last = fmt.Sprintf("; the last one that died was %v, silent for %s", relays[0], said(relays[0].silent))
 		}
-		v.add("relays", Critical, "", fmt.Sprintf("no relay is alive, and %s%s", isReady(ready), last), do)
+		v.add("relays", SeverityCritical, "", fmt.Sprintf("no relay is alive, and %s%s", isReady(ready), last), do)
 	case alive == 0 && todo > 0:
-		v.add("relays", Warning, "", fmt.Sprintf("no relay is alive, and %s to come", plural(todo, "task")), do)
+		v.add("relays", SeverityWarning, "", fmt.Sprintf("no relay is alive, and %s to come", plural(todo, "task")), do)
 	case alive == 0:
-		v.add("relays", Info, "", "no relay is alive; there is nothing to do", "")
+		v.add("relays", SeverityInfo, "", "no relay is alive; there is nothing to do", "")
 	case old > 0:
-		v.add("relays", Info, "",
+		v.add("relays", SeverityInfo, "",
 			fmt.Sprintf("%d of %s began before the newest migration was applied: they may be of an older version",
 				old, plural(alive, "living relay")), "end the deploy, if it is not over yet")
 	}
 	if alive > 0 {
-		v.add("relays", OK, "", plural(alive, "relay")+" alive", "")
+		v.add("relays", SeverityOK, "", plural(alive, "relay")+" alive", "")
 	}
 }
 

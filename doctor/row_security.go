@@ -39,20 +39,20 @@ func checkRowSecurity(ctx context.Context, v *visit) error {
 	}
 	if err := schema.CheckRowSecurity(ctx, v.tx, schema.Schema(v.schema)); errors.Is(err, schema.ErrRowSecurity) {
 		_, do, _ := strings.Cut(err.Error(), "owner, ")
-		v.add("row-security", Critical, "", "row level security hides rows from this role: the other checks see too little, "+
+		v.add("row-security", SeverityCritical, "", "row level security hides rows from this role: the other checks see too little, "+
 			"and a relay with this role does not start", do)
 	} else if err != nil {
 		return err
 	}
 	var role, of, first, quoted string
 	err := v.each(ctx, hiddenSQL, []any{v.schema, tables}, []any{&role, &of, &first, &quoted}, func() {
-		v.add("row-security", Critical, role, fmt.Sprintf("row level security hides rows of %s from the role %s: "+
+		v.add("row-security", SeverityCritical, role, fmt.Sprintf("row level security hides rows of %s from the role %s: "+
 			"a relay with this role finds no task, and does not start", of, role),
 			fmt.Sprintf("for each of these tables ALTER TABLE %[1]s DISABLE ROW LEVEL SECURITY, "+
 				"or CREATE POLICY outbox ON %[1]s TO %[2]s USING (true) WITH CHECK (true)", first, quoted))
 	})
 	if err == nil && len(v.found) == 0 {
-		v.add("row-security", Info, "",
+		v.add("row-security", SeverityInfo, "",
 			"row level security is on for "+secured+", and hides all rows from no role that may run a relay",
 			"leave it off, unless you need it: the roles of schema.GrantRoles guard the tables")
 	}

@@ -118,10 +118,10 @@ func TestTheServersTimeAndAgeAreJudged(t *testing.T) {
 	has(t, diagnosis(t, db, doctor.At(time.Now().Add(time.Minute))), "info clock … behind")
 	found := diagnosis(t, db, doctor.At(time.Now().AddDate(30, 0, 0)), doctor.Aged(1))
 	ended := slices.ContainsFunc(found, func(f doctor.Finding) bool {
-		return f.Check == "server-version" && f.Severity == doctor.Warning && strings.Contains(f.Message, "has ended")
+		return f.Check == "server-version" && f.Severity == doctor.SeverityWarning && strings.Contains(f.Message, "has ended")
 	})
 	aged := slices.ContainsFunc(found, func(f doctor.Finding) bool {
-		return f.Check == "wraparound" && f.Severity == doctor.Critical && strings.Contains(f.Remedy, "VACUUM (FREEZE)")
+		return f.Check == "wraparound" && f.Severity == doctor.SeverityCritical && strings.Contains(f.Remedy, "VACUUM (FREEZE)")
 	})
 	if !ended || !aged {
 		t.Errorf("the server's version has ended: %v; its transaction ids are old: %v\n%s", ended, aged, printed(found))

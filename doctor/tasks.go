@@ -39,9 +39,9 @@ func checkTasks(ctx context.Context, v *visit) error {
 	v.checkRelays(relays, todo, ready)
 	if todo > 0 && !slices.ContainsFunc(relays, func(w worker) bool { return w.alive }) {
 		const what, do = "no relay is alive, so no task of any type is run", "see relays"
-		v.add("starving-type", Info, "", what, do)
+		v.add("starving-type", SeverityInfo, "", what, do)
 		if !slices.ContainsFunc(v.found, func(f Finding) bool { return f.Check == "unhandled-type" }) { // all are leased
-			v.add("unhandled-type", Info, "", what, do)
+			v.add("unhandled-type", SeverityInfo, "", what, do)
 		}
 	}
 	return nil
@@ -71,7 +71,7 @@ func (v *visit) checkType(t admin.Type, relays []worker, now time.Time) {
 	case t.Ready > 0 && t.OldestReady > v.settings.starving:
 		v.starves(t, relays)
 	case late > v.settings.starving:
-		v.add("starving-type", Warning, t.Type,
+		v.add("starving-type", SeverityWarning, t.Type,
 			fmt.Sprintf("a scheduled task of the type %s has been due for %s, and %s have a handler for it",
 				t.Type, said(late), plural(t.Relays, "living relay")),
 			"look into the relays' logs: they make tasks ready when they poll")
@@ -79,9 +79,9 @@ func (v *visit) checkType(t admin.Type, relays []worker, now time.Time) {
 }
 
 func (v *visit) unhandled(t admin.Type, relays []worker, due bool) {
-	severity := Info
+	severity := SeverityInfo
 	if due {
-		severity = Warning
+		severity = SeverityWarning
 	}
 	died, do := "", "register a handler for it in the relays, or start those that have it"
 	if len(relays) > 0 && relays[0].alive {
@@ -108,11 +108,11 @@ func (v *visit) starves(t admin.Type, relays []worker) {
 			workers, busy, known = workers+w.workers, busy+w.leased+w.runs, known && w.workers > 0
 		}
 	}
-	severity, why := Warning, ""
+	severity, why := SeverityWarning, ""
 	do := "look into the relays' logs; a low handlers.Priority, or relay.Config.WorkersByType, keeps a type back"
 	switch {
 	case t.MaxRunning > 0 || t.Rate > 0:
-		severity, why = Info, "; the type has a limit of runs or a rate (outbox types), which may be why"
+		severity, why = SeverityInfo, "; the type has a limit of runs or a rate (outbox types), which may be why"
 		do = "raise handlers.MaxRunning or handlers.Rate, if it is"
 	case known && busy >= workers:
 		why = fmt.Sprintf("; all %s are busy", plural(workers, "worker"))
@@ -129,11 +129,11 @@ func (v *visit) starves(t admin.Type, relays []worker) {
 const forgottenPause = time.Hour
 
 func (v *visit) checkPaused(t admin.Type) {
-	severity, since := Info, ""
+	severity, since := SeverityInfo, ""
 	if t.Ready > 0 {
 		since = ", the next one for " + said(t.OldestReady)
 		if t.OldestReady > forgottenPause {
-			severity = Warning
+			severity = SeverityWarning
 		}
 	}
 	v.add("paused-type", severity, t.Type, fmt.Sprintf("the type %s is paused, and %s%s", t.Type, tasksWait(t), since),

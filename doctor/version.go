@@ -32,14 +32,14 @@ func checkVersion(ctx context.Context, v *visit) error {
 		return err
 	}
 	if !there {
-		fault(Critical, fmt.Sprintf("there is no outbox in the schema %s of the database %s", v.schema, database),
+		fault(SeverityCritical, fmt.Sprintf("there is no outbox in the schema %s of the database %s", v.schema, database),
 			migrate+"; if it has another schema, name that one")
 		return nil
 	}
 	state, wrong := schema.Inspect(ctx, v.tx, schema.Schema(v.schema))
 	if errors.Is(wrong, schema.ErrNotMigrated) && state.Version == 0 {
 		what, do := notMigrated(wrong)
-		fault(Critical, what, do)
+		fault(SeverityCritical, what, do)
 		return nil
 	}
 	version, oldest, missing, err := v.versions(ctx)
@@ -47,32 +47,32 @@ func checkVersion(ctx context.Context, v *visit) error {
 		return err
 	}
 	if err := schema.CheckRowSecurity(ctx, v.tx, schema.Schema(v.schema)); version == 0 && errors.Is(err, schema.ErrRowSecurity) {
-		fault(Critical, "row level security hides the versions from this role", "see row-security")
+		fault(SeverityCritical, "row level security hides the versions from this role", "see row-security")
 		return nil
 	}
 	switch needed := schema.Version(); {
 	case version < needed:
-		fault(Critical, fmt.Sprintf("the schema is at version %d, this program needs %d: relays of its version do not start",
+		fault(SeverityCritical, fmt.Sprintf("the schema is at version %d, this program needs %d: relays of its version do not start",
 			version, needed), migrate)
 	case errors.Is(wrong, schema.ErrNotMigrated): // its functions are other code's, or another schema's
 		what, do := notMigrated(wrong)
 		if do == "run schema.Migrate" {
 			do = migrate
 		}
-		fault(Critical, what+": relays of this program do not start", do)
+		fault(SeverityCritical, what+": relays of this program do not start", do)
 	case version > needed && oldest <= needed:
-		fault(Info, fmt.Sprintf("the schema is at version %d, this program knows %d: "+
+		fault(SeverityInfo, fmt.Sprintf("the schema is at version %d, this program knows %d: "+
 			"code that knows %d or newer may run beside it", version, needed, oldest),
 			"upgrade the module github.com/txoutbox/outbox, here and wherever relays are of this version, "+
 				"once the deploy is to stay")
 	case version > needed:
-		fault(Warning, fmt.Sprintf("the schema is at version %d, which needs code that knows %d; this program knows %d: "+
+		fault(SeverityWarning, fmt.Sprintf("the schema is at version %d, which needs code that knows %d; this program knows %d: "+
 			"relays of its version do not start", version, oldest, needed),
 			"after a rollback run the newer code again, or do what its changelog says; else upgrade the module "+
 				"github.com/txoutbox/outbox, here and wherever relays are of this version")
 	}
 	if missing != "" {
-		fault(Warning, "versions that were left out: "+missing, v.applyAgain())
+		fault(SeverityWarning, "versions that were left out: "+missing, v.applyAgain())
 	}
 	return nil
 }

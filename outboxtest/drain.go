@@ -163,7 +163,7 @@ func (d *drainer) next() (more bool, err error) {
 	for _, one := range runs {
 		d.result.Runs = append(d.result.Runs, one.run)
 		switch one.run.Outcome {
-		case relay.Failed, relay.Throttled, relay.Snoozed, relay.RunAgain:
+		case relay.OutcomeFailed, relay.OutcomeThrottled, relay.OutcomeSnoozed, relay.OutcomeRunAgain:
 			if err := d.later(one.run, one.wait); err != nil {
 				return false, err
 			}
@@ -222,7 +222,7 @@ UPDATE outbox.task SET run_at = GREATEST(run_at, timestamptz 'epoch' + $2::bigin
 
 // later decides when a task that is scheduled again is due for this drain.
 func (d *drainer) later(last Run, wait time.Duration) error {
-	if last.Outcome == relay.Failed || last.Outcome == relay.Throttled {
+	if last.Outcome == relay.OutcomeFailed || last.Outcome == relay.OutcomeThrottled {
 		if d.retry {
 			_, err := d.exec(retrySQL, last.ID, d.clock)
 			return err

@@ -39,7 +39,7 @@ func TestTasksRunByPriorityAttemptAndIDOfAllTypes(t *testing.T) {
 		}
 		result := outboxtest.Drain(t, in, reg)
 		if got := fmt.Sprint(order); got != "[1 2 3 4 5 6 7]" || len(result.Runs) != 7 ||
-			result.Count(relay.Done) != 7 {
+			result.Count(relay.OutcomeDone) != 7 {
 			t.Errorf("the order was %v: %v", got, result)
 		}
 		if err := result.Err(); err != nil {
@@ -238,7 +238,7 @@ func TestDrainRunsNothingInACopy(t *testing.T) {
 		exec(t, tx, `UPDATE outbox.origin SET system_id = system_id + 1, table_oid = 1`)
 		wantFatal(t, failing(t, func(t testing.TB) {
 			outboxtest.Drain(t, tx, handlers.New())
-		}), "this database is a copy", "outbox adopt")
+		}), "this database may be a copy", "outbox adopt -keep-id")
 		wantText(t, tx, "1", `SELECT count(*) FROM outbox.task`)
 	})
 }
@@ -255,14 +255,14 @@ func TestADrainsClockGoesThroughRateLimits(t *testing.T) {
 		}, handlers.MaxAttempts(3))
 		enqueue(t, in, "TX", 1)
 		result := outboxtest.Drain(t, in, reg, outboxtest.Advance(6*time.Hour-time.Minute))
-		if result.Count(relay.Throttled) != 36 || len(result.Runs) != 36 || result.Err() != nil {
+		if result.Count(relay.OutcomeThrottled) != 36 || len(result.Runs) != 36 || result.Err() != nil {
 			t.Errorf("six hours: %v", result)
 		}
 		exec(t, in, `DELETE FROM outbox.task`)
 		enqueue(t, in, "LEASED", 1)
 		result = outboxtest.Drain(t, in, reg, outboxtest.Advance(100*time.Hour))
-		throttled := result.Count(relay.Throttled)
-		if throttled < 30 || throttled > 37 || result.Count(relay.Failed) != 2 || result.Count(relay.Dead) != 1 {
+		throttled := result.Count(relay.OutcomeThrottled)
+		if throttled < 30 || throttled > 37 || result.Count(relay.OutcomeFailed) != 2 || result.Count(relay.OutcomeDead) != 1 {
 			t.Errorf("four days: %v", result)
 		}
 	})

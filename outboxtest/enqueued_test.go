@@ -36,7 +36,7 @@ func TestWhatIsEnqueuedIsFoundByPayloadAndOptions(t *testing.T) {
 			t.Helper()
 			e, err := send.Enqueue(t.Context(), tx, payload{n}, opts...)
 			relaytest.Must(err)
-			return e.TaskID
+			return e.ID
 		}
 		one := put(1, outbox.Priority(3), outbox.MaxAttempts(4), outbox.Headers(map[string]string{"trace": "abc"}))
 		two := put(2, outbox.RunAt(at))

@@ -129,7 +129,7 @@ func ExampleRetryNow() {
 		errDown := errors.New("the mail server is down")
 		result := outboxtest.Drain(t, tx, registry(func(int64) error { return errDown }), outboxtest.RetryNow())
 		fmt.Println(result)
-		fmt.Println(result.Count(relay.Dead), errors.Is(result.Err(), errDown))
+		fmt.Println(result.Count(relay.OutcomeDead), errors.Is(result.Err(), errDown))
 	})
 	// Output:
 	// SEND_WELCOME #1, attempt 1: failed: the mail server is down

@@ -129,7 +129,7 @@ func TestHandlersGetTheValuesOfADrainsContext(t *testing.T) {
 		FROM unnest('{TX,BATCH,LEASED,COMPLETE}'::text[]) kind`)
 	ctx := context.WithValue(t.Context(), contextKey{}, "app")
 	r := outboxtest.Drain(t, tx, reg, outboxtest.Context(ctx))
-	if r.Count(relay.Done) != 4 || seen != 4 {
+	if r.Count(relay.OutcomeDone) != 4 || seen != 4 {
 		t.Errorf("%d handlers got the value, want 4: %v", seen, r)
 	}
 }

@@ -200,7 +200,7 @@ func TestADrainLeavesTheSameRowsAsARelay(t *testing.T) {
 			!strings.HasSuffix(result.String(), "\nno handler: UNKNOWN × 2") {
 			t.Errorf("unhandled: %v, want two UNKNOWN", result.Unhandled)
 		}
-		wantText(t, in, fmt.Sprint(result.Count(relay.Dead)), `SELECT count(*) FROM outbox.dead_task`)
+		wantText(t, in, fmt.Sprint(result.Count(relay.OutcomeDead)), `SELECT count(*) FROM outbox.dead_task`)
 	})
 }
 

@@ -54,7 +54,7 @@ func (r *Result) Count(o relay.Outcome) (n int) {
 func (r *Result) Err() error {
 	var errs []error
 	for _, run := range r.Runs {
-		if run.Outcome == relay.Failed || run.Outcome == relay.Dead {
+		if run.Outcome == relay.OutcomeFailed || run.Outcome == relay.OutcomeDead {
 			errs = append(errs, fmt.Errorf("%s #%d, attempt %d: %s: %w", run.Type, run.ID, run.Attempt, run.Outcome, run.Err))
 		}
 	}

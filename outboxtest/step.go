@@ -49,7 +49,7 @@ func (s *stepper) newRun(h *handler.Handler, out call.Result) decide.Run {
 func stepOf(r *store.Row, attempt int, v decide.Verdict) step {
 	out := Run{ID: r.ID, Type: r.TaskType, Attempt: attempt, Outcome: relay.Outcome(v.Outcome.String())}
 	switch out.Outcome {
-	case relay.Discarded, relay.Failed, relay.Throttled, relay.Dead:
+	case relay.OutcomeDiscarded, relay.OutcomeFailed, relay.OutcomeThrottled, relay.OutcomeDead:
 		out.Err = call.Original(v.Change.Err)
 	}
 	return step{out, v.Change.Wait}

@@ -37,9 +37,9 @@ func TestAReplacedTaskBeginsAnew(t *testing.T) {
 			db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id) SELECT task_id, gen_random_uuid(), gen_random_uuid()
 				FROM outbox.task`)
 			for range 2 {
-				got := db.keyed(t, kind, 2, outbox.Unique("k"), outbox.OnConflict(outbox.Replace))
-				if got.TaskID != first.TaskID || got.Outcome != outbox.Updated {
-					t.Fatalf("got %v, want task %d updated", got, first.TaskID)
+				got := db.keyed(t, kind, 2, outbox.Unique("k"), outbox.OnConflict(outbox.ConflictReplace))
+				if got.ID != first.ID || got.Outcome != outbox.OutcomeUpdated {
+					t.Fatalf("got %v, want task %d updated", got, first.ID)
 				}
 			}
 			db.wantText(t, "2 null 0 null null", `SELECT format('%s %s %s %s %s', payload ->> 'N', coalesce(max_attempts::text,
@@ -71,7 +71,7 @@ func TestAFailureOutsideOfItsClaimLeavesAReplacedPayload(t *testing.T) {
 			if err := tx.Rollback(); err != nil {
 				return err
 			}
-			db.keyed(t, "TX", 2, outbox.Unique("k"), outbox.OnConflict(outbox.Replace))
+			db.keyed(t, "TX", 2, outbox.Unique("k"), outbox.OnConflict(outbox.ConflictReplace))
 			return errors.New("failed")
 		}
 		return nil

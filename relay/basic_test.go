@@ -14,7 +14,7 @@ import (
 
 func TestEachTaskOfEachKindRunsOnce(t *testing.T) {
 	t.Parallel()
-	for _, order := range []relay.Order{relay.InOrder, relay.Random} {
+	for _, order := range []relay.Order{relay.OrderEnqueued, relay.OrderRandom} {
 		t.Run(fmt.Sprint(order), func(t *testing.T) {
 			db := newDatabase(t)
 			db.enqueueEach(t, 100)

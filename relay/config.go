@@ -25,11 +25,11 @@ import (
 type Order int
 
 const (
-	// InOrder claims fewer attempts first, then the order of enqueueing.
-	InOrder Order = iota
-	// Random starts each claim at a random task of the lane's most urgent priority. Relays then
+	// OrderEnqueued claims fewer attempts first, then the order of enqueueing.
+	OrderEnqueued Order = iota
+	// OrderRandom starts each claim at a random task of the lane's most urgent priority. Relays then
 	// seldom meet, and a run of tasks for one tenant does not hold up the others.
-	Random
+	OrderRandom
 )
 
 // Config is how a relay works. It is copied by New; the zero value of a field is its default.
@@ -52,7 +52,7 @@ type Config struct {
 	// small pool. Default 10, at most 1,000.
 	Workers int
 
-	// Order is the order of claiming inside a type. Default InOrder.
+	// Order is the order of claiming inside a type. Default OrderEnqueued.
 	Order Order
 
 	// WorkersByType, if set, bounds the workers of types as of now: by their load, by weights, by the
@@ -193,8 +193,8 @@ func (c Config) withDefaults(registered int) (Config, error) {
 	if c.Workers < 1 || c.Workers > maxWorkers {
 		fail("Config.Workers: %d: must be between 1 and %d, or 0 for 10", c.Workers, maxWorkers)
 	}
-	if c.Order != InOrder && c.Order != Random {
-		fail("Config.Order: %d: must be InOrder or Random", c.Order)
+	if c.Order != OrderEnqueued && c.Order != OrderRandom {
+		fail("Config.Order: %d: must be OrderEnqueued or OrderRandom", c.Order)
 	}
 	if c.PollInterval < 10*time.Millisecond || c.PollInterval > time.Minute {
 		fail("Config.PollInterval: %v: must be between 10ms and 1m, or 0 for 1s", c.PollInterval)

@@ -104,7 +104,7 @@ func ExampleRelay_cancel() {
 func enqueueReport(db *sql.DB, report Report, opts ...outbox.Option) (id int64) {
 	must(outbox.InTx(context.Background(), db, func(tx *sql.Tx) error {
 		task, err := MakeReport.Enqueue(context.Background(), tx, report, opts...)
-		id = task.TaskID
+		id = task.ID
 		return err
 	}))
 	return id

@@ -39,7 +39,7 @@ func ExampleObserver() {
 	})
 	must(err)
 	must(r.RunOnce(ctx))
-	fmt.Println(counts[relay.Done], "done,", counts[relay.Dead], "dead")
+	fmt.Println(counts[relay.OutcomeDone], "done,", counts[relay.OutcomeDead], "dead")
 	// Output: 2 done, 1 dead
 }
 

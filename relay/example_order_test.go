@@ -13,7 +13,7 @@ import (
 )
 
 // Tasks from anywhere in the queue, in place of the oldest first.
-func ExampleRandom() {
+func ExampleOrder() {
 	ctx := context.Background()
 	db, drop := exampleDatabase()
 	defer drop()
@@ -25,7 +25,7 @@ func ExampleRandom() {
 		return nil
 	})
 	enqueueInts(ctx, db, check, 50)
-	r, err := relay.New(db, reg, relay.Config{Order: relay.Random, Workers: 1, Logger: discard()})
+	r, err := relay.New(db, reg, relay.Config{Order: relay.OrderRandom, Workers: 1, Logger: discard()})
 	must(err)
 	must(r.RunOnce(ctx))
 	fmt.Println(len(ran), "links, in the order of enqueueing:", slices.IsSorted(ran))
@@ -60,7 +60,7 @@ func Example_priorities() {
 		})
 		return err
 	}))
-	r, err := relay.New(db, reg, relay.Config{Order: relay.Random, Workers: 1, Logger: discard()})
+	r, err := relay.New(db, reg, relay.Config{Order: relay.OrderRandom, Workers: 1, Logger: discard()})
 	must(err)
 	must(r.RunOnce(ctx))
 	// Output:

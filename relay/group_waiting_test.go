@@ -21,7 +21,7 @@ func TestTasksOfAGroupThatHaveNotBegunWait(t *testing.T) {
 	enqueue := func(opts ...outbox.Option) func(tx *sql.Tx) (string, error) {
 		return func(tx *sql.Tx) (string, error) {
 			got, err := outbox.Enqueue(ctx, tx, "TX", payload{N: 9}, opts...)
-			return fmt.Sprint(got.Outcome, " ", got.TaskID), err
+			return fmt.Sprint(got.Outcome, " ", got.ID), err
 		}
 	}
 	cancel := func(id int64) func(tx *sql.Tx) (string, error) {
@@ -46,9 +46,9 @@ func TestTasksOfAGroupThatHaveNotBegunWait(t *testing.T) {
 		"skip":                      {1, enqueue(outbox.Unique("2")), nil, "skipped 2: 1 2 3"},
 		"skip for a task that failed": {2, enqueue(outbox.Unique("1")), handlers.RetryAfter(time.Hour, errMisdeed),
 			"skipped 1: 1 2 3"},
-		"replace": {1, enqueue(outbox.Unique("2"), outbox.OnConflict(outbox.Replace)), nil,
+		"replace": {1, enqueue(outbox.Unique("2"), outbox.OnConflict(outbox.ConflictReplace)), nil,
 			"updated 2: 1 3 9"},
-		"reschedule": {1, enqueue(outbox.Unique("2"), outbox.OnConflict(outbox.Reschedule), later),
+		"reschedule": {1, enqueue(outbox.Unique("2"), outbox.OnConflict(outbox.ConflictReschedule), later),
 			nil, "updated 2: 1 3"},
 		"the key of a task that ended": {2, enqueue(outbox.Unique("1"), later), nil, "created 5: 1 2 3"},
 		"the key of its own task":      {1, enqueue(outbox.Unique("1"), later), nil, "created 5: 1 2 3"},

@@ -65,7 +65,7 @@ func TestTheResultOfAKeysFirstTaskSaysWhetherTheNextRuns(t *testing.T) {
 func TestAWaitingTaskThatIsUpdatedStaysInLine(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
-	for _, option := range []outbox.Option{outbox.OnConflict(outbox.Replace), outbox.OnConflict(outbox.Reschedule)} {
+	for _, option := range []outbox.Option{outbox.OnConflict(outbox.ConflictReplace), outbox.OnConflict(outbox.ConflictReschedule)} {
 		db := newDatabase(t)
 		reg, seen := handlers.New(), []int64{}
 		kinds["tx"](reg, "X", func(task *outbox.Task[payload]) error {
@@ -76,7 +76,7 @@ func TestAWaitingTaskThatIsUpdatedStaysInLine(t *testing.T) {
 			db.keyed(t, "X", n, outbox.OrderedBy("k"), outbox.Unique(fmt.Sprint(n)))
 		}
 		if e := db.keyed(t, "X", 2, outbox.OrderedBy("other"), outbox.Unique("2"), option,
-			outbox.After(time.Hour)); e.Outcome != outbox.Updated {
+			outbox.After(time.Hour)); e.Outcome != outbox.OutcomeUpdated {
 			t.Fatalf("Enqueue: %v", e)
 		}
 		db.wantText(t, "1 waiting, 2 waiting, 3 waiting", line, "X")
@@ -103,7 +103,7 @@ func TestAHeadThatIsBeingPromotedDoesNotFreeAUniqueKey(t *testing.T) {
 	} else if n, _ := result.RowsAffected(); n != 1 {
 		t.Fatalf("%d heads were promoted", n)
 	}
-	if e := db.keyed(t, "X", 2, outbox.OrderedBy("k"), outbox.Unique("u")); e.Outcome != outbox.Skipped {
+	if e := db.keyed(t, "X", 2, outbox.OrderedBy("k"), outbox.Unique("u")); e.Outcome != outbox.OutcomeSkipped {
 		t.Errorf("Enqueue: %v, want Skipped", e)
 	}
 }

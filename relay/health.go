@@ -93,7 +93,7 @@ func (h *health) err() error {
 	return errors.Join(failing...)
 }
 
-func (h *health) begin() { h.tell(Started, h.startedAt) }
+func (h *health) begin() { h.tell(EventStarted, h.startedAt) }
 
 func (h *health) end() {
 	h.mu.Lock()
@@ -101,23 +101,23 @@ func (h *health) end() {
 	h.mu.Unlock()
 	now := time.Now()
 	if outage {
-		h.tell(OutageEnded, now)
+		h.tell(EventOutageEnded, now)
 	}
-	h.tell(Stopped, now)
+	h.tell(EventStopped, now)
 }
 
 // outageBegan notes and logs the beginning of an outage.
 func (h *health) outageBegan(err error, at time.Time) {
 	h.log.Warn("outbox: PostgreSQL is unavailable; the relay waits and tries again", "error", pgerr.LogText(err))
 	h.setOutage(at)
-	h.tell(OutageBegan, at)
+	h.tell(EventOutageBegan, at)
 }
 
 // outageEnded notes and logs the end of an outage.
 func (h *health) outageEnded(after time.Duration, at time.Time) {
 	h.log.Info("outbox: PostgreSQL is available again", "after", after.Round(time.Millisecond))
 	h.setOutage(time.Time{})
-	h.tell(OutageEnded, at)
+	h.tell(EventOutageEnded, at)
 }
 
 func (h *health) setOutage(since time.Time) {

@@ -40,8 +40,8 @@ func TestHealthOfARelayThatStopsOrNeverCameUp(t *testing.T) {
 		return errors.Is(nowhere.Health(), relay.ErrOutage)
 	})
 	nowhere.Stop()
-	if got, want := h.events(), []relay.Event{relay.Started, relay.OutageBegan, relay.OutageEnded,
-		relay.Stopped}; !slices.Equal(got, want) {
+	if got, want := h.events(), []relay.Event{relay.EventStarted, relay.EventOutageBegan, relay.EventOutageEnded,
+		relay.EventStopped}; !slices.Equal(got, want) {
 		t.Errorf("observers heard %v, want %v", got, want)
 	}
 }

@@ -42,8 +42,8 @@ func TestAChangeIsSeenByALaterRunOfItsKeyInEveryOrder(t *testing.T) {
 	db := newDatabase(t, "postgres")
 	db.Do(t, `CREATE TABLE change (n int)`)
 	all := actors(t, db, 3)
-	conflicts := []outbox.Option{outbox.OnConflict(outbox.Skip), outbox.OnConflict(outbox.Replace),
-		outbox.OnConflict(outbox.Reschedule)}
+	conflicts := []outbox.Option{outbox.OnConflict(outbox.ConflictSkip), outbox.OnConflict(outbox.ConflictReplace),
+		outbox.OnConflict(outbox.ConflictReschedule)}
 	key := sql.NullString{String: "k", Valid: true}
 	scenario{all, len(conflicts) * len(holderEnds) * 2 * 2, func(variant int) ([][]step, func() string) {
 		db.Do(t, emptyAll+dead(relayA, "1 hour")+`DELETE FROM change`)

@@ -61,7 +61,7 @@ func TestATaskHasOneKeyForLife(t *testing.T) {
 		})
 	}
 	runUntil(`SELECT count(*) FROM outbox.dead_task`, len(types))
-	got, err := client.Redrive(t.Context(), admin.Filter{All: true}, admin.Bulk{})
+	got, err := client.Redrive(t.Context(), admin.DeadFilter{All: true}, admin.Bulk{})
 	if err != nil || len(got.IDs) != len(types) {
 		t.Fatalf("redriven: %v, %v", got, err)
 	}

@@ -61,11 +61,11 @@ func TestAKeyedEnqueueDoesNotWaitForTheRunningHandler(t *testing.T) {
 				<-started
 				const last = 5
 				for i := 1; i <= last; i++ { // the handler does not end before they return
-					got := db.keyed(t, taskType, i, unique, outbox.OnConflict(outbox.Replace), outbox.After(time.Minute))
+					got := db.keyed(t, taskType, i, unique, outbox.OnConflict(outbox.ConflictReplace), outbox.After(time.Minute))
 					switch {
-					case untilDone && got != (outbox.Enqueued{TaskID: first.TaskID, Outcome: outbox.Skipped}):
-						t.Errorf("got %v, want task %d skipped", got, first.TaskID)
-					case !untilDone && (got.Outcome == outbox.Created) != (i == 1):
+					case untilDone && got != (outbox.Enqueued{ID: first.ID, Outcome: outbox.OutcomeSkipped}):
+						t.Errorf("got %v, want task %d skipped", got, first.ID)
+					case !untilDone && (got.Outcome == outbox.OutcomeCreated) != (i == 1):
 						t.Errorf("enqueue %d: got %v, want one more task, then updates of it", i, got)
 					}
 				}
@@ -109,24 +109,24 @@ func TestARetryKeepsItsKeyUnlessANewerTaskTookIt(t *testing.T) {
 				}
 				want := func(when string, got outbox.Enqueued, outcome outbox.Outcome, holder int64) {
 					t.Helper()
-					if got.Outcome != outcome || outcome == outbox.Skipped && got.TaskID != holder {
+					if got.Outcome != outcome || outcome == outbox.OutcomeSkipped && got.ID != holder {
 						t.Errorf("%s: got %v, want %v for task %d", when, got, outcome, holder)
 					}
 				}
-				first := db.keyed(t, taskType, 0, unique).TaskID
+				first := db.keyed(t, taskType, 0, unique).ID
 				once(t, db, reg, relay.Config{})
-				want("while it waits for its retry", db.keyed(t, taskType, 1, unique), outbox.Skipped, first)
+				want("while it waits for its retry", db.keyed(t, taskType, 1, unique), outbox.OutcomeSkipped, first)
 				var newer outbox.Enqueued
 				during = func() { newer = db.keyed(t, taskType, 2, unique, outbox.After(time.Hour)) }
 				again()
-				holder, asDead := newer.TaskID, outbox.Skipped
+				holder, asDead := newer.ID, outbox.OutcomeSkipped
 				if untilDone {
-					want("during the retry", newer, outbox.Skipped, first)
-					holder, asDead = first, outbox.Created
+					want("during the retry", newer, outbox.OutcomeSkipped, first)
+					holder, asDead = first, outbox.OutcomeCreated
 				} else {
-					want("during the retry", newer, outbox.Created, 0)
+					want("during the retry", newer, outbox.OutcomeCreated, 0)
 				}
-				want("after the retry", db.keyed(t, taskType, 3, unique), outbox.Skipped, holder)
+				want("after the retry", db.keyed(t, taskType, 3, unique), outbox.OutcomeSkipped, holder)
 				again() // the last attempt
 				db.wantText(t, fmt.Sprintf("%d k %v", first, untilDone), `SELECT task_id || ' ' || unique_key || ' ' ||
 					unique_until_done FROM outbox.dead_task`)
@@ -161,10 +161,10 @@ func TestAKeyThatIsKeptUntilDoneHasOneTaskAfterEveryResultOfAHandlerThatEnqueues
 			t.Parallel()
 			results := map[string]error{"nil": nil, "error": boom, "Snooze": handlers.Snooze(time.Hour),
 				"RunAgain": handlers.RunAgain(time.Hour)}
-			wantOutcome, follows := outbox.Created, "follows"
+			wantOutcome, follows := outbox.OutcomeCreated, "follows"
 			switch kind {
 			case "leased":
-				wantOutcome, follows = outbox.Skipped, ""
+				wantOutcome, follows = outbox.OutcomeSkipped, ""
 			case "batch":
 				results["error in part"] = nil // what the call wrote is kept
 			}
@@ -195,7 +195,7 @@ func TestAKeyThatIsKeptUntilDoneHasOneTaskAfterEveryResultOfAHandlerThatEnqueues
 			for run := 1; run <= 2; run++ {
 				once(t, db, reg, relay.Config{})
 				for name, task := range first {
-					want := fmt.Sprintf("%d scheduled", task.TaskID)
+					want := fmt.Sprintf("%d scheduled", task.ID)
 					if name == "nil" {
 						want = follows
 					}
@@ -205,8 +205,8 @@ func TestAKeyThatIsKeptUntilDoneHasOneTaskAfterEveryResultOfAHandlerThatEnqueues
 					if name == "nil" {
 						continue
 					}
-					if got := db.keyed(t, name, 2, unique); got != (outbox.Enqueued{TaskID: task.TaskID, Outcome: outbox.Skipped}) {
-						t.Errorf("%s: an Enqueue after run %d: %v, want task %d skipped", name, run, got, task.TaskID)
+					if got := db.keyed(t, name, 2, unique); got != (outbox.Enqueued{ID: task.ID, Outcome: outbox.OutcomeSkipped}) {
+						t.Errorf("%s: an Enqueue after run %d: %v, want task %d skipped", name, run, got, task.ID)
 					}
 					db.wantText(t, "1", `SELECT sum(arrived) FROM (SELECT * FROM outbox.counter
 						UNION ALL SELECT task_type, kind, tasks, arrived FROM outbox.counter_log) c WHERE task_type = $1`, name)

@@ -140,7 +140,7 @@ func testUnknownCommits(t *testing.T, driver string) {
 	}
 	run(t, pool, reg, relay.Config{Workers: 4, PollInterval: 50 * time.Millisecond,
 		Observers: []relay.Observer{{Ended: func(e relay.RunEnd) {
-			if e.Type != "COMPLETE" && e.Tasks[0].Outcome == relay.LeaseLost { // of COMPLETE the handler's own commit is cut
+			if e.Type != "COMPLETE" && e.Tasks[0].Outcome == relay.OutcomeLeaseLost { // of COMPLETE the handler's own commit is cut
 				lost.Add(1)
 			}
 		}}}})

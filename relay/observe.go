@@ -28,7 +28,8 @@ type Observer struct {
 	Ended func(RunEnd)
 
 	// Changed hears when the relay starts and stops, and when an outage begins and ends. Each
-	// Started has one Stopped, each OutageBegan one OutageEnded, before Stopped at the latest.
+	// EventStarted has one EventStopped, each EventOutageBegan one EventOutageEnded, before EventStopped
+	// at the latest.
 	Changed func(Change)
 }
 
@@ -60,7 +61,7 @@ type TaskEnd struct {
 	ID      int64
 	Attempt int // as its handler saw it, or was to
 	Outcome Outcome
-	Reason  outbox.Reason // of Dead
+	Reason  outbox.Reason // of OutcomeDead
 	// Err is the handler's error, for errors.Is and errors.As, or the relay's; nil if the task is
 	// done. A handler that panicked has a handlers.PanicError.
 	Err error
@@ -75,23 +76,23 @@ type Outcome string
 
 // The outcomes. Later versions may have more.
 const (
-	Done      Outcome = "done"
-	Discarded Outcome = "discarded" // done, though its handler met an error
-	RunAgain  Outcome = "run_again" // done, and once more
-	Failed    Outcome = "failed"    // its handler failed; another attempt follows
-	Dead      Outcome = "dead"      // a dead letter now
-	Snoozed   Outcome = "snoozed"   // its handler asked to run later, by handlers.Snooze; no attempt
-	Throttled Outcome = "throttled" // the other side asked to wait, by handlers.RetryAfter; see there
-	Canceled  Outcome = "canceled"
-	LeaseLost Outcome = "lease_lost" // another run decides
-	Drained   Outcome = "drained"    // given back as the relay stopped; no attempt
-	// Released: given back, no attempt. Its handler was not called, or its batch failed as a whole
+	OutcomeDone      Outcome = "done"
+	OutcomeDiscarded Outcome = "discarded" // done, though its handler met an error
+	OutcomeRunAgain  Outcome = "run_again" // done, and once more
+	OutcomeFailed    Outcome = "failed"    // its handler failed; another attempt follows
+	OutcomeDead      Outcome = "dead"      // a dead letter now
+	OutcomeSnoozed   Outcome = "snoozed"   // its handler asked to run later, by handlers.Snooze; no attempt
+	OutcomeThrottled Outcome = "throttled" // the other side asked to wait, by handlers.RetryAfter; see there
+	OutcomeCanceled  Outcome = "canceled"
+	OutcomeLeaseLost Outcome = "lease_lost" // another run decides
+	OutcomeDrained   Outcome = "drained"    // given back as the relay stopped; no attempt
+	// OutcomeReleased: given back, no attempt. Its handler was not called, or its batch failed as a whole
 	// and it runs by itself next. So is a task that another handler of its group has canceled or
 	// replaced.
-	Released Outcome = "released"
-	// Infrastructure: the database or the network failed. No attempt, or it is not known what was
+	OutcomeReleased Outcome = "released"
+	// OutcomeInfrastructure: the database or the network failed. No attempt, or it is not known what was
 	// committed.
-	Infrastructure Outcome = "infrastructure"
+	OutcomeInfrastructure Outcome = "infrastructure"
 )
 
 // Event is what changed in a relay.
@@ -99,10 +100,10 @@ type Event string
 
 // The events. Later versions may have more.
 const (
-	Started     Event = "started" // Run, Start or RunOnce has begun its work
-	Stopped     Event = "stopped" // the relay has ended
-	OutageBegan Event = "outage_began"
-	OutageEnded Event = "outage_ended"
+	EventStarted     Event = "started" // Run, Start or RunOnce has begun its work
+	EventStopped     Event = "stopped" // the relay has ended
+	EventOutageBegan Event = "outage_began"
+	EventOutageEnded Event = "outage_ended"
 )
 
 // Change is something that changed in a relay.

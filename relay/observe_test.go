@@ -139,7 +139,7 @@ func TestObserversHearWhatBecomesOfEachTaskOfEachKind(t *testing.T) {
 			if e.Type == "ERROR" {
 				attempts += fmt.Sprint(task.Attempt)
 			}
-			if first := task.Attempt == 1 && task.Outcome != relay.Done; first &&
+			if first := task.Attempt == 1 && task.Outcome != relay.OutcomeDone; first &&
 				task.Waited.Truncate(time.Hour) != time.Hour || !first && task.Attempt > 1 && task.Waited > time.Hour/2 {
 				t.Errorf("%s waited %v since it was due, in attempt %d", e.Type, task.Waited, task.Attempt)
 			}
@@ -147,7 +147,7 @@ func TestObserversHearWhatBecomesOfEachTaskOfEachKind(t *testing.T) {
 		if attempts != "123" {
 			t.Errorf("attempts %s, want 1, 2, 3", attempts)
 		}
-		if got := h.events(); !slices.Equal(got, []relay.Event{relay.Started, relay.Stopped}) ||
+		if got := h.events(); !slices.Equal(got, []relay.Event{relay.EventStarted, relay.EventStopped}) ||
 			len(h.changes[0].Types) != len(want) {
 			t.Errorf("it heard of %v", h.changes)
 		}
@@ -221,8 +221,8 @@ func TestObserversHearOfCompletedTasksAndOfThoseThatMayNotRun(t *testing.T) {
 
 func TestEachOutcomeHasAConstant(t *testing.T) {
 	var got []string
-	for _, o := range []relay.Outcome{relay.Infrastructure, relay.Done, relay.Discarded, relay.RunAgain, relay.Failed, relay.Snoozed,
-		relay.Throttled, relay.Dead, relay.Canceled, relay.LeaseLost, relay.Drained, relay.Released} {
+	for _, o := range []relay.Outcome{relay.OutcomeInfrastructure, relay.OutcomeDone, relay.OutcomeDiscarded, relay.OutcomeRunAgain, relay.OutcomeFailed, relay.OutcomeSnoozed,
+		relay.OutcomeThrottled, relay.OutcomeDead, relay.OutcomeCanceled, relay.OutcomeLeaseLost, relay.OutcomeDrained, relay.OutcomeReleased} {
 		got = append(got, string(o))
 	}
 	if want := decide.Outcomes(); !slices.Equal(got, want) {

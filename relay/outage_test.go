@@ -104,8 +104,8 @@ func TestARelayWorksOnAfterTheServerStopped(t *testing.T) {
 			if err := r.Health(); !errors.Is(err, relay.ErrNotRunning) {
 				t.Errorf("after Run: %v, want ErrNotRunning", err)
 			}
-			if got, want := h.events(), []relay.Event{relay.Started, relay.OutageBegan, relay.OutageEnded,
-				relay.Stopped}; !slices.Equal(got, want) {
+			if got, want := h.events(), []relay.Event{relay.EventStarted, relay.EventOutageBegan, relay.EventOutageEnded,
+				relay.EventStopped}; !slices.Equal(got, want) {
 				t.Errorf("observers heard %v, want %v", got, want)
 			}
 		})

@@ -105,7 +105,7 @@ func (x *relayRun) newPoller() *poller {
 	return &poller{
 		Store:   &x.store,
 		types:   x.settings.types,
-		random:  x.settings.config.Order == Random,
+		random:  x.settings.config.Order == OrderRandom,
 		running: x.runner.RunningIDs,
 	}
 }
@@ -120,7 +120,7 @@ func (x *relayRun) newListener() *pg.Listener {
 func (x *relayRun) newDispatcher() *dispatcher {
 	config := x.settings.config
 	p := plan.Params{Types: laneTypes(x.settings.handlers, x.runner.ClaimSize), Workers: config.Workers,
-		Random: config.Order == Random, PollInterval: config.PollInterval, StatementTimeout: pg.StatementTimeout, Once: x.once}
+		Random: config.Order == OrderRandom, PollInterval: config.PollInterval, StatementTimeout: pg.StatementTimeout, Once: x.once}
 	if config.WorkersByType != nil {
 		b := bounds{ask: config.WorkersByType, types: map[string]bool{}, log: x.log}
 		for _, name := range x.settings.types {

@@ -144,31 +144,31 @@ func (m *machine) enqueue(rt *rapid.T) {
 		key = task.taskType + rapid.SampledFrom([]string{"c", "d"}).Draw(rt, "unique key")
 		conflict = rapid.IntRange(0, 2).Draw(rt, "on conflict")
 		opts = append(opts, outbox.Unique(key),
-			[]outbox.Option{outbox.OnConflict(outbox.Skip), outbox.OnConflict(outbox.Replace),
-				outbox.OnConflict(outbox.Reschedule)}[conflict])
+			[]outbox.Option{outbox.OnConflict(outbox.ConflictSkip), outbox.OnConflict(outbox.ConflictReplace),
+				outbox.OnConflict(outbox.ConflictReschedule)}[conflict])
 	}
 	var got outbox.Enqueued
 	m.inTx(rt, func(tx *sql.Tx) (err error) {
 		got, err = outbox.Enqueue(context.Background(), tx, task.taskType, destiny{task.end}, opts...)
 		return err
 	})
-	want, holder := outbox.Created, m.tasks[m.unique[key]]
+	want, holder := outbox.OutcomeCreated, m.tasks[m.unique[key]]
 	switch {
 	case key == "" || holder == nil:
-		m.tasks[got.TaskID] = task
+		m.tasks[got.ID] = task
 		if task.unique = key; key != "" {
-			m.unique[key] = got.TaskID
+			m.unique[key] = got.ID
 		}
 	case conflict == 0:
-		want = outbox.Skipped
+		want = outbox.OutcomeSkipped
 	default:
-		want, holder.due = outbox.Updated, task.due
+		want, holder.due = outbox.OutcomeUpdated, task.due
 		if conflict == 1 {
 			holder.end, holder.attempt = task.end, 0
 		}
 	}
-	if got.Outcome != want || key != "" && m.unique[key] != got.TaskID {
-		rt.Fatalf("Enqueue under %q: got %v of task %d, want %v of task %d", key, got.Outcome, got.TaskID, want,
+	if got.Outcome != want || key != "" && m.unique[key] != got.ID {
+		rt.Fatalf("Enqueue under %q: got %v of task %d, want %v of task %d", key, got.Outcome, got.ID, want,
 			m.unique[key])
 	}
 }
@@ -215,7 +215,7 @@ func (m *machine) redrive(rt *rapid.T) {
 	} else if held {
 		want = admin.BulkResult{Skipped: []int64{id}}
 	}
-	one := admin.Filter{IDs: []int64{id}}
+	one := admin.DeadFilter{IDs: []int64{id}}
 	got, err := m.admin.Redrive(context.Background(), one, admin.Bulk{WithoutKey: withoutKey})
 	m.must(rt, err)
 	if !reflect.DeepEqual(got, want) {
@@ -237,7 +237,7 @@ func (m *machine) redrive(rt *rapid.T) {
 
 func (m *machine) purge(rt *rapid.T) {
 	of := rapid.SampledFrom(destinyTypes).Draw(rt, "type")
-	_, err := m.admin.Purge(context.Background(), admin.Filter{Type: of}, admin.Bulk{})
+	_, err := m.admin.Purge(context.Background(), admin.DeadFilter{Type: of}, admin.Bulk{})
 	m.must(rt, err)
 	maps.DeleteFunc(m.dead, func(_ int64, task *modelTask) bool { return task.taskType == of })
 }

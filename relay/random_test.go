@@ -65,7 +65,7 @@ func TestRandomOrderClaimsFromEverywhere(t *testing.T) {
 			}
 			db := newDatabase(t)
 			db.sparse(t, c.kind, c.apart, c.tasks)
-			s := begun(t, db, c.kind, c.claims, relay.Config{Order: relay.Random, Workers: c.workers})
+			s := begun(t, db, c.kind, c.claims, relay.Config{Order: relay.OrderRandom, Workers: c.workers})
 			var tenths [10]int
 			for _, id := range s.ids {
 				tenths[(int(id)/c.apart-1)*10/c.tasks]++

@@ -32,7 +32,7 @@ func (db *database) redrive(t testing.TB, ids ...int64) {
 // redriveSome redrives two kinds of dead letters: those that are, and those that are skipped.
 func (db *database) redriveSome(t testing.TB, ids, skipped []int64) {
 	t.Helper()
-	both := admin.Filter{IDs: slices.Concat(ids, skipped)}
+	both := admin.DeadFilter{IDs: slices.Concat(ids, skipped)}
 	got, err := relaytest.Admin(t, db.DB).Redrive(t.Context(), both, admin.Bulk{})
 	if err != nil || !slices.Equal(slices.Sorted(slices.Values(got.IDs)), ids) || !slices.Equal(got.Skipped, skipped) {
 		t.Fatalf("Redrive: got %v, %v, want %v and %v skipped", got, err, ids, skipped)
@@ -50,28 +50,28 @@ func TestARedrivenTaskHasItsUniqueKeyAgain(t *testing.T) {
 			if name != "UntilDone" { // the keys were swept
 				db.Do(t, `DELETE FROM outbox.unique_key`)
 			}
-			db.redrive(t, old.TaskID)
-			for want, option := range map[outbox.Outcome]outbox.Option{outbox.Skipped: outbox.OnConflict(outbox.Skip),
-				outbox.Updated: outbox.OnConflict(outbox.Replace)} {
-				if e := db.keyed(t, "X", 1, unique, option); e.TaskID != old.TaskID || e.Outcome != want {
-					t.Errorf("Enqueue: got %v, want %v of task %d", e, want, old.TaskID)
+			db.redrive(t, old.ID)
+			for want, option := range map[outbox.Outcome]outbox.Option{outbox.OutcomeSkipped: outbox.OnConflict(outbox.ConflictSkip),
+				outbox.OutcomeUpdated: outbox.OnConflict(outbox.ConflictReplace)} {
+				if e := db.keyed(t, "X", 1, unique, option); e.ID != old.ID || e.Outcome != want {
+					t.Errorf("Enqueue: got %v, want %v of task %d", e, want, old.ID)
 				}
 			}
 			die(t, db)
 			newer := db.keyed(t, "X", 1, unique)
-			db.redriveSome(t, nil, []int64{old.TaskID})
-			if e := db.keyed(t, "X", 1, unique); e.TaskID != newer.TaskID || e.Outcome != outbox.Skipped ||
-				newer.Outcome != outbox.Created {
+			db.redriveSome(t, nil, []int64{old.ID})
+			if e := db.keyed(t, "X", 1, unique); e.ID != newer.ID || e.Outcome != outbox.OutcomeSkipped ||
+				newer.Outcome != outbox.OutcomeCreated {
 				t.Errorf("with a newer task %v: got %v, want it skipped", newer, e)
 			}
 			die(t, db)
-			db.redriveSome(t, []int64{old.TaskID}, []int64{newer.TaskID}) // of two with one key the first to die
-			got, err := relaytest.Admin(t, db.DB).Redrive(t.Context(), admin.Filter{All: true}, admin.Bulk{WithoutKey: true})
-			if err != nil || !slices.Equal(got.IDs, []int64{newer.TaskID}) || got.Skipped != nil {
-				t.Errorf("without its key: got %v, %v, want task %d", got, err, newer.TaskID)
+			db.redriveSome(t, []int64{old.ID}, []int64{newer.ID}) // of two with one key the first to die
+			got, err := relaytest.Admin(t, db.DB).Redrive(t.Context(), admin.DeadFilter{All: true}, admin.Bulk{WithoutKey: true})
+			if err != nil || !slices.Equal(got.IDs, []int64{newer.ID}) || got.Skipped != nil {
+				t.Errorf("without its key: got %v, %v, want task %d", got, err, newer.ID)
 			}
-			if e := db.keyed(t, "X", 1, unique); e.TaskID != old.TaskID || e.Outcome != outbox.Skipped {
-				t.Errorf("of two redriven ones the key is with %v, want %d", e, old.TaskID)
+			if e := db.keyed(t, "X", 1, unique); e.ID != old.ID || e.Outcome != outbox.OutcomeSkipped {
+				t.Errorf("of two redriven ones the key is with %v, want %d", e, old.ID)
 			}
 			db.want(t, 1, "tasks with a key and one without", `SELECT count(DISTINCT unique_key) FROM outbox.task
 				HAVING count(*) = 2`)
@@ -80,18 +80,18 @@ func TestARedrivenTaskHasItsUniqueKeyAgain(t *testing.T) {
 			running := db.keyed(t, "X", 1, unique)
 			if name == "UniquePayload" {
 				db.Do(t, `UPDATE outbox.task SET state = 'leased', relay_id = gen_random_uuid(), lease_token = gen_random_uuid()
-					WHERE task_id = $1`, running.TaskID)
+					WHERE task_id = $1`, running.ID)
 			} else {
 				claim := db.begin(t)
 				defer claim.Rollback()
-				if _, err := claim.Exec(`DELETE FROM outbox.task WHERE task_id = $1`, running.TaskID); err != nil {
+				if _, err := claim.Exec(`DELETE FROM outbox.task WHERE task_id = $1`, running.ID); err != nil {
 					t.Fatal(err)
 				}
 			}
 			if name == "UntilDone" {
-				db.redriveSome(t, nil, []int64{old.TaskID})
+				db.redriveSome(t, nil, []int64{old.ID})
 			} else {
-				db.redrive(t, old.TaskID)
+				db.redrive(t, old.ID)
 			}
 		})
 	}
@@ -129,7 +129,7 @@ func TestRedriveAndEnqueueManyOfTheSameKeysDoNotDeadlock(t *testing.T) {
 		var all sync.WaitGroup
 		all.Go(many)
 		all.Go(many)
-		if _, err := client.Redrive(t.Context(), admin.Filter{All: true}, admin.Bulk{}); err != nil {
+		if _, err := client.Redrive(t.Context(), admin.DeadFilter{All: true}, admin.Bulk{}); err != nil {
 			t.Error(err)
 		}
 		all.Wait()

@@ -77,7 +77,7 @@ func TestNewNamesEachFieldThatIsOutOfRange(t *testing.T) {
 			`relay: Config.Schema: "Outbox": use a lower-case name like outbox: letters, digits and _ only, no digit and no pg_ first, at most 63 bytes`},
 		{all(), relay.Config{Workers: -1}, "relay: Config.Workers: -1: must be between 1 and 1000, or 0 for 10"},
 		{all(), relay.Config{Workers: 1001}, "relay: Config.Workers: 1001: must be between 1 and 1000, or 0 for 10"},
-		{all(), relay.Config{Order: 2}, "relay: Config.Order: 2: must be InOrder or Random"},
+		{all(), relay.Config{Order: 2}, "relay: Config.Order: 2: must be OrderEnqueued or OrderRandom"},
 		{all(), relay.Config{PollInterval: time.Millisecond},
 			"relay: Config.PollInterval: 1ms: must be between 10ms and 1m, or 0 for 1s"},
 		{all(), relay.Config{DeadRetention: -1},
@@ -86,7 +86,7 @@ func TestNewNamesEachFieldThatIsOutOfRange(t *testing.T) {
 			"relay: Config.PollInterval: 1h0m0s: must be between 10ms and 1m, or 0 for 1s"},
 		{handlers.New(), relay.Config{Workers: -3, Order: -1},
 			"relay: Config.Workers: -3: must be between 1 and 1000, or 0 for 10\n" +
-				"relay: Config.Order: -1: must be InOrder or Random\nrelay: the registry has no handler: register the handlers before relay.New"},
+				"relay: Config.Order: -1: must be OrderEnqueued or OrderRandom\nrelay: the registry has no handler: register the handlers before relay.New"},
 		{all(), relay.Config{ListenDSN: "postgres://app:hunter2@localhost:port/app"},
 			"relay: Config.ListenDSN is not a connection string of lib/pq (its text is not shown)"},
 		{all(), relay.Config{ListenDSN: "host=localhost",
@@ -224,7 +224,7 @@ func TestAnOutboxOfAnotherName(t *testing.T) {
 		handlers.MaxAttempts(2), retrySoon())
 	p := newProbe(reg, "PROBE")
 	r := run(t, open(t, db.URL),
-		reg, relay.Config{Schema: name, ListenDSN: db.URL, PollInterval: time.Minute, Order: relay.Random})
+		reg, relay.Config{Schema: name, ListenDSN: db.URL, PollInterval: time.Minute, Order: relay.OrderRandom})
 	eventually(t, 20*time.Second, "the relay requests wake-ups", func() bool {
 		return db.Int(t, `SELECT last_value FROM "user".wake`) > 0
 	})

@@ -38,7 +38,7 @@ var asEnqueuer = []struct{ statement, result string }{
 	  RETURNING concat_ws(' ', task_id, outcome)`, "1 updated"},
 	{`SELECT outbox.run_task_now(1)::text`, "false"}, // it is ready
 	{`SELECT outbox.cancel_task(1)`, "canceled"},
-	{`SELECT outbox.cancel_task(1)`, "not found"},
+	{`SELECT outbox.cancel_task(1)`, "not_found"},
 }
 
 // Rights, names and types are as docs/stability.md says: a stranger's statements go on working.

@@ -27,7 +27,7 @@ func (a *app) deadCommand() *cobra.Command {
 
 // deadFilter are the flags that select dead letters.
 type deadFilter struct {
-	filter       admin.Filter
+	filter       admin.DeadFilter
 	since, until string
 }
 
@@ -42,7 +42,7 @@ func (d *deadFilter) add(c *cobra.Command) {
 // filterFlag is the flag of a filter.
 type filterFlag struct {
 	of     taskview.Filter
-	filter *admin.Filter
+	filter *admin.DeadFilter
 }
 
 func (f filterFlag) String() string        { return f.of.Get(*f.filter) }
@@ -50,7 +50,7 @@ func (f filterFlag) Set(text string) error { return f.of.Set(f.filter, text) }
 func (f filterFlag) Type() string          { return "string" }
 
 // read returns the filter of the flags.
-func (d *deadFilter) read() (f admin.Filter, err error) {
+func (d *deadFilter) read() (f admin.DeadFilter, err error) {
 	f = d.filter
 	if f.DiedAfter, err = parseTime("--since", d.since); err != nil {
 		return f, err
@@ -61,7 +61,7 @@ func (d *deadFilter) read() (f admin.Filter, err error) {
 
 func (a *app) deadListCommand() *cobra.Command {
 	var d deadFilter
-	var f admin.Filter
+	var f admin.DeadFilter
 	var p pageFlags
 	c := &cobra.Command{
 		Use: "list", Short: "list dead letters, the latest first", Args: cobra.NoArgs,
@@ -104,7 +104,7 @@ the unique key of a dead letter, that is skipped, and the exit code is 1.
 			var r admin.BulkResult
 			err := a.onTasks(c, args, "no dead letter, or another transaction has it",
 				func(ctx context.Context, c *admin.Client, ids []int64) (found []int64, _ object, lines []string, err error) {
-					r, err = c.Redrive(ctx, admin.Filter{IDs: ids}, admin.Bulk{WithoutKey: b.how.WithoutKey})
+					r, err = c.Redrive(ctx, admin.DeadFilter{IDs: ids}, admin.Bulk{WithoutKey: b.how.WithoutKey})
 					if len(r.IDs) > 0 {
 						lines = append(lines, count(len(r.IDs), "dead letter")+" redriven")
 					}
@@ -174,7 +174,7 @@ type bulk struct {
 	how      admin.Bulk
 
 	ask, done string // Delete, purged
-	do        func(*admin.Client, context.Context, admin.Filter, admin.Bulk) (admin.BulkResult, error)
+	do        func(*admin.Client, context.Context, admin.DeadFilter, admin.Bulk) (admin.BulkResult, error)
 }
 
 func (b *bulk) add(c *cobra.Command) {
@@ -241,7 +241,7 @@ func (a *app) bulk(ctx context.Context, b *bulk) error {
 }
 
 // takeAll takes all that match, and prints its progress every other second.
-func (a *app) takeAll(ctx context.Context, b *bulk, f admin.Filter, matched int64) (admin.BulkResult, error) {
+func (a *app) takeAll(ctx context.Context, b *bulk, f admin.DeadFilter, matched int64) (admin.BulkResult, error) {
 	said := time.Now()
 	b.how.Timeout = max(a.timeout, 0)
 	b.how.Progress = func(r admin.BulkResult) bool {

@@ -36,7 +36,7 @@ a warning or critical, and else 1 if a check was not possible (unknown), mostly 
 			}
 			lines, fine := []string(nil), 0
 			for _, f := range found {
-				if f.Severity == doctor.OK && !all {
+				if f.Severity == doctor.SeverityOK && !all {
 					fine++
 				} else {
 					lines = append(lines, findingLines(f)...)
@@ -47,10 +47,10 @@ a warning or critical, and else 1 if a check was not possible (unknown), mostly 
 			}
 			worst := doctor.Worst(found)
 			err = a.out.print(object{{"worst", worst}, {"findings", found}}, lines...)
-			if err == nil && worst >= doctor.Warning {
+			if err == nil && worst >= doctor.SeverityWarning {
 				return asExit{exitFindings, errPrinted}
 			}
-			if err == nil && worst == doctor.Unknown {
+			if err == nil && worst == doctor.SeverityUnknown {
 				return errPrinted
 			}
 			return err

@@ -41,18 +41,18 @@ an operator enqueues by plain INSERT only.`,
 			var done outbox.Enqueued
 			err = a.change(c.Context(), func(ctx context.Context, tx *sql.Tx, c *admin.Client) (err error) {
 				done, err = outbox.Enqueue(ctx, tx, task.Type, task.Payload, task.Options...)
-				if err != nil || done.Outcome == outbox.Skipped {
+				if err != nil || done.Outcome == outbox.OutcomeSkipped {
 					return err
 				}
-				target := fmt.Sprintf("task %d of type %s", done.TaskID, task.Type)
+				target := fmt.Sprintf("task %d of type %s", done.ID, task.Type)
 				_, err = c.WriteAudit(ctx, admin.AuditEntry{Action: admin.ActionEnqueue, Target: target, Count: 1})
 				return err
 			})
 			if err != nil {
 				return err
 			}
-			return a.out.print(object{{"task_id", done.TaskID}, {"outcome", string(done.Outcome)}},
-				fmt.Sprintf("task %d: %s", done.TaskID, done.Outcome))
+			return a.out.print(object{{"task_id", done.ID}, {"outcome", string(done.Outcome)}},
+				fmt.Sprintf("task %d: %s", done.ID, done.Outcome))
 		},
 	}
 	c.Flags().IntVar(&f.priority, "priority", 0, "lower runs first")

@@ -106,9 +106,9 @@ func (a *app) serve(ctx context.Context, f serveFlags) error {
 
 // handler is the dashboard and the metrics behind the password.
 func (a *app) handler(f serveFlags, password string) (http.Handler, error) {
-	access := dashboard.Operate
+	access := dashboard.AccessOperate
 	if f.payload {
-		access |= dashboard.ViewPayloads
+		access |= dashboard.AccessViewPayloads
 	}
 	d, err := dashboard.New(a.db, dashboard.Config{
 		Schema: a.schema, ReadOnly: f.readOnly, TrustedOrigins: f.origins, Logger: slog.New(slog.NewTextHandler(a.err, nil)),

@@ -30,7 +30,7 @@ func serve(t testing.TB, db *relaytest.Database, actor string, around func(http.
 	d, err := dashboard.New(db.DB, dashboard.Config{BasePath: "/outbox", CSRFField: field,
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		Authorize: func(*http.Request) dashboard.User {
-			return dashboard.User{Name: actor, Access: dashboard.ViewPayloads | dashboard.Operate}
+			return dashboard.User{Name: actor, Access: dashboard.AccessViewPayloads | dashboard.AccessOperate}
 		}})
 	if err != nil {
 		t.Fatal(err)

@@ -45,7 +45,7 @@ func TestTheOrderAndItsTasksCommitTogether(t *testing.T) {
 	if _, err := addTurnover.Enqueue(t.Context(), tx, receipt{OrderID: 1}); err != nil {
 		t.Fatal(err)
 	}
-	if got := outboxtest.Drain(t, tx, registry(db, &out)); len(got.Runs) != 1 || got.Runs[0].Outcome != relay.Done {
+	if got := outboxtest.Drain(t, tx, registry(db, &out)); len(got.Runs) != 1 || got.Runs[0].Outcome != relay.OutcomeDone {
 		t.Errorf("ADD_TURNOVER on the test's transaction: %v", got.Runs)
 	}
 	relaytest.Must(tx.Rollback())

@@ -25,7 +25,7 @@ var addr = flag.String("addr", ":8080", "serve at this `address`")
 
 func routes(db *sql.DB) (http.Handler, error) {
 	board, err := dashboard.New(db, dashboard.Config{BasePath: "/outbox",
-		Authorize: func(*http.Request) dashboard.User { return dashboard.User{Access: dashboard.View} }}) // an app asks its session
+		Authorize: func(*http.Request) dashboard.User { return dashboard.User{Access: dashboard.AccessView} }}) // an app asks its session
 	if err != nil {
 		return nil, err
 	}

@@ -44,7 +44,7 @@ func authorize(req *http.Request) dashboard.User {
 	if user == "" {
 		return dashboard.User{}
 	}
-	return dashboard.User{Name: user, Access: dashboard.Operate}
+	return dashboard.User{Name: user, Access: dashboard.AccessOperate}
 }
 
 func routes(pool *sql.DB) (http.Handler, error) {

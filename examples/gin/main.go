@@ -38,7 +38,7 @@ func authorize(req *http.Request) dashboard.User {
 	if user == "" {
 		return dashboard.User{}
 	}
-	return dashboard.User{Name: user, Access: dashboard.Operate}
+	return dashboard.User{Name: user, Access: dashboard.AccessOperate}
 }
 
 func routes(db *sql.DB) (http.Handler, error) {

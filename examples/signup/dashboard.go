@@ -24,7 +24,7 @@ func fromThisMachine(r *http.Request) dashboard.User {
 	if err != nil || !client.Addr().Unmap().IsLoopback() || !loopbackHost(r.Host) {
 		return dashboard.User{}
 	}
-	return dashboard.User{Name: "somebody on this machine", Access: dashboard.ViewPayloads | dashboard.Operate}
+	return dashboard.User{Name: "somebody on this machine", Access: dashboard.AccessViewPayloads | dashboard.AccessOperate}
 }
 
 func loopbackHost(host string) bool {

@@ -74,7 +74,7 @@ func damageTask(a *arena, r *rand.Rand) (string, error) {
 		if err != nil {
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, `INSERT INTO damaged VALUES ($1)`, e.TaskID); err != nil {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO damaged VALUES ($1)`, e.ID); err != nil {
 			return err
 		}
 		var toast, places string

@@ -34,7 +34,7 @@ func adminCalls() map[string]func(ctx context.Context, db *sql.DB) error {
 			if err != nil {
 				return nil // which is an error here
 			}
-			values := []any{c, ctx, "00000000-0000-8000-8000-000000000001", int64(1), admin.Filter{Error: "x"}, admin.Bulk{},
+			values := []any{c, ctx, "00000000-0000-8000-8000-000000000001", int64(1), admin.DeadFilter{Error: "x"}, admin.Bulk{},
 				admin.TaskQuery{Type: "A", State: admin.StateReady}, admin.DeadQuery{}, admin.SampleQuery{}, admin.AuditQuery{},
 				admin.AuditEntry{Action: "test", Target: "test"}, admin.RepairOptions{}, admin.AdoptOptions{}}
 			var args []reflect.Value

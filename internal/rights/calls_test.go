@@ -84,11 +84,11 @@ func calls() []right {
 	all := []outbox.Option{outbox.After(time.Hour), outbox.Priority(1), outbox.MaxAttempts(2), outbox.Timeout(time.Second),
 		outbox.Headers(map[string]string{"k": "v"}), outbox.OrderedBy("o"), outbox.SkipFailed()}
 	keyed := append(slices.Clone(all), outbox.Unique("new"))
-	reschedule := []outbox.Option{outbox.Unique("taken", outbox.UntilDone()), outbox.OnConflict(outbox.Reschedule),
+	reschedule := []outbox.Option{outbox.Unique("taken", outbox.UntilDone()), outbox.OnConflict(outbox.ConflictReschedule),
 		outbox.After(time.Hour)}
 	adopt := admin.AdoptOptions{KeepID: true, Environment: "staging"}
-	letters, searched := admin.Filter{Type: "A"}, admin.Filter{Error: "o", Type: "A"}
-	one, two := admin.Filter{IDs: []int64{1004}}, admin.Filter{IDs: []int64{1005}}
+	letters, searched := admin.DeadFilter{Type: "A"}, admin.DeadFilter{Error: "o", Type: "A"}
+	one, two := admin.DeadFilter{IDs: []int64{1004}}, admin.DeadFilter{IDs: []int64{1005}}
 	counts := admin.RepairOptions{Kinds: []admin.DefectKind{admin.DefectSequences, admin.DefectCounts}}
 	rest := admin.RepairOptions{Kinds: []admin.DefectKind{admin.DefectCounts, admin.DefectUniqueKeys,
 		admin.DefectOrderingKeys,
@@ -99,8 +99,8 @@ func calls() []right {
 		enqueue("Enqueue with all options", writers, all...),
 		enqueue("Enqueue at a time", writers, outbox.RunAt(time.Now())),
 		enqueue("Enqueue with a unique key and all options", enqueuers, keyed...),
-		enqueue("Enqueue with a taken key", enqueuers, outbox.Unique("taken"), outbox.OnConflict(outbox.Skip)),
-		enqueue("Enqueue with Replace", enqueuers, outbox.Unique("taken"), outbox.OnConflict(outbox.Replace)),
+		enqueue("Enqueue with a taken key", enqueuers, outbox.Unique("taken"), outbox.OnConflict(outbox.ConflictSkip)),
+		enqueue("Enqueue with Replace", enqueuers, outbox.Unique("taken"), outbox.OnConflict(outbox.ConflictReplace)),
 		enqueue("Enqueue with Reschedule", enqueuers, reschedule...),
 		enqueue("Enqueue with UniquePayload", enqueuers, outbox.UniquePayload()),
 		enqueue("Enqueue with UniquePayload UntilDone", enqueuers, outbox.UniquePayload(outbox.UntilDone())),

@@ -57,8 +57,8 @@ func (c *calls) enqueue() {
 		nil, {outbox.Priority(-3)}, {outbox.MaxAttempts(2)}, {outbox.Headers(header)}, {outbox.RunAt(time.Now().Add(24 * time.Hour))},
 		{outbox.After(48 * time.Hour)}, {outbox.Timeout(1500 * time.Millisecond)}, {outbox.OrderedBy(hostile)}, {outbox.OrderedBy("NULL"), outbox.SkipFailed()},
 		{outbox.Unique(hostile)}, {outbox.Unique("NULL", outbox.UntilDone())}, {outbox.UniquePayload()},
-		{outbox.Unique(hostile), outbox.OnConflict(outbox.Replace), outbox.After(time.Hour)},
-		{outbox.UniquePayload(), outbox.OnConflict(outbox.Reschedule), outbox.After(time.Hour)},
+		{outbox.Unique(hostile), outbox.OnConflict(outbox.ConflictReplace), outbox.After(time.Hour)},
+		{outbox.UniquePayload(), outbox.OnConflict(outbox.ConflictReschedule), outbox.After(time.Hour)},
 	}
 	payloads := []payload{{"", 1}, {hostile, 1.5}, {"NULL", 2e-7}, {`\"10.500\"`, 150}}
 	for _, taskType := range []string{"One", "NULL"} {
@@ -213,7 +213,7 @@ func (c *calls) operate() {
 		c.t.Helper()
 		c.say(what, err)
 	}
-	quoted := admin.Filter{Error: `\' '`, Type: "tx dies"}
+	quoted := admin.DeadFilter{Error: `\' '`, Type: "tx dies"}
 	letters, err := client.DeadLetters(c.ctx, admin.DeadQuery{Filter: quoted, Limit: 10})
 	c.say("DeadLetters", len(letters.Tasks), err)
 	for _, l := range letters.Tasks {
@@ -224,11 +224,11 @@ func (c *calls) operate() {
 	}
 	groups, err := client.DeadGroups(c.ctx, admin.DeadQuery{})
 	c.say("DeadGroups", len(groups), err)
-	n, err := client.CountDeadLetters(c.ctx, admin.DeadQuery{Filter: admin.Filter{Error: "NULL"}})
+	n, err := client.CountDeadLetters(c.ctx, admin.DeadQuery{Filter: admin.DeadFilter{Error: "NULL"}})
 	c.say("CountDeadLetters", n.Count, err)
-	done, err := client.Redrive(c.ctx, admin.Filter{Type: "tx dies"}, admin.Bulk{})
+	done, err := client.Redrive(c.ctx, admin.DeadFilter{Type: "tx dies"}, admin.Bulk{})
 	c.say("Redrive", len(done.IDs), err)
-	done, err = client.Purge(c.ctx, admin.Filter{Type: "leased dies"}, admin.Bulk{})
+	done, err = client.Purge(c.ctx, admin.DeadFilter{Type: "leased dies"}, admin.Bulk{})
 	c.say("Purge", len(done.IDs), err)
 	for _, state := range []admin.State{admin.StateReady, admin.StateScheduled, admin.StateLeased, admin.StateWaiting,
 		admin.StateDead, admin.StateFinished} {
@@ -264,7 +264,7 @@ func (c *calls) operate() {
 	found, err := doctor.Check(c.ctx, c.db.DB)
 	check("doctor", err)
 	for _, f := range found {
-		if f.Severity == doctor.Unknown {
+		if f.Severity == doctor.SeverityUnknown {
 			c.t.Errorf("doctor: %+v", f)
 		}
 	}

@@ -39,7 +39,7 @@ func TestAnotherOrderOfTheDatabasesCollationChangesNothing(t *testing.T) {
 				return err
 			}
 			for i, e := range all {
-				if e.Outcome == outbox.Created {
+				if e.Outcome == outbox.OutcomeCreated {
 					created++
 				}
 				first, err := inbox.Once(t.Context(), tx, "/source", fmt.Sprintf("e%d", i))

@@ -33,7 +33,7 @@ func TestATimelineSaysWhichAttemptsFailedAndHowManyWereLost(t *testing.T) {
 		{"failed lost lost", "failed lost lost", 2},
 		{"lost lost failed", "lost lost failed", 0},
 		{"lost failed lost", "lost failed lost", 1},
-		{"failed replaced expired", "expired", 0},
+		{"failed replaced lease_lost", "lease_lost", 0},
 		{"failed dead redriven throttled lost", "failed lost", 1},
 	} {
 		timeline := "no JSON"

@@ -35,7 +35,7 @@ var events = map[admin.EventKind]struct {
 	admin.EventFailed:    {"failed", Bad},
 	admin.EventThrottled: {"throttled", Neutral},
 	admin.EventLost:      {"lost: its process died", Bad},
-	admin.EventExpired:   {"lost: its lease ran out", Bad},
+	admin.EventLeaseLost: {"lost: its lease ran out", Bad},
 	admin.EventDead:      {"", Bad},
 	admin.EventRedriven:  {"redriven", Neutral},
 	admin.EventReplaced:  {"replaced by an enqueue of its unique key", Neutral},

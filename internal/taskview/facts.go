@@ -111,7 +111,7 @@ var Reasons = map[outbox.Reason]string{
 // Reason is the reason of a dead letter in words.
 func Reason(reason outbox.Reason) string { return cmp.Or(Reasons[reason], string(reason)) }
 
-// Filter is a field of admin.Filter as text: a flag of the command line and a field of the
+// Filter is a field of admin.DeadFilter as text: a flag of the command line and a field of the
 // dashboard's form. "" is no condition.
 type Filter struct {
 	Name    string
@@ -120,8 +120,8 @@ type Filter struct {
 	Any     string // the form's words for ""
 	Choices []Choice
 	Indexed bool // an index has the dead letters that pass it
-	Get     func(f admin.Filter) string
-	Set     func(f *admin.Filter, text string) error
+	Get     func(f admin.DeadFilter) string
+	Set     func(f *admin.DeadFilter, text string) error
 }
 
 // Choice is a value that tools offer.
@@ -131,19 +131,19 @@ type Choice struct{ Value, Words string }
 var Filters = []Filter{
 	{
 		Name: "type", Label: "Type", About: "of this task type", Any: "all types", Indexed: true,
-		Get: func(f admin.Filter) string { return f.Type },
-		Set: func(f *admin.Filter, text string) error { f.Type = text; return nil },
+		Get: func(f admin.DeadFilter) string { return f.Type },
+		Set: func(f *admin.DeadFilter, text string) error { f.Type = text; return nil },
 	},
 	{
 		Name: "reason", Label: "Reason", About: "that died for: " + strings.Join(reasonNames(), ", "),
 		Any: "any reason", Choices: reasons(),
-		Get: func(f admin.Filter) string { return string(f.Reason) },
-		Set: func(f *admin.Filter, text string) error { f.Reason = outbox.Reason(text); return nil },
+		Get: func(f admin.DeadFilter) string { return string(f.Reason) },
+		Set: func(f *admin.DeadFilter, text string) error { f.Reason = outbox.Reason(text); return nil },
 	},
 	{
 		Name: "error", Label: "Error contains", About: "whose last error contains this text",
-		Get: func(f admin.Filter) string { return f.Error },
-		Set: func(f *admin.Filter, text string) error {
+		Get: func(f admin.DeadFilter) string { return f.Error },
+		Set: func(f *admin.DeadFilter, text string) error {
 			f.Error = strings.TrimSpace(text)
 			if len(text) > 1024 {
 				return errors.New("the text of the error is longer than 1 kB")
@@ -156,8 +156,8 @@ var Filters = []Filter{
 		Any: "any time", Indexed: true, Choices: []Choice{
 			{"1h0m0s", "1 h"}, {"6h0m0s", "6 h"}, {"24h0m0s", "24 h"}, {"168h0m0s", "7 d"}, {"720h0m0s", "30 d"},
 		},
-		Get: func(f admin.Filter) string { return strings.TrimPrefix(f.OlderThan.String(), "0s") },
-		Set: func(f *admin.Filter, text string) (err error) {
+		Get: func(f admin.DeadFilter) string { return strings.TrimPrefix(f.OlderThan.String(), "0s") },
+		Set: func(f *admin.DeadFilter, text string) (err error) {
 			if f.OlderThan, err = time.ParseDuration(text); err != nil || f.OlderThan < 0 {
 				return fmt.Errorf("%.40q is no age like 24h", text)
 			}
@@ -167,7 +167,7 @@ var Filters = []Filter{
 }
 
 // Until is a filter as of a time: tasks that die or become old enough later do not pass it.
-func Until(f admin.Filter, t time.Time) admin.Filter {
+func Until(f admin.DeadFilter, t time.Time) admin.DeadFilter {
 	t = t.Add(-f.OlderThan)
 	if f.OlderThan = 0; f.DiedBefore.IsZero() || f.DiedBefore.After(t) {
 		f.DiedBefore = t

@@ -28,7 +28,7 @@ func TestEachEventHasASentenceAndATone(t *testing.T) {
 			"attempt 1 throttled 7 times until 2026-05-01 12:01:00 UTC", taskview.Neutral},
 		{admin.Event{Kind: admin.EventThrottled, Attempt: 1, Times: 1}, "attempt 1 throttled", taskview.Neutral},
 		{admin.Event{Kind: admin.EventLost, Attempt: 2}, "attempt 2 lost: its process died", taskview.Bad},
-		{admin.Event{Kind: admin.EventExpired, Attempt: 2}, "attempt 2 lost: its lease ran out", taskview.Bad},
+		{admin.Event{Kind: admin.EventLeaseLost, Attempt: 2}, "attempt 2 lost: its lease ran out", taskview.Bad},
 		{admin.Event{Kind: admin.EventDead, Attempt: 3, Reason: "unheard of"}, "dead letter: unheard of", taskview.Bad},
 		{admin.Event{Kind: admin.EventRedriven, Actor: "ada"}, "redriven by ada", taskview.Neutral},
 		{admin.Event{Kind: admin.EventReplaced}, "replaced by an enqueue of its unique key", taskview.Neutral},
@@ -104,7 +104,7 @@ func TestFiltersReadAndWriteText(t *testing.T) {
 		{"older", "-1s", "", "no age like 24h"}, {"older", "1y", "", "no age like 24h"},
 		{"error", strings.Repeat("x", 1025), "", "longer than 1 kB"},
 	} {
-		var filter admin.Filter
+		var filter admin.DeadFilter
 		for _, f := range taskview.Filters {
 			if f.Name != c.name {
 				continue
@@ -122,7 +122,7 @@ func TestFiltersReadAndWriteText(t *testing.T) {
 
 func TestAFilterAsOfATime(t *testing.T) {
 	t.Parallel()
-	for want, f := range map[string]admin.Filter{
+	for want, f := range map[string]admin.DeadFilter{
 		"died before 2026-05-01T11:35:00Z": {OlderThan: 25 * time.Minute},
 		"died before 2026-05-01T11:15:00Z": {DiedBefore: at.Add(-45 * time.Minute)},
 		"died before 2026-05-01T12:00:00Z": {DiedBefore: at.Add(time.Hour)},
@@ -133,12 +133,12 @@ func TestAFilterAsOfATime(t *testing.T) {
 	}
 }
 
-// A new field of admin.Filter becomes a filter of the tools, or is named here.
+// A new field of admin.DeadFilter becomes a filter of the tools, or is named here.
 func TestFiltersHaveEachFieldOfAFilter(t *testing.T) {
 	t.Parallel()
 	ofOneTool := []string{"All", "IDs", "DiedAfter", "DiedBefore"}
-	for i, of := 0, reflect.TypeFor[admin.Filter](); i < of.NumField(); i++ {
-		var filter, back admin.Filter
+	for i, of := 0, reflect.TypeFor[admin.DeadFilter](); i < of.NumField(); i++ {
+		var filter, back admin.DeadFilter
 		switch field := reflect.ValueOf(&filter).Elem().Field(i); {
 		case field.Kind() == reflect.String:
 			field.SetString("text")

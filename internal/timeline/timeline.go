@@ -24,12 +24,12 @@ type Event struct {
 // The events.
 const (
 	Failed    = "failed"
-	Throttled = "throttled" // several in a row are one entry (add_events)
-	Lost      = "lost"      // its process died
-	Expired   = "expired"   // its lease ran out
-	Dead      = "dead"      // without a call of the handler
+	Throttled = "throttled"  // several in a row are one entry (add_events)
+	Lost      = "lost"       // its process died
+	LeaseLost = "lease_lost" // its lease ran out
+	Dead      = "dead"       // without a call of the handler
 	Redriven  = "redriven"
-	Replaced  = "replaced" // by OnConflict(Replace): later events are of another payload
+	Replaced  = "replaced" // by OnConflict(ConflictReplace): later events are of another payload
 )
 
 // Read returns the entries of a column.

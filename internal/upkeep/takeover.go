@@ -70,7 +70,7 @@ WITH c AS MATERIALIZED (
    LIMIT 1000 FOR UPDATE SKIP LOCKED)
 UPDATE outbox.task t SET ` + freed + `, relay_id = NULL,
        timeline = outbox.add_events(timeline, jsonb_build_array(
-         jsonb_build_object('event', 'expired', 'attempt', attempt, 'relay', relay_id)))
+         jsonb_build_object('event', 'lease_lost', 'attempt', attempt, 'relay', relay_id)))
  WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM c))`
 
 const StrandedSQL = `/* outbox: lock leases of relays that have no row */

@@ -14,7 +14,7 @@ BEGIN
   END IF;
   PERFORM FROM outbox.task t WHERE t.task_id = $1;
   IF NOT FOUND THEN
-    RETURN 'not found';
+    RETURN 'not_found';
   END IF;
   INSERT INTO outbox.cancel (task_id)
   SELECT $1 WHERE NOT EXISTS (SELECT 1 FROM outbox.cancel c WHERE c.task_id = $1);

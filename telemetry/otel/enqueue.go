@@ -105,7 +105,7 @@ func (t *Telemetry) enqueue(ctx context.Context, tasks []outbox.TaskSpec, do ins
 		measured = with(measured, errorType(err))
 		t.fail(span, err)
 	} else if len(results) == 1 {
-		span.SetAttributes(messageID(results[0].TaskID),
+		span.SetAttributes(messageID(results[0].ID),
 			attribute.String("outbox.outcome", string(results[0].Outcome)))
 	}
 	t.operation.Record(ctx, took, metric.WithAttributes(measured...))

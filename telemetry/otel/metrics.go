@@ -113,12 +113,12 @@ func (t *Telemetry) Observer() relay.Observer {
 					attribute.String("outbox.outcome", string(task.Outcome))))
 				t.wait.Record(ctx, task.Waited.Seconds(), metric.WithAttributes(destination))
 				switch task.Outcome {
-				case relay.Dead:
+				case relay.OutcomeDead:
 					t.dead.Add(ctx, 1, metric.WithAttributes(destination,
 						attribute.String("outbox.reason", string(task.Reason))))
 					failedAs = string(task.Outcome)
-				case relay.Failed, relay.LeaseLost, relay.Infrastructure,
-					relay.Released: // Released: of a batch that failed as a whole
+				case relay.OutcomeFailed, relay.OutcomeLeaseLost, relay.OutcomeInfrastructure,
+					relay.OutcomeReleased: // of a batch that failed as a whole
 					failedAs = string(task.Outcome)
 				}
 			}
@@ -133,13 +133,13 @@ func (t *Telemetry) Observer() relay.Observer {
 		},
 		Changed: func(c relay.Change) {
 			switch c.Event {
-			case relay.Started:
+			case relay.EventStarted:
 				t.running.Add(ctx, 1)
-			case relay.Stopped:
+			case relay.EventStopped:
 				t.running.Add(ctx, -1)
-			case relay.OutageBegan:
+			case relay.EventOutageBegan:
 				t.outages.Add(ctx, 1)
-			case relay.OutageEnded:
+			case relay.EventOutageEnded:
 				t.outages.Add(ctx, -1)
 			}
 		},

@@ -61,9 +61,9 @@ func TestTheNamesAreThoseOfTheDocumentation(t *testing.T) {
 	}
 	o := a.Observer()
 	o.Claimed(relay.Claim{Type: "X", Tasks: 1})
-	o.Ended(relay.RunEnd{Type: "X", Start: time.Now(), Tasks: []relay.TaskEnd{{Outcome: relay.Dead}}})
-	o.Changed(relay.Change{Event: relay.Started})
-	o.Changed(relay.Change{Event: relay.OutageBegan})
+	o.Ended(relay.RunEnd{Type: "X", Start: time.Now(), Tasks: []relay.TaskEnd{{Outcome: relay.OutcomeDead}}})
+	o.Changed(relay.Change{Event: relay.EventStarted})
+	o.Changed(relay.Change{Event: relay.EventOutageBegan})
 
 	got := map[string]bool{}
 	for _, span := range a.spans.GetSpans() {

@@ -68,7 +68,7 @@ func (c *Collector) Observer() relay.Observer {
 			for _, task := range end.Tasks {
 				wait.Observe(task.Waited.Seconds())
 				m.runs.WithLabelValues(end.Type, string(task.Outcome)).Inc()
-				if task.Outcome == relay.Dead {
+				if task.Outcome == relay.OutcomeDead {
 					m.deadLetters.WithLabelValues(end.Type, string(task.Reason)).Inc()
 				}
 			}
@@ -80,7 +80,7 @@ func (c *Collector) Observer() relay.Observer {
 func (c *Collector) changed(change relay.Change) {
 	m := &c.relays
 	switch change.Event {
-	case relay.Started:
+	case relay.EventStarted:
 		m.running.Inc()
 		c.mu.Lock()
 		for _, t := range change.Types {
@@ -99,11 +99,11 @@ func (c *Collector) changed(change relay.Change) {
 				m.deadLetters.WithLabelValues(t, string(reason))
 			}
 		}
-	case relay.Stopped:
+	case relay.EventStopped:
 		m.running.Dec()
-	case relay.OutageBegan:
+	case relay.EventOutageBegan:
 		m.outage.Inc()
-	case relay.OutageEnded:
+	case relay.EventOutageEnded:
 		m.outage.Dec()
 	}
 }

@@ -85,7 +85,7 @@ CREATE TRIGGER audit AFTER DELETE ON outbox.task
   FOR EACH ROW WHEN (OLD.state = 'leased') EXECUTE FUNCTION audit();
 CREATE TRIGGER audit_update AFTER UPDATE ON outbox.task
   FOR EACH ROW WHEN (OLD.state = 'leased' AND NEW.state <> 'leased'
-    AND (NEW.timeline -> -1 ->> 'event' IN ('lost', 'expired')) IS NOT TRUE) EXECUTE FUNCTION audit();
+    AND (NEW.timeline -> -1 ->> 'event' IN ('lost', 'lease_lost')) IS NOT TRUE) EXECUTE FUNCTION audit();
 CREATE TABLE failure (
   k text NOT NULL, kind text NOT NULL, attempt int NOT NULL, fail int NOT NULL, error text NOT NULL);
 CREATE FUNCTION failed() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/txoutbox/outbox"
@@ -25,8 +24,9 @@ type Origin struct {
 	Name        string    // of the database
 	Environment string    // relay.Config.Environment of the first relay that named one; "": none did
 	Hidden      bool      // the server does not show its system identifier
-	Copy        bool      // this database is a copy: relays run nothing here
-	Problem     string    // of a copy: its original and the remedy, in a sentence
+	Copy        bool      // this database may be a copy: relays run nothing here
+	Problem     string    // of a copy: why, with its original
+	Remedy      string    // of a copy: what to do, which deletes nothing
 	LastSeen    time.Time // the latest heartbeat of a relay: in a copy from before the copy was made
 }
 
@@ -49,8 +49,8 @@ func (c *Client) origin(ctx context.Context, q outbox.Querier) (Origin, error) {
 		DatabaseID: s.DatabaseID, Name: s.Name, Environment: s.Environment, Hidden: s.Hidden, Copy: s.Refused,
 		LastSeen: s.LivedAt,
 	}
-	if problem := s.Err(""); problem != nil {
-		o.Problem = strings.TrimPrefix(problem.Error(), "relay: ")
+	if o.Problem, o.Remedy = s.Problem(""); o.Copy {
+		o.Problem = "this database may be a copy" + o.Problem
 	}
 	return o, nil
 }

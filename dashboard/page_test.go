@@ -130,7 +130,7 @@ func TestRelaysShowHowTheyAre(t *testing.T) {
 func TestPagesSayThatTheDatabaseIsACopy(t *testing.T) {
 	t.Parallel()
 	db, s := filled(t)
-	const text = "Relays run no task here, as this database is a copy of"
+	const text = "Relays run no task here, as this database may be a copy of"
 	if body := s.get(t, "audit").body; strings.Contains(body, text) {
 		t.Error("it is none")
 	}

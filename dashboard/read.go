@@ -96,7 +96,7 @@ type snapshot struct {
 	at     time.Time // by PostgreSQL's clock
 	types  []admin.Type
 	relays []admin.Relay
-	copied string // admin.Origin.Problem
+	copied string // why relays run nothing, and what to do; "": they run
 }
 
 func (v *view) snapshot() (*snapshot, error) {
@@ -111,7 +111,9 @@ func (v *view) snapshot() (*snapshot, error) {
 				return err
 			}
 			if o, err := c.Origin(ctx); err == nil { // the last statement: an older role may lack the right
-				s.copied = o.Problem
+				if o.Copy {
+					s.copied = o.Problem + ": " + o.Remedy + "."
+				}
 			}
 			return nil
 		})

@@ -54,7 +54,7 @@ type view struct {
 	Dead    int64  // dead letters, for the navigation
 	Notice  string
 	Warning string
-	Copied  string    // admin.Origin.Problem
+	Copied  string    // why relays run nothing, and what to do
 	Self    string    // this page, to be loaded again
 	Now     time.Time // by PostgreSQL's clock
 	Data    any

@@ -31,7 +31,9 @@ var (
 // ill is a migrated database whose invariants nobody checks at the end.
 func ill(t testing.TB) *database {
 	t.Helper()
-	return open(t, relaytest.Migrated(t))
+	db := open(t, relaytest.Migrated(t))
+	db.Do(t, `SELECT outbox.note_origin('')`) // as its first relay does
+	return db
 }
 
 // local is a migrated database on a server of the test's own.

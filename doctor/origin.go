@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"context"
-	"strings"
 
 	"github.com/txoutbox/outbox/internal/origin"
 	"github.com/txoutbox/outbox/internal/pg"
@@ -13,9 +12,9 @@ func checkOrigin(ctx context.Context, v *visit) error {
 	if err != nil || s.DatabaseID == "" {
 		return err
 	}
-	if problem := s.Err(""); problem != nil {
-		what, do, _ := strings.Cut(strings.TrimPrefix(problem.Error(), "relay: "), ": outbox")
-		v.add("copy", SeverityCritical, "", what+": relays run nothing in it, and tasks can be enqueued", "outbox"+do)
+	if problem, remedy := s.Problem(""); problem != "" {
+		v.add("copy", SeverityCritical, "", "this database may be a copy"+problem+
+			": relays run nothing in it, and tasks can be enqueued", remedy)
 		return nil
 	}
 	if s.Hidden {

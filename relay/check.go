@@ -67,7 +67,7 @@ func (c *check) run(ctx context.Context) error {
 			}
 			if now.Sub(logged) >= copyLogged {
 				logged = now
-				c.log.Error("outbox: the relay runs nothing, as this database is a copy", "error", err)
+				c.log.Error("outbox: the relay runs nothing, as this database may be a copy", "error", err)
 			}
 		default:
 			if c.outage.Fail(began, now) {

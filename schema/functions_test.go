@@ -64,12 +64,12 @@ func TestWhatIsInTheSchemaIsUsedByWhoIsMeantTo(t *testing.T) {
 	const mayWrite = `(has_any_column_privilege('<schema>_' || role, oid, 'INSERT') OR has_any_column_privilege('<schema>_' || role, oid, 'UPDATE')
 		OR has_table_privilege('<schema>_' || role, oid, 'DELETE'))`
 	for about, c := range map[string]struct{ query, want string }{
-		"groups may call with the owner's rights": {functions + `prosecdef`, "adopt cancel_task enqueue_keyed origin_state run_task_now this_database"},
+		"groups may call with the owner's rights": {functions + `prosecdef`, "adopt cancel_task enqueue_keyed mark_origin origin_state run_task_now this_database"},
 		"groups could make triggers of":           {functions + `prorettype = 'trigger'::regtype`, ""},
 		"an enqueuer may call":                    {functions + `role = 'enqueuer'`, "enqueue_keyed enqueue_task"},
 		"PUBLIC may call":                         {`SELECT proname::text FROM pg_proc, aclexplode(COALESCE(proacl, acldefault('f', proowner))) WHERE pronamespace = <ns> AND grantee = 0`, ""},
 		"a worker may not call": {`SELECT proname::text FROM pg_proc WHERE pronamespace = <ns> AND NOT prosecdef AND NOT has_function_privilege('<schema>_worker', oid, 'EXECUTE')`,
-			"check_task lock_waiting mark_headless resolve_key"}, // which triggers call
+			"check_task lock_waiting mark_headless resolve_key settle"}, // which triggers call
 		"an enqueuer or a viewer reads":    {columns + `role <> 'operator'`, ""},
 		"an operator reads":                {columns + `role = 'operator'`, "dead_task.headers dead_task.lease_token dead_task.ordering_key dead_task.payload dead_task.unique_key unique_key.key"},
 		"groups may truncate or reference": {tables + `has_table_privilege('<schema>_' || role, oid, 'TRUNCATE, TRIGGER, REFERENCES')`, ""},

@@ -18,32 +18,29 @@ func TestTheOwnDatabaseIsKnownByWhatItKeeps(t *testing.T) {
 	}
 	for what, c := range map[string]struct {
 		noted   string // what the row says instead
-		loaded  bool   // by a dump, which writes the row anew
 		refused bool
 	}{
-		"a dump in another server":                        {`system_id = system_id + 1, table_oid = 1`, true, true},
-		"a base backup with another id":                   {`system_id = system_id + 1`, false, true},
-		"a dump in a newer server":                        {`system_id = system_id + 1, table_oid = 1, server_version = 13`, true, true},
-		"pg_upgrade":                                      {`system_id = system_id + 1, server_version = 13`, false, false},
-		"an upgrade backwards":                            {`system_id = system_id + 1, server_version = 99`, false, true},
-		"a dump that got the same oids in a newer server": {`system_id = system_id + 1, server_version = 13`, true, true},
-		"a hidden id, and a dump that got the same oids":  {`system_id = NULL`, true, true},
-		"a hidden id":                                     {`system_id = NULL`, false, false},
-		"a hidden id, and pg_upgrade":                     {`system_id = NULL, server_version = 13`, false, false},
-		"a hidden id, and a dump":                         {`system_id = NULL, table_oid = 1`, true, true},
-		"a hidden id, and another database":               {`system_id = NULL, database_oid = 1`, false, true},
-		"a restore in place":                              {`table_oid = 1`, true, false},
-		"another name":                                    {`database_name = 'other'`, false, false},
-		"a dump in another of its databases":              {`database_oid = 1, table_oid = 1`, true, true},
+		"a dump in another server":                        {`system_id = system_id + 1, table_oid = 1, mark = '1 x'`, true},
+		"a base backup with another id":                   {`system_id = system_id + 1`, true},
+		"a dump in a newer server":                        {`system_id = system_id + 1, table_oid = 1, server_version = 13`, true},
+		"pg_upgrade":                                      {`system_id = system_id + 1, server_version = 13`, false},
+		"an upgrade backwards":                            {`system_id = system_id + 1, server_version = 99`, true},
+		"a dump that got the same oids in a newer server": {`system_id = system_id + 1, server_version = 13, mark = '1 x'`, true},
+		"a hidden id, and a dump that got the same oids":  {`system_id = NULL, mark = '1 x'`, true},
+		"a hidden id, and the data of another database":   {`system_id = NULL, mark = split_part(mark, ' ', 1) || ' x'`, true},
+		"a hidden id, and a row of an unknown mark":       {`system_id = NULL, mark = NULL`, true},
+		"a hidden id":                                     {`system_id = NULL`, false},
+		"a hidden id, and pg_upgrade":                     {`system_id = NULL, server_version = 13`, false},
+		"a hidden id, and a dump":                         {`system_id = NULL, table_oid = 1`, true},
+		"a restore in place":                              {`table_oid = 1, mark = '1 x'`, false},
+		"another name":                                    {`database_name = 'other'`, false},
+		"a dump in another of its databases":              {`database_oid = 1, table_oid = 1`, true},
 	} {
 		tx, err := db.BeginTx(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		id := scan[string](t, tx, `UPDATE outbox.origin SET `+c.noted+` RETURNING database_id`)
-		if !c.loaded {
-			scan[string](t, tx, `UPDATE outbox.origin SET row_xid = xmin RETURNING ''`)
-		}
 		if got := scan[bool](t, tx, refusedSQL, ""); got != c.refused {
 			t.Errorf("%s: refused: %v", what, got)
 		}
@@ -55,8 +52,8 @@ func TestTheOwnDatabaseIsKnownByWhatItKeeps(t *testing.T) {
 		if got := scan[string](t, tx, `SELECT database_id FROM outbox.identity`); got != id {
 			t.Errorf("%s: the id is another one", what)
 		}
-		const inFull = `SELECT (o.database_name, o.system_id, o.database_oid, o.table_oid, o.server_version)
-			IS NOT DISTINCT FROM (t.name, t.system_id, t.database_oid, t.table_oid, t.server_version)
+		const inFull = `SELECT (o.database_name, o.system_id, o.database_oid, o.table_oid, o.mark, o.server_version)
+			IS NOT DISTINCT FROM (t.name, t.system_id, t.database_oid, t.table_oid, outbox.this_mark(), t.server_version)
 			FROM outbox.origin o, outbox.this_database() t`
 		if got := scan[bool](t, tx, inFull); got == c.refused {
 			t.Errorf("%s: noted in full: %v", what, got)

@@ -156,7 +156,12 @@ COMMENT ON COLUMN outbox.origin.system_id IS 'of pg_control_system(); NULL: hidd
 COMMENT ON COLUMN outbox.origin.table_oid
   IS 'of this table: a dump does not keep it, pg_upgrade and physical copies do';
 COMMENT ON COLUMN outbox.origin.server_version IS 'the major version';
-COMMENT ON COLUMN outbox.origin.row_xid
-  IS 'xmin of this row: a dump does not keep that either; two new servers may give the same oids';
+COMMENT ON COLUMN outbox.origin.mark
+  IS 'oid and label of the type mark: a dump keeps no oid, and one of the data alone no label';
+COMMENT ON COLUMN outbox.origin.refused_environment
+  IS 'relay.Config.Environment of the latest relay that runs nothing, as it is another one';
+COMMENT ON COLUMN outbox.origin.refused_at IS 'when that relay tried, to half a minute';
+COMMENT ON SEQUENCE outbox.home
+  IS 'the oid of the database in which all that waits was enqueued: made by a template, it is another';
 COMMENT ON COLUMN outbox.origin.environment
   IS 'relay.Config.Environment of the first relay that named one';

@@ -69,6 +69,10 @@ BEGIN
      WHERE p.pronamespace = 'outbox'::regnamespace
        AND p.proowner <> to_regrole('outbox_owner') AND pg_has_role(p.proowner, to_regrole('outbox_owner'), 'USAGE')
        AND NOT EXISTS (SELECT 1 FROM pg_depend d WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e')
+    UNION ALL
+    SELECT format('ALTER TYPE %s OWNER TO outbox_owner', t.oid::regtype), 5 FROM pg_type t
+     WHERE t.oid = to_regtype('outbox.mark')
+       AND t.typowner <> to_regrole('outbox_owner') AND pg_has_role(t.typowner, to_regrole('outbox_owner'), 'USAGE')
      ORDER BY position
   LOOP
     EXECUTE statement;
@@ -134,7 +138,7 @@ GRANT EXECUTE ON FUNCTION
       outbox.put_back, outbox.bury, outbox.keep,
       outbox.claim_tasks, outbox.claim_group, outbox.claim_member, outbox.lease_tasks, outbox.finish_tasks, outbox.complete_task,
       outbox.record_runs, outbox.record_batch, outbox.split_lost, outbox.claim_ended, outbox.end_run, outbox.cancel_task, outbox.run_task_now,
-      outbox.add_events, outbox.lost_runs, outbox.this_database, outbox.note_origin
+      outbox.add_events, outbox.lost_runs, outbox.this_database, outbox.this_mark, outbox.mark_origin, outbox.note_origin
    TO outbox_worker;
 -- A relay may start right after a migration that made new tables, before this is applied again.
 ALTER DEFAULT PRIVILEGES FOR ROLE outbox_owner IN SCHEMA outbox GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO outbox_worker;

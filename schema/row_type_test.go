@@ -72,12 +72,12 @@ RETURN concat_ws(E'\x1f', t.task_id, (date_part('epoch', t.run_at) * 1000000)::b
 `
 
 func TestAMigrationAddsColumnsBesideTheFunctions(t *testing.T) {
-	for name, functions := range map[string]string{"of today": "", "of version 1": parsed} {
+	today := []Option{files(migrations()...), state(current().functions, current().relations)}
+	version1 := []Option{files(first()), state(parsed, "")}
+	for name, before := range map[string][]Option{"of today": today, "of version 1": version1} {
 		t.Run("the functions "+name, func(t *testing.T) {
 			db := open(t, pgtest.Database(t))
-			of := current()
-			of.functions += functions
-			migrate(t, db, files(first()), state(of.functions, of.relations))
+			migrate(t, db, before...)
 			run(t, db, `REVOKE EXECUTE ON FUNCTION outbox.claimed FROM PUBLIC; GRANT EXECUTE ON FUNCTION outbox.claimed TO pg_monitor`)
 			columns := addColumns(t, db, "of_migration")
 			next := fmt.Sprintf("%s\nINSERT INTO outbox.migration (version, oldest_version) VALUES (%d, 1)", columns, Version()+1)
@@ -96,8 +96,7 @@ func TestAMigrationAddsColumnsBesideTheFunctions(t *testing.T) {
 // A tool may end between two files: the functions of version 1 go on to work.
 func TestTheFunctionsOfVersionOneMeanTheSameAsTexts(t *testing.T) {
 	db := open(t, pgtest.Database(t))
-	of := current()
-	migrate(t, db, files(first()), state(of.functions+parsed, of.relations))
+	migrate(t, db, files(first()), state(parsed, ""))
 	run(t, db, `INSERT INTO outbox.task (task_type, headers) VALUES ('T', '{"a": "b"}'), ('T', NULL)`)
 	const claimed = `SELECT string_agg(outbox.claimed(t), ' ' ORDER BY task_id) FROM outbox.task t`
 	want := scan[string](t, db, claimed)

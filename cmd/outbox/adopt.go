@@ -14,16 +14,20 @@ func (a *app) adoptCommand() *cobra.Command {
 	var o admin.AdoptOptions
 	var yes bool
 	c := &cobra.Command{
-		Use: "adopt", Short: "let relays run in this copy of a database; with --discard empty it first", Args: cobra.NoArgs,
-		Example: "  outbox adopt -discard\n  outbox adopt -environment staging -discard\n  outbox adopt -keep-id",
+		Use: "adopt", Short: "let relays run in this database, which may be a copy", Args: cobra.NoArgs,
+		Example: "  outbox adopt -keep-id\n  outbox adopt\n  outbox adopt -environment staging -discard",
 		Long: `Relays run nothing in a copy of the database, such as a restored dump, until it is adopted. The
 command names the original, counts the waiting tasks, and asks. Then relays begin within seconds.
-Tasks have other keys than in the original.
 
-With --discard it first deletes all tasks and dead letters and the next firings of schedules, so
-staging sends nothing of production's. With --keep-id keys stay the same: this database succeeds the
-original, as after a switch-over; stop the original's relays before. A snapshot or a clone looks
-like its original: adopt it with --environment, the relay.Config.Environment of its relays.`,
+--keep-id is for production that was moved, upgraded or restored: this database succeeds the original,
+and the keys of its tasks stay the same. Stop the original's relays before.
+
+Without it this is a copy: tasks get other keys than in the original. Relays run the tasks that came
+along. With --discard the command first deletes them all, with the dead letters and the next firings
+of schedules, so staging sends nothing of production's. Nothing brings them back.
+
+A snapshot or a clone looks like its original: adopt it with --environment, the
+relay.Config.Environment of its relays.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			question, err := a.askAdopt(c.Context(), o)
 			if err != nil {
@@ -73,14 +77,17 @@ func (a *app) askAdopt(ctx context.Context, o admin.AdoptOptions) (question stri
 	if err != nil {
 		return "", err
 	}
-	state, _, _ := strings.Cut(of.Problem, ": outbox")
+	state := of.Problem
 	if !of.Copy {
 		state = fmt.Sprintf("this database is %q, and not known to be a copy", of.Name)
 	}
 	waiting := count(sum.Ready+sum.Scheduled+sum.Leased+sum.Waiting, "task")
 	letters := count(sum.Dead, "dead letter")
 	do := fmt.Sprintf("Take it over, with %s to run", waiting)
-	if o.Discard {
+	switch {
+	case o.KeepID:
+		do = fmt.Sprintf("Continue the original here, with %s to run", waiting)
+	case o.Discard:
 		do = fmt.Sprintf("DELETE its %s and %s, and take it over", waiting, letters)
 	}
 	return strings.ToUpper(state[:1]) + state[1:] + ". " + do + "?", nil

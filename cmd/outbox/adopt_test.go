@@ -15,8 +15,9 @@ func TestACopyIsAdoptedOrEmptied(t *testing.T) {
 	db.schedule(t, "nightly")
 	db.Do(t, becomeCopy)
 	db.steps(t,
-		step{"adopt", exitUsage, `This database is a copy of "production", made after `},
+		step{"adopt", exitUsage, `This database may be a copy of "production", made after `},
 		step{"adopt", exitUsage, "Take it over, with 1 task to run? Say --yes"},
+		step{"adopt -keep-id", exitUsage, "Continue the original here, with 1 task to run? Say --yes"},
 		step{"adopt -discard", exitUsage, "DELETE its 1 task and 2 dead letters, and take it over? Say --yes"},
 		step{"adopt -discard -keep-id -yes", exitUsage, "exclude each other"},
 		step{"adopt -discard -yes", exitOK, "1 task, 2 dead letters and 1 schedule discarded\n"},

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	neturl "net/url"
 	"strings"
 	"time"
 )
@@ -48,6 +49,20 @@ func (s *Server) PreparedDatabase(ctx context.Context, key any, prepare func(url
 	if err != nil {
 		return "", nil, err
 	}
+	return s.templated(ctx, template)
+}
+
+// CopiedDatabase is NewDatabase with what is in the database of the URL, to which nobody may be
+// connected.
+func (s *Server) CopiedDatabase(ctx context.Context, of string) (url string, drop func(), err error) {
+	u, err := neturl.Parse(of)
+	if err != nil {
+		return "", nil, fmt.Errorf("devpg: copy a database: %w", err)
+	}
+	return s.templated(ctx, strings.TrimPrefix(u.Path, "/"))
+}
+
+func (s *Server) templated(ctx context.Context, template string) (url string, drop func(), err error) {
 	of := "TEMPLATE " + template
 	major := 0
 	if _, _ = fmt.Sscan(s.version, &major); major >= 15 {

@@ -16,7 +16,7 @@ import (
 )
 
 // ErrCopy is relay.ErrCopy.
-var ErrCopy = errors.New("relay: this database is a copy")
+var ErrCopy = errors.New("relay: this database may be a copy")
 
 // MaxEnvironment is the longest name of an environment, in bytes.
 const MaxEnvironment = 128
@@ -91,18 +91,31 @@ func Check(ctx context.Context, q Querier, in pg.Schema, environment string) (St
 	return s, err
 }
 
-const toDo = "outbox adopt takes it over, outbox adopt -discard empties it"
-
 // Err is an ErrCopy that says what to do, or nil where relays are not refused.
 func (s State) Err(environment string) error {
+	problem, remedy := s.Problem(environment)
+	if problem == "" {
+		return nil
+	}
+	return fmt.Errorf("%w%s: %s", ErrCopy, problem, remedy)
+}
+
+// Problem returns why relays of that environment are refused, to follow "this database may be a copy",
+// and what to do. No mark tells a move of the original from a copy, so the remedy asks. It names nothing
+// that deletes, and first what changes nothing. Both are "" where relays are not refused.
+func (s State) Problem(environment string) (problem, remedy string) {
 	switch {
 	case !s.Refused:
-		return nil
+		return "", ""
 	case !s.Own:
-		return fmt.Errorf("%w of %q, made after %s: %s", ErrCopy, s.Name, s.LivedAt.UTC().Format(time.RFC3339), toDo)
+		return fmt.Sprintf(" of %q, made after %s", s.Name, s.LivedAt.UTC().Format(time.RFC3339)), ask
 	case environment != "" && s.Environment != environment:
-		return fmt.Errorf("%w, or the wrong one: its environment is %q, and Config.Environment is %q: "+
-			"outbox adopt -environment %[3]s takes it over, with -discard it empties it", ErrCopy, s.Environment, environment)
+		return fmt.Sprintf(", or the wrong one: its environment is %q, and Config.Environment is %q", s.Environment, environment),
+			fmt.Sprintf("is it the relay's database? Then correct Config.Environment. Is it a copy? "+
+				"outbox adopt -environment %s takes it over, and relays run its tasks", environment)
 	}
-	return fmt.Errorf("%w: rows of another database were loaded into it: %s", ErrCopy, toDo)
+	return ": rows of another database were loaded into it", ask
 }
+
+const ask = "is it the original, moved or upgraded? outbox adopt -keep-id, once the relays elsewhere are stopped. " +
+	"Is it a copy? outbox adopt, and relays run its tasks; outbox adopt -help says more"

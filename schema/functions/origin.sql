@@ -18,12 +18,35 @@ BEGIN
 END
 $$;
 
+-- Returns the mark of this schema in the catalog: the oid and the label of the type mark. Maintenance,
+-- pg_upgrade and physical copies keep both. A dump makes another oid, and one of the data alone
+-- brings no label.
+CREATE OR REPLACE FUNCTION outbox.this_mark() RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  RETURN (
+    SELECT concat_ws(' ', enumtypid, enumlabel) FROM pg_enum
+     WHERE enumtypid = to_regtype('outbox.mark') ORDER BY enumsortorder LIMIT 1);
+END
+$$;
+
+-- Reports whether more than n tasks wait, or what makes tasks: dead letters and schedules.
+CREATE OR REPLACE FUNCTION outbox.waits(more_than bigint) RETURNS boolean
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  RETURN more_than < (SELECT count(*) FROM (SELECT FROM outbox.task LIMIT more_than + 1) AS t)
+      OR EXISTS (SELECT FROM outbox.dead_task) OR EXISTS (SELECT FROM outbox.schedule);
+END
+$$;
+REVOKE EXECUTE ON FUNCTION outbox.waits(bigint) FROM PUBLIC;
+
 -- Returns what was noted, and whether that is this database. A relay of that environment is refused if
 -- any row says so. These are the own database:
 --   the same server and database, whatever was restored in it, but no copy beside its original;
---   after pg_upgrade, which makes a new system identifier and keeps the oids and the row itself;
---   where the identifier is hidden, one in which these are the same;
---   one made by CREATE DATABASE with a TEMPLATE in which nothing that waits is older than itself.
+--   where the server's identifier is hidden, or pg_upgrade to a newer version has made another one:
+--     the same database with the same catalog;
+--   one made by CREATE DATABASE with a TEMPLATE, which has the same catalog, if all that waits was
+--     enqueued in it: nothing waited in the template.
 CREATE OR REPLACE FUNCTION outbox.origin_state(
   of_environment text,
   OUT database_id uuid, OUT database_name text, OUT environment text, OUT noted_at timestamptz,
@@ -33,29 +56,24 @@ DECLARE
   this record;
   o    record;
   rows bigint;
-  born integer; -- transactions since this database was made
+  kept boolean; -- the catalog was not made by a restore, and the server may be the same
   beside regnamespace; -- another schema here, which has the noted table
 BEGIN
-  SELECT * INTO this FROM outbox.this_database();
+  SELECT t.*, outbox.this_mark() AS mark INTO this FROM outbox.this_database() t;
   SELECT count(*) INTO rows FROM outbox.origin;
-  FOR o IN SELECT t.*, COALESCE(t.row_xid = t.xmin, false) AS kept FROM outbox.origin t LOOP
+  FOR o IN SELECT * FROM outbox.origin LOOP
+    kept := o.table_oid = this.table_oid AND COALESCE(o.mark = this.mark, false)
+        AND (COALESCE(o.system_id = this.system_id, true) OR o.server_version < this.server_version);
     beside := NULL;
     IF o.database_oid = this.database_oid THEN
-      own := COALESCE(o.system_id = this.system_id, false)
-          OR o.table_oid = this.table_oid AND o.kept
-         AND (o.system_id IS NULL OR this.system_id IS NULL
-              OR o.server_version < this.server_version);
+      own := kept OR COALESCE(o.system_id = this.system_id, false);
       beside := relnamespace::regnamespace FROM pg_class
                  WHERE oid = o.table_oid AND oid <> this.table_oid AND relname = 'origin';
       own := own AND beside IS NULL;
     ELSE
-      own := COALESCE(o.system_id = this.system_id, false) AND o.table_oid = this.table_oid;
-      IF own THEN
-        born := age(d.xmin) FROM pg_database d WHERE d.oid = this.database_oid;
-        own := NOT EXISTS (SELECT FROM outbox.task t WHERE age(t.xmin) > born)
-           AND NOT EXISTS (SELECT FROM outbox.dead_task t WHERE age(t.xmin) > born)
-           AND NOT EXISTS (SELECT FROM outbox.schedule s WHERE age(s.xmin) > born);
-      END IF;
+      own := kept AND (
+        COALESCE(pg_sequence_last_value('outbox.home'::regclass) = this.database_oid::bigint, false)
+        OR NOT outbox.waits(0));
     END IF;
     database_id := o.database_id;
     database_name := o.database_name || COALESCE(', schema ' || beside, '');
@@ -65,6 +83,53 @@ BEGIN
     refused := NOT own OR rows > 1 OR COALESCE(o.environment <> NULLIF(of_environment, ''), false);
     RETURN NEXT;
   END LOOP;
+END
+$$;
+
+-- Notes in the sequence home that all that waits was enqueued in this database, if nothing but the
+-- new_tasks waits. The trigger of INSERT calls it until that is noted. A rollback brings back rows that
+-- this transaction has deleted, and does not undo setval.
+CREATE OR REPLACE FUNCTION outbox.settle(new_tasks bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  others CONSTANT regclass[] := ARRAY['outbox.task', 'outbox.dead_task', 'outbox.schedule'];
+BEGIN
+  IF outbox.waits(new_tasks) OR current_setting('track_counts') = 'off'
+     OR EXISTS (SELECT FROM unnest(others) AS t WHERE pg_stat_get_xact_tuples_deleted(t) > 0)
+     OR EXISTS (SELECT FROM pg_locks WHERE pid = pg_backend_pid() AND relation = ANY (others)
+                   AND mode = 'AccessExclusiveLock') THEN -- as TRUNCATE has
+    RETURN;
+  END IF;
+  PERFORM setval('outbox.home', t.database_oid::bigint) FROM outbox.this_database() t;
+END
+$$;
+REVOKE EXECUTE ON FUNCTION outbox.settle(bigint) FROM PUBLIC;
+
+-- Gives the own database a mark if it has none of its own: it is new, or was made of a template. Notes
+-- that all that waits belongs here. Does nothing in a copy, so everybody may call it.
+CREATE OR REPLACE FUNCTION outbox.mark_origin() RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  this record;
+BEGIN
+  SELECT * INTO this FROM outbox.this_database();
+  IF EXISTS (SELECT FROM outbox.origin_state(NULL) s WHERE s.refused) THEN
+    RETURN;
+  END IF;
+  IF outbox.this_mark() IS NULL
+     OR NOT EXISTS (SELECT FROM outbox.origin o WHERE o.database_oid = this.database_oid) THEN
+    LOCK TABLE outbox.origin IN SHARE ROW EXCLUSIVE MODE;
+    IF outbox.this_mark() IS NOT NULL
+       AND EXISTS (SELECT FROM outbox.origin o WHERE o.database_oid = this.database_oid) THEN
+      RETURN; -- another session has done it
+    END IF;
+    DROP TYPE IF EXISTS outbox.mark;
+    EXECUTE format('CREATE TYPE outbox.mark AS ENUM (%L)', gen_random_uuid());
+    UPDATE outbox.origin SET mark = outbox.this_mark();
+  END IF;
+  IF pg_sequence_last_value('outbox.home'::regclass) IS DISTINCT FROM this.database_oid::bigint THEN
+    PERFORM setval('outbox.home', this.database_oid::bigint);
+  END IF;
 END
 $$;
 
@@ -88,17 +153,19 @@ BEGIN
   SELECT * INTO this FROM outbox.this_database();
   IF NOT EXISTS (SELECT FROM outbox.origin) THEN -- new, or emptied
     LOCK TABLE outbox.origin IN SHARE ROW EXCLUSIVE MODE;
+    PERFORM outbox.mark_origin();
     INSERT INTO outbox.origin
-      (database_name, system_id, database_oid, table_oid, server_version, environment)
-    SELECT this.name, this.system_id, this.database_oid, this.table_oid, this.server_version,
-           NULLIF(of_environment, '')
+      (database_name, system_id, database_oid, table_oid, mark, server_version, environment)
+    SELECT this.name, this.system_id, this.database_oid, this.table_oid, outbox.this_mark(),
+           this.server_version, NULLIF(of_environment, '')
      WHERE NOT EXISTS (SELECT FROM outbox.origin);
-    UPDATE outbox.origin SET row_xid = xmin; -- also its own, as of the same transaction
   END IF;
+  PERFORM outbox.mark_origin();
   UPDATE outbox.origin o
      SET database_id = CASE WHEN o.database_oid = this.database_oid THEN o.database_id
                             ELSE gen_random_uuid() END,
          database_name = this.name, database_oid = this.database_oid, table_oid = this.table_oid,
+         mark = outbox.this_mark(),
          system_id = CASE WHEN this.system_id IS NULL AND o.server_version = this.server_version
                           THEN o.system_id ELSE this.system_id END,
          server_version = this.server_version,
@@ -106,12 +173,10 @@ BEGIN
          noted_at = now()
    WHERE NOT EXISTS (SELECT FROM outbox.origin_state(of_environment) s WHERE s.refused)
      AND (o.database_name <> this.name OR o.database_oid <> this.database_oid
-      OR o.table_oid <> this.table_oid OR o.row_xid IS DISTINCT FROM o.xmin OR o.server_version <> this.server_version
+      OR o.table_oid <> this.table_oid OR o.mark IS DISTINCT FROM outbox.this_mark()
+      OR o.server_version <> this.server_version
       OR COALESCE(o.system_id <> this.system_id, o.system_id IS NULL AND this.system_id IS NOT NULL)
       OR o.environment IS NULL AND of_environment <> '');
-  IF FOUND THEN
-    UPDATE outbox.origin SET row_xid = xmin;
-  END IF;
   RETURN QUERY SELECT * FROM outbox.origin_state(of_environment);
 END
 $$;
@@ -134,12 +199,14 @@ BEGIN
     RETURN; -- another session has adopted it meanwhile
   END IF;
   DELETE FROM outbox.origin;
+  PERFORM outbox.mark_origin();
   INSERT INTO outbox.origin
-    (database_id, database_name, system_id, database_oid, table_oid, server_version, environment)
+    (database_id, database_name, system_id, database_oid, table_oid, mark, server_version,
+     environment)
   VALUES (COALESCE(CASE WHEN keep_id THEN noted.database_id END, gen_random_uuid()),
-          this.name, this.system_id, this.database_oid, this.table_oid, this.server_version,
+          this.name, this.system_id, this.database_oid, this.table_oid, outbox.this_mark(),
+          this.server_version,
           COALESCE(NULLIF(of_environment, ''), CASE WHEN keep_id THEN noted.environment END));
-  UPDATE outbox.origin SET row_xid = xmin;
   leases := 0;
   tasks := 0;
   dead := 0;

@@ -129,6 +129,10 @@ BEGIN
         OR outbox.check_task(task_id)
      GROUP BY task_type, state;
   END IF;
+  IF pg_sequence_last_value('outbox.home'::regclass)
+     IS DISTINCT FROM split_part(pg_relation_filepath('outbox.home'::regclass), '/', -2)::bigint THEN
+    PERFORM outbox.settle((SELECT count(*) FROM added));
+  END IF;
   IF pg_sequence_last_value('outbox.wake'::regclass) > 0 THEN
     IF clock_timestamp() < to_timestamp(pg_sequence_last_value('outbox.wake'::regclass)) THEN
       IF n < 3 AND current_setting('outbox_wake.named', true) IS DISTINCT FROM 'true' THEN

@@ -42,6 +42,18 @@ func ICU(t testing.TB, locale string) string {
 	return url
 }
 
+// Copied is Database with what is in the database of the URL, as CREATE DATABASE … TEMPLATE makes it.
+// Nobody may be connected to that.
+func Copied(t testing.TB, of string) string {
+	t.Helper()
+	url, drop, err := Server(t).CopiedDatabase(t.Context(), of)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(drop)
+	return url
+}
+
 // Prepared is Database with what prepare made of an empty one. That happens once for each function;
 // the others are copies, which are had sooner. prepare is no closure, and leaves no connection
 // open.

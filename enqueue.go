@@ -177,7 +177,7 @@ func newRow(t TaskSpec, payloads *lines) (row, error) {
 	}
 	if s.onConflict != ConflictSkip && s.unique == nil {
 		return row{}, fmt.Errorf("%w: OnConflict(%s): it needs Unique or UniquePayload beside it", ErrInvalidOption,
-			conflicts[s.onConflict])
+			s.onConflict)
 	}
 	if c, ok := t.Payload.(copied.Task[Task[json.RawMessage]]); ok {
 		return copyRow(t.Type, c.Of, *s, payloads), nil
@@ -298,7 +298,7 @@ func insertKeyed(ctx context.Context, tx Querier, tasks []row, payloads *lines) 
 		if r.options.unique.ofPayload {
 			keys[i] = payloadKey
 		}
-		onConflict[i] = conflicts[r.options.onConflict]
+		onConflict[i] = string(r.options.onConflict)
 	}
 	args, columns := typesAndPayloads(tasks, payloads)
 	args, optional := optionalMany(append(args, pq.Array(keys), pq.Array(untilDone), pq.Array(onConflict)),

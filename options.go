@@ -142,14 +142,14 @@ func OrderedBy(key string) Option {
 func SkipFailed() Option { return option(func(s *settings) { s.skipFailed = true }) }
 
 // plain are the settings of a task without options.
-var plain = &settings{schema: schemaname.Default, maxPayload: defaultMaxPayload}
+var plain = &settings{schema: schemaname.Default, maxPayload: defaultMaxPayload, onConflict: ConflictSkip}
 
 // newSettings returns the validated, immutable settings.
 func newSettings(opts []Option) (*settings, error) {
 	if len(opts) == 0 {
 		return plain, nil
 	}
-	s := &settings{schema: schemaname.Default}
+	s := &settings{schema: schemaname.Default, onConflict: ConflictSkip}
 	for _, o := range opts {
 		if o == nil {
 			return nil, fmt.Errorf("%w: an Option is nil", ErrInvalidOption)
@@ -178,8 +178,8 @@ func newSettings(opts []Option) (*settings, error) {
 			mostPayload)
 	case year > 9999:
 		return invalid("RunAt: the year %d, at most 9999", year)
-	case s.onConflict < ConflictSkip || s.onConflict > ConflictReschedule:
-		return invalid("OnConflict(%d): must be ConflictSkip, ConflictReplace or ConflictReschedule", s.onConflict)
+	case !slices.Contains([]Conflict{ConflictSkip, ConflictReplace, ConflictReschedule}, s.onConflict):
+		return invalid("OnConflict(%.32q): must be ConflictSkip, ConflictReplace or ConflictReschedule", s.onConflict)
 	}
 	if err := cmp.Or(checkSchema(s.schema), s.unique.check()); err != nil {
 		return nil, err

@@ -75,16 +75,16 @@ func refusals() (all []refused) {
 			outbox.ErrInvalidOption, c.text)
 	}
 	for text, opts := range map[string][]outbox.Option{
-		"Unique: the key is empty":                          {outbox.Unique("")},
-		"257 bytes, at most 256":                            {outbox.Unique(strings.Repeat("k", 257))},
-		"valid UTF-8 without NUL":                           {outbox.Unique("a\x00", outbox.UntilDone())},
-		"keys that begin with $payload":                     {outbox.Unique("$payload:1")},
-		"Unique: a UniqueOption is nil":                     {outbox.UniquePayload(outbox.UntilDone(), nil)},
-		"Unique and UniquePayload: ":                        {outbox.Unique("k"), outbox.UniquePayload(), outbox.UniquePayload()},
-		"Unique and UniquePayload: a task":                  {outbox.UniquePayload(), outbox.Unique("k")},
-		"OnConflict(replace): it needs":                     {outbox.OnConflict(outbox.ConflictReplace)},
-		"OnConflict(reschedule): it needs":                  {outbox.OnConflict(outbox.ConflictReschedule)},
-		"OnConflict(3): must be ConflictSkip, ConflictRepl": {outbox.Unique("key"), outbox.OnConflict(3)},
+		"Unique: the key is empty":                               {outbox.Unique("")},
+		"257 bytes, at most 256":                                 {outbox.Unique(strings.Repeat("k", 257))},
+		"valid UTF-8 without NUL":                                {outbox.Unique("a\x00", outbox.UntilDone())},
+		"keys that begin with $payload":                          {outbox.Unique("$payload:1")},
+		"Unique: a UniqueOption is nil":                          {outbox.UniquePayload(outbox.UntilDone(), nil)},
+		"Unique and UniquePayload: ":                             {outbox.Unique("k"), outbox.UniquePayload(), outbox.UniquePayload()},
+		"Unique and UniquePayload: a task":                       {outbox.UniquePayload(), outbox.Unique("k")},
+		"OnConflict(replace): it needs":                          {outbox.OnConflict(outbox.ConflictReplace)},
+		"OnConflict(reschedule): it needs":                       {outbox.OnConflict(outbox.ConflictReschedule)},
+		`OnConflict("anew"): must be ConflictSkip, ConflictRepl`: {outbox.Unique("key"), outbox.OnConflict("anew")},
 	} {
 		add("the options of "+text, outbox.TaskSpec{Type: "T", Options: opts}, outbox.ErrInvalidOption, text)
 	}

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 )
@@ -97,26 +98,26 @@ func UniquePayload(opts ...UniqueOption) Option {
 func UntilDone() UniqueOption { return uniqueOption(func(u *uniqueKey) { u.untilDone = true }) }
 
 // Conflict is the change of a waiting task whose unique key another Enqueue names.
-type Conflict int
+type Conflict string
 
 const (
-	// ConflictSkip leaves the task as it is. It is the default.
-	ConflictSkip Conflict = iota
+	// ConflictSkip leaves the task as it is. It is the default, as is "".
+	ConflictSkip Conflict = "skip"
 	// ConflictReplace gives the task the Enqueue's payload and options. It begins anew: at attempt 1,
 	// without errors. Its timeline says when it was replaced, if an attempt had failed. It keeps its
 	// id, CreatedAt, iterations, ordering key, SkipFailed and UntilDone.
-	ConflictReplace
-	// ConflictReschedule gives the task the Enqueue's due time and nothing else, so attempts go on. With
-	// [After] it is a debounce: the task runs once nothing was enqueued under its key for so long.
-	ConflictReschedule
+	ConflictReplace Conflict = "replace"
+	// ConflictReschedule gives the task the Enqueue's due time and nothing else, so attempts go on.
+	// With [After] it is a debounce: the task runs once nothing was enqueued under its key for so
+	// long.
+	ConflictReschedule Conflict = "reschedule"
 )
-
-// conflicts are their names in SQL.
-var conflicts = [...]string{ConflictSkip: "skip", ConflictReplace: "replace", ConflictReschedule: "reschedule"}
 
 // OnConflict chooses the change of the waiting task that already has the key of [Unique] or
 // [UniquePayload].
-func OnConflict(c Conflict) Option { return option(func(s *settings) { s.onConflict = c }) }
+func OnConflict(c Conflict) Option {
+	return option(func(s *settings) { s.onConflict = cmp.Or(c, ConflictSkip) })
+}
 
 func (u *uniqueKey) check() error {
 	switch {

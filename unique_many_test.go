@@ -93,7 +93,7 @@ func TestManyKeysDoWhatEachDoesAlone(t *testing.T) {
 				if r.IntN(3) == 0 {
 					unique = outbox.UniquePayload(until...)
 				}
-				opts = append(opts, unique, outbox.OnConflict(outbox.Conflict(r.IntN(3))))
+				opts = append(opts, unique, outbox.OnConflict([]outbox.Conflict{"", outbox.ConflictReplace, outbox.ConflictReschedule}[r.IntN(3)]))
 			}
 			specs = append(specs, func(taskType string) outbox.TaskSpec {
 				return outbox.TaskSpec{Type: taskType, Payload: payload, Options: opts}

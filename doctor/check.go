@@ -70,7 +70,7 @@ func (c check) complete(found []Finding) (out []Finding) {
 		of = sorted(of)
 		switch {
 		case len(of) == 0:
-			of = []Finding{{Check: p.name, Message: p.what}}
+			of = []Finding{{Check: p.name, Severity: SeverityOK, Message: p.what}}
 		case len(of) > mostFindings:
 			more := Finding{Check: p.name, Severity: of[mostFindings].Severity,
 				Message: fmt.Sprintf("there are %d more findings like these", len(of)-mostFindings), Remedy: "as above"}

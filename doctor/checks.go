@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"context"
-	"slices"
 )
 
 // checks are all checks, in the order in which they are shown. Only Check refers to them.
@@ -68,9 +67,10 @@ func report(name, fine, query string, args ...func(*visit) any) check {
 		for _, arg := range args {
 			values = append(values, arg(v))
 		}
-		var severity, subject, what, do string
+		var severity Severity
+		var subject, what, do string
 		return v.each(ctx, query, values, []any{&severity, &subject, &what, &do}, func() {
-			v.add(name, Severity(slices.Index(severities[:], severity)), subject, what, do)
+			v.add(name, severity, subject, what, do)
 		})
 	}}
 }

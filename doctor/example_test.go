@@ -29,7 +29,7 @@ func Example() {
 		if f.Check == "durability" || f.Check == "server-version" { // the examples' server runs with fsync off, and may be old
 			continue
 		}
-		if f.Severity >= doctor.SeverityWarning {
+		if f.Severity.AtLeast(doctor.SeverityWarning) {
 			fmt.Printf("%v: %s: %s\n  %s\n", f.Severity, f.Check, f.Message, f.Remedy)
 		}
 	}

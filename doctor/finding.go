@@ -1,34 +1,25 @@
 package doctor
 
-import (
-	"fmt"
-	"slices"
-)
+import "slices"
 
-// Severity is how bad a [Finding] is. A greater one is worse.
-type Severity int
+// Severity is how bad a [Finding] is; see [Severity.AtLeast].
+type Severity string
 
-// The severities.
+// The severities, each worse than the one before. Later versions may have more.
 const (
-	SeverityOK       Severity = iota // no fault
-	SeverityInfo                     // nothing needs to be done
-	SeverityUnknown                  // not checked, mostly for lack of a right: Message says which
-	SeverityWarning                  // a fault, now or soon
-	SeverityCritical                 // tasks are not done, or the server is in danger
+	SeverityOK       Severity = "ok"       // no fault; so is ""
+	SeverityInfo     Severity = "info"     // nothing needs to be done
+	SeverityUnknown  Severity = "unknown"  // not checked, mostly for lack of a right: Message says which
+	SeverityWarning  Severity = "warning"  // a fault, now or soon
+	SeverityCritical Severity = "critical" // tasks are not done, or the server is in danger
 )
 
-var severities = [...]string{SeverityOK: "ok", SeverityInfo: "info", SeverityUnknown: "unknown", SeverityWarning: "warning", SeverityCritical: "critical"}
+var severities = []Severity{SeverityOK, SeverityInfo, SeverityUnknown, SeverityWarning, SeverityCritical}
 
-// String is ok, info, unknown, warning or critical.
-func (s Severity) String() string {
-	if s < SeverityOK || s > SeverityCritical {
-		return fmt.Sprintf("Severity(%d)", int(s))
-	}
-	return severities[s]
-}
+// AtLeast tells whether s is as bad as other, or worse.
+func (s Severity) AtLeast(other Severity) bool { return s.rank() >= other.rank() }
 
-// MarshalText is String, for JSON.
-func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+func (s Severity) rank() int { return max(slices.Index(severities, s), 0) }
 
 // Finding is a check's result about one subject. It has no payload, key, query or connection string.
 // It may have names of task types, roles, applications and hosts, which are not escaped: escape them
@@ -45,13 +36,15 @@ type Finding struct {
 func Worst(findings []Finding) Severity {
 	worst := SeverityOK
 	for _, f := range findings {
-		worst = max(worst, f.Severity)
+		if !worst.AtLeast(f.Severity) {
+			worst = f.Severity
+		}
 	}
 	return worst
 }
 
 // sorted puts the worst first, and keeps the order of the checks otherwise.
 func sorted(found []Finding) []Finding {
-	slices.SortStableFunc(found, func(a, b Finding) int { return int(b.Severity) - int(a.Severity) })
+	slices.SortStableFunc(found, func(a, b Finding) int { return b.Severity.rank() - a.Severity.rank() })
 	return found
 }

@@ -64,11 +64,16 @@ func diagnosis(t testing.TB, db *database, opts ...doctor.Option) []doctor.Findi
 		}
 	}
 	for _, f := range found {
-		if f.Message == "" || f.Severity >= doctor.SeverityWarning && f.Remedy == "" {
+		if f.Message == "" || f.Severity.AtLeast(doctor.SeverityWarning) && f.Remedy == "" {
 			t.Errorf("it does not say what or what to do: %+v", f)
 		}
 	}
-	if !slices.IsSortedFunc(found, func(a, b doctor.Finding) int { return int(b.Severity) - int(a.Severity) }) {
+	if !slices.IsSortedFunc(found, func(a, b doctor.Finding) int {
+		if !b.Severity.AtLeast(a.Severity) {
+			return -1
+		}
+		return 0
+	}) {
 		t.Errorf("the worst are not first:\n%s", printed(found))
 	}
 	return found
@@ -129,7 +134,7 @@ func only(t testing.TB, found []doctor.Finding, wants ...string) (first doctor.F
 func fine(t testing.TB, found []doctor.Finding, checks ...string) {
 	t.Helper()
 	for _, f := range found {
-		if f.Severity > doctor.SeverityInfo && slices.Contains(checks, f.Check) {
+		if f.Severity.AtLeast(doctor.SeverityUnknown) && slices.Contains(checks, f.Check) {
 			t.Errorf("%s is not fine:\n%s", f.Check, printed([]doctor.Finding{f}))
 		}
 	}

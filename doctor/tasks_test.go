@@ -45,7 +45,7 @@ func TestAHealthyOutboxHasNoWarning(t *testing.T) {
 		"owner, lib/pq": open(t, db.URL, "postgres"), "owner, pgx": open(t, db.URL, "pgx"), "viewer": viewer,
 	} {
 		found := slices.DeleteFunc(diagnosis(t, pool), func(f doctor.Finding) bool { return f.Check == "server-version" })
-		if doctor.Worst(found) > doctor.SeverityInfo { // the server of the tests may be old
+		if doctor.Worst(found).AtLeast(doctor.SeverityUnknown) { // the server of the tests may be old
 			t.Errorf("%s:\n%s", name, printed(found))
 		}
 		has(t, found, "ok relays … 1 relay alive")

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,14 +23,14 @@ import (
 
 // Order is the order of claiming inside a lane (the ready tasks of one type), after priority. In
 // each order every tenth claim takes the tasks that have been due longest instead.
-type Order int
+type Order string
 
 const (
 	// OrderEnqueued claims fewer attempts first, then the order of enqueueing.
-	OrderEnqueued Order = iota
+	OrderEnqueued Order = "enqueued"
 	// OrderRandom starts each claim at a random task of the lane's most urgent priority. Relays then
 	// seldom meet, and a run of tasks for one tenant does not hold up the others.
-	OrderRandom
+	OrderRandom Order = "random"
 )
 
 // Config is how a relay works. It is copied by New; the zero value of a field is its default.
@@ -172,6 +173,7 @@ func (c Config) withDefaults(registered int) (Config, error) {
 	if c.Workers == 0 {
 		c.Workers = 10
 	}
+	c.Order = cmp.Or(c.Order, OrderEnqueued)
 	if c.PollInterval == 0 {
 		c.PollInterval = time.Second
 	}
@@ -194,7 +196,7 @@ func (c Config) withDefaults(registered int) (Config, error) {
 		fail("Config.Workers: %d: must be between 1 and %d, or 0 for 10", c.Workers, maxWorkers)
 	}
 	if c.Order != OrderEnqueued && c.Order != OrderRandom {
-		fail("Config.Order: %d: must be OrderEnqueued or OrderRandom", c.Order)
+		fail("Config.Order: %.32q: must be OrderEnqueued or OrderRandom", c.Order)
 	}
 	if c.PollInterval < 10*time.Millisecond || c.PollInterval > time.Minute {
 		fail("Config.PollInterval: %v: must be between 10ms and 1m, or 0 for 1s", c.PollInterval)

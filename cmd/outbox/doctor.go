@@ -47,7 +47,7 @@ a warning or critical, and else 1 if a check was not possible (unknown), mostly 
 			}
 			worst := doctor.Worst(found)
 			err = a.out.print(object{{"worst", worst}, {"findings", found}}, lines...)
-			if err == nil && worst >= doctor.SeverityWarning {
+			if err == nil && worst.AtLeast(doctor.SeverityWarning) {
 				return asExit{exitFindings, errPrinted}
 			}
 			if err == nil && worst == doctor.SeverityUnknown {

@@ -40,8 +40,9 @@ type Relay struct {
 	woken    chan struct{} // there may be work
 
 	mu      sync.Mutex
-	current *execution // nil if there was none
-	health  *health    // of the present run
+	current *execution    // nil if there was none
+	done    chan struct{} // of the latest execution, or of the first one to come
+	health  *health       // of the present run
 }
 
 // New returns a relay that claims from db the tasks of all types that are registered by now,
@@ -58,7 +59,8 @@ func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error)
 	if err != nil {
 		return nil, err
 	}
-	return &Relay{db: db, settings: checked, log: newAppLog(checked.config.Logger), woken: make(chan struct{}, 1)}, nil
+	return &Relay{db: db, settings: checked, log: newAppLog(checked.config.Logger), woken: make(chan struct{}, 1),
+		done: make(chan struct{})}, nil
 }
 
 // Run claims and runs tasks until ctx ends, or Stop is called. Then it drains: it claims no more,

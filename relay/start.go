@@ -15,7 +15,10 @@ import (
 //	if err := r.Start(context.WithoutCancel(ctx)); err != nil {
 //		return err
 //	}
-//	<-ctx.Done()                  // SIGTERM
+//	select {
+//	case <-ctx.Done(): // SIGTERM
+//	case <-r.Done(): // it ended by itself; Stop returns why
+//	}
 //	err := server.Shutdown(limit) // no more requests
 //	return errors.Join(err, r.Stop(context.WithoutCancel(ctx)))
 //
@@ -24,8 +27,8 @@ import (
 // It returns ErrRunning, and the errors of Run's start. It returns nil if a Stop or the end of ctx
 // comes first.
 //
-// A relay that waited may still meet an error of Run's start. Then it ends, the log has the error,
-// Health is ErrNotRunning, and Stop returns the error.
+// A relay that waited may still meet an error of Run's start. Then it ends: Done is closed, the log has
+// the error, Health is ErrNotRunning, and Stop returns the error.
 func (r *Relay) Start(ctx context.Context) error {
 	x, err := r.begin(ctx)
 	if err != nil {
@@ -71,6 +74,16 @@ func (r *Relay) Stop(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// Done is closed when the relay has ended, whichever of Start, Run and RunOnce it worked by, and for
+// whatever reason: what it ran has ended too, and it uses no connection. Before the first of them it
+// is the channel of that one, and a later one has another channel. Why it ended is returned by Run
+// and RunOnce, and after Start by Stop.
+func (r *Relay) Done() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.done
+}
+
 // execution is one Start, Run or RunOnce.
 type execution struct {
 	ctx   context.Context
@@ -96,7 +109,10 @@ func (r *Relay) begin(ctx context.Context) (*execution, error) {
 	if r.current != nil && !closed(r.current.done) {
 		return nil, ErrRunning
 	}
-	x := &execution{begun: make(chan struct{}), done: make(chan struct{})}
+	if closed(r.done) {
+		r.done = make(chan struct{})
+	}
+	x := &execution{begun: make(chan struct{}), done: r.done}
 	x.ctx, x.stop = context.WithCancel(ctx)
 	r.current = x
 	return x, nil

@@ -219,8 +219,11 @@ func TestStartReturnsTheErrorsOfTheStartAndWaitsForNoDatabase(t *testing.T) {
 		t.Errorf("while PostgreSQL is away: Health is %v, want ErrOutage", err)
 	}
 	gate.SendTo(server.Host)
-	eventually(t, 20*time.Second, "it has ended", func() bool { return errors.Is(r.Health(), relay.ErrNotRunning) })
-	eventually(t, 20*time.Second, "the log says so", func() bool { return log.Count("outbox: relay ended") == 1 })
+	<-r.Done()
+	if err := r.Health(); !errors.Is(err, relay.ErrNotRunning) {
+		t.Errorf("after its end: Health is %v, want ErrNotRunning", err)
+	}
+	log.Want(t, 1, "outbox: relay ended")
 	for range 2 {
 		if err := r.Stop(t.Context()); !errors.Is(err, schema.ErrNotMigrated) ||
 			!strings.Contains(log.String(), "run schema.Migrate") {

@@ -48,7 +48,7 @@ func TestAnAttemptDoesNotCountARunThatIsUndecided(t *testing.T) {
 	}
 }
 
-// A server answers 429 with Retry-After: 1 for six hours. The clock is moved by moving the due times
+// A server answers 429 with Retry-After: 900 for six hours. The clock is moved by moving the due times
 // of the tasks. The handlers have no options. Of runs that are throttled in a row the first one is
 // worth a line in the log.
 func TestARateLimitOfSixHoursUsesNoAttempt(t *testing.T) {
@@ -67,7 +67,7 @@ func TestARateLimitOfSixHoursUsesNoAttempt(t *testing.T) {
 			for _, task := range tasks {
 				attempts.Store(max(attempts.Load(), int64(task.Attempt)))
 				if !up.Load() {
-					err = fmt.Errorf("send: %w", handlers.RetryAfter(time.Second, errors.New("429 Too Many Requests")))
+					err = fmt.Errorf("send: %w", handlers.RetryAfter(15*time.Minute, errors.New("429 Too Many Requests")))
 					some[task.ID] = err
 				}
 			}
@@ -82,10 +82,10 @@ func TestARateLimitOfSixHoursUsesNoAttempt(t *testing.T) {
 	const rounds = 24
 	for range rounds {
 		log += once(t, db, reg, relay.Config{Workers: 2, Observers: h.observers()})
-		if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE run_at < attempted_at + interval '1 second'`); n != 0 {
+		if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE run_at < attempted_at + interval '15 minutes'`); n != 0 {
 			t.Fatalf("%d tasks come back sooner than asked for", n)
 		}
-		db.Do(t, `UPDATE outbox.task SET run_at = run_at - interval '15 minutes'`)
+		db.Do(t, `UPDATE outbox.task SET run_at = run_at - interval '20 minutes'`)
 	}
 	if n := strings.Count(log, `level=INFO msg="outbox: a task was throttled"`); n != 2*len(types) ||
 		strings.Count(log, "a task was throttled") != 2*len(types)*rounds ||
@@ -96,7 +96,7 @@ func TestARateLimitOfSixHoursUsesNoAttempt(t *testing.T) {
 	if n := attempts.Load(); n != 1 {
 		t.Errorf("the handlers saw attempt %d, want 1", n)
 	}
-	db.wantText(t, fmt.Sprintf("0 1 throttled %d send: retry after 1s: 429 Too Many Requests t", rounds),
+	db.wantText(t, fmt.Sprintf("0 1 throttled %d send: retry after 15m0s: 429 Too Many Requests t", rounds),
 		`SELECT string_agg(DISTINCT concat_ws(' ', attempt, jsonb_array_length(timeline),
 		timeline -> 0 ->> 'event', timeline -> 0 ->> 'times', last_error,
 		(timeline -> 0 ->> 'error') = last_error), ', ') FROM outbox.task`)
@@ -148,12 +148,12 @@ func TestARateLimitForEverEndsInTheDeadLetters(t *testing.T) {
 	t.Parallel()
 	db, reg := newDatabase(t), handlers.New()
 	busy := func(*outbox.Task[payload]) error {
-		return handlers.RetryAfter(time.Second, errors.New("429 Too Many Requests"))
+		return handlers.RetryAfter(10*time.Minute, errors.New("429 Too Many Requests"))
 	}
 	kinds["tx"](reg, "DAYS", busy, handlers.MaxAttempts(2))
 	kinds["batch"](reg, "HOUR", busy, handlers.MaxElapsed(time.Hour))
 	kinds["leased"](reg, "FAILS", func(*outbox.Task[payload]) error { return errAlways },
-		handlers.MaxElapsed(90*time.Minute), handlers.Backoff(constant(time.Minute)))
+		handlers.MaxElapsed(90*time.Minute), handlers.Backoff(constant(10*time.Minute)))
 	for _, name := range []string{"DAYS", "HOUR", "FAILS"} {
 		db.Enqueue(t, name, 1)
 	}
@@ -166,8 +166,8 @@ func TestARateLimitForEverEndsInTheDeadLetters(t *testing.T) {
 	}
 	want("at first", "DAYS 0, FAILS 1, HOUR 0")
 	for _, step := range []struct{ passes, want string }{
-		{"59 minutes", "DAYS 0, FAILS 2, HOUR 0"},
-		{"2 minutes", "DAYS 0, FAILS 3, HOUR 1 handler"},
+		{"45 minutes", "DAYS 0, FAILS 2, HOUR 0"},
+		{"20 minutes", "DAYS 0, FAILS 3, HOUR 1 handler"},
 		{"70 hours", "DAYS 0, FAILS 4 handler, HOUR 1 handler"},
 		{"1 hour", "DAYS 1, FAILS 4 handler, HOUR 1 handler"},
 		{"1 hour", "DAYS 2 attempts, FAILS 4 handler, HOUR 1 handler"},

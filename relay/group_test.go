@@ -121,6 +121,9 @@ func TestEachTaskOfAGroupHasItsResult(t *testing.T) {
 		var returned time.Time // the call before
 		for _, e := range told.ends {
 			end := e.Tasks[0]
+			if end.ID != 2 && end.Outcome == relay.OutcomeReleased {
+				continue // a busy machine ends a group early, and the rest of it is the next one
+			}
 			ends[end.ID] += string(end.Outcome) + " "
 			if len(e.Tasks) != 1 || e.Start.IsZero() != (end.ID == 2) || end.ID != 2 &&
 				e.Start.Before(returned) ||

@@ -3,6 +3,7 @@ package dashboard_test
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"regexp"
 	"strings"
@@ -156,7 +157,7 @@ func TestEachAnswerHasTheHeadersThatProtectIt(t *testing.T) {
 		t.Fatalf("the page has the files %v", files)
 	}
 	answers := map[string]answer{"denied": serve(t, db, dashboard.Config{}).get(t, ""), "none": s.get(t, "none"),
-		"cross": s.post(t, "pause", "", "Sec-Fetch-Site", "cross-site"), "redirect": s.post(t, "settings", "")}
+		"cross": s.post(t, "pause", "", "Origin", "https://elsewhere.example"), "redirect": s.post(t, "settings", "")}
 	for _, path := range append([]string{"task?id=900001&payload=show", "task?id=900001&payload=file", "bulk?do=purge"},
 		allPages...) {
 		answers[path] = s.get(t, path)
@@ -179,8 +180,36 @@ func TestEachAnswerHasTheHeadersThatProtectIt(t *testing.T) {
 				t.Errorf("%s: %s is %q, want %q", path, name, got, want)
 			}
 		}
+		if got := a.header.Get("Cross-Origin-Opener-Policy"); got != "" {
+			t.Errorf("%s: over plain http Cross-Origin-Opener-Policy is %q", path, got)
+		}
 		if found := inline.FindString(a.body); found != "" && strings.Contains(a.header.Get("Content-Type"), "html") {
 			t.Errorf("%s has %q in it", path, found)
+		}
+	}
+}
+
+// Browsers say on each page that they ignore the header over plain http. They send Sec-Fetch-Site only
+// where they do not, also through a proxy that ends TLS.
+func TestPagesHaveAnOpenerPolicyWhereBrowsersFollowIt(t *testing.T) {
+	t.Parallel()
+	d, err := dashboard.New(newDatabase(t).DB, dashboard.Config{Authorize: as(dashboard.AccessView)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		url, site, want string
+	}{
+		"http": {"http://shop.example/", "", ""}, "https": {"https://shop.example/", "", "same-origin"},
+		"https, through a proxy": {"http://shop.example/", "none", "same-origin"},
+	} {
+		r, w := httptest.NewRequest("GET", c.url, nil), httptest.NewRecorder()
+		if c.site != "" {
+			r.Header.Set("Sec-Fetch-Site", c.site)
+		}
+		d.ServeHTTP(w, r)
+		if got := w.Header().Get("Cross-Origin-Opener-Policy"); w.Code != 200 || got != c.want {
+			t.Errorf("%s: got %d, %q, want %q", name, w.Code, got, c.want)
 		}
 	}
 }
@@ -202,7 +231,7 @@ func TestProblemsShowNeitherSQLNorPayloadsNorTheConnectionString(t *testing.T) {
 	a.has(t, 500, "PostgreSQL refused this.")
 	db.Close()
 	b := s.get(t, "audit")
-	b.has(t, 500, "The log of this server has the reason")
+	b.has(t, 503, "The log of this server has the reason")
 	private := regexp.MustCompile("secret|SELECT|relation|pq:|SQLSTATE|127.0.0.1|postgres://|closed")
 	for _, a := range append(answers, a, b) {
 		if found := private.FindString(a.body); found != "" {

@@ -23,7 +23,9 @@ func (v *view) act(action, target string, f func(ctx context.Context, c *admin.C
 	v.limit = 2 * v.site.config.StatementTimeout
 	return v.acted(action, target, 4*v.site.config.StatementTimeout,
 		func(ctx context.Context, c *admin.Client) (n int64, err error) {
+			begun := false
 			err = outbox.InTx(ctx, v.site.db, func(tx *sql.Tx) error {
+				begun = true
 				// At a stricter level it fails when another transaction changes the same rows.
 				begin := fmt.Sprintf("SET TRANSACTION ISOLATION LEVEL READ COMMITTED; "+
 					"SET LOCAL statement_timeout = %d; SET LOCAL lock_timeout = %[1]d", v.limit.Milliseconds())
@@ -33,6 +35,9 @@ func (v *view) act(action, target string, f func(ctx context.Context, c *admin.C
 				n, err = f(ctx, c.In(tx))
 				return err
 			})
+			if err != nil && !begun {
+				err = pgerr.NoConnection(err)
+			}
 			if err != nil {
 				return 0, err
 			}
@@ -52,12 +57,13 @@ func (v *view) acted(action, target string, timeout time.Duration,
 	}
 	n, err := f(ctx, client)
 	v.site.snapshots.forget()
+	v.changed = n > 0 || errors.Is(err, outbox.ErrCommitUnknown)
 	if n > 0 {
 		v.site.log.Info("outbox: dashboard: action", "actor", v.Actor, "action", action, "target", target, "count", n)
 	}
 	if err != nil {
 		level := slog.LevelWarn
-		if status, _ := v.explain(err); status >= 500 {
+		if v.explain(err).status >= 500 {
 			level = slog.LevelError
 		}
 		v.site.log.Log(v.r.Context(), level, "outbox: dashboard: action failed",
@@ -78,7 +84,7 @@ func change(action string, do func(*admin.Client, context.Context, string) error
 				do(c, ctx, name)
 		})
 		if errors.Is(err, admin.ErrNotFound) {
-			return problem{http.StatusNotFound, "There is no such schedule."}
+			return problem{http.StatusNotFound, "", "There is no such schedule."}
 		}
 		return v.done(err, page, url.Values{"name": {name}}, notice, 1)
 	}
@@ -155,7 +161,7 @@ func (v *view) handBack() error {
 		return errNotFound
 	}
 	if s.relays[i].Alive {
-		return problem{http.StatusConflict, "This relay is alive. Only the leases of a dead one can be handed back."}
+		return problem{http.StatusConflict, "", "This relay is alive. Only the leases of a dead one can be handed back."}
 	}
 	v.limit = 6 * v.site.config.StatementTimeout
 	n, err := v.acted("hand_back", "relay "+id, v.limit, func(ctx context.Context, c *admin.Client) (int64, error) {

@@ -143,7 +143,7 @@ func (v *view) bulk() error {
 		return err
 	}
 	if d.Begun, d.Left = true, r.Next != "" || err != nil; err != nil {
-		_, v.Warning = v.explain(err) // earlier transactions are committed
+		v.Warning = v.explain(err).text // earlier transactions are committed
 	}
 	d.Going = d.Left && v.Warning == "" && v.htmx()
 	if d.Skipped > 0 && !d.Left {

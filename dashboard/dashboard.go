@@ -99,7 +99,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	head.Set("Content-Security-Policy", contentPolicy)
 	head.Set("X-Content-Type-Options", "nosniff")
 	head.Set("Referrer-Policy", "same-origin")
-	head.Set("Cross-Origin-Opener-Policy", "same-origin")
+	// Over plain http, where they send no Sec-Fetch-Site, browsers ignore the policy, and say so on each page.
+	if r.TLS != nil || r.Header.Get("Sec-Fetch-Site") != "" {
+		head.Set("Cross-Origin-Opener-Policy", "same-origin")
+	}
 	head.Set("Cache-Control", "no-store")
 	if h.site.config.Authorize == nil {
 		http.Error(w, noAuthorizer, http.StatusForbidden)

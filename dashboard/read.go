@@ -24,7 +24,7 @@ func (s *site) readFor(ctx context.Context, f func(ctx context.Context, c *admin
 	err error) {
 	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted, ReadOnly: true})
 	if err != nil {
-		return now, fmt.Errorf("dashboard: begin: %w", pgerr.WithoutDSN(err))
+		return now, fmt.Errorf("dashboard: begin: %w", pgerr.NoConnection(pgerr.WithoutDSN(err)))
 	}
 	defer tx.Rollback() // it has written nothing
 	var ignored string

@@ -47,6 +47,8 @@ type view struct {
 	limit  time.Duration // of its statements
 	logged bool          // the log has its error
 
+	changed bool // an action may have changed something
+
 	Actor   string
 	Updates bool
 	Title   string
@@ -65,6 +67,7 @@ type view struct {
 	Body  template.HTML // the part that does
 	Have  string        // its hash
 	Again bool          // another try may succeed
+	Back  string        // the page of a form that failed
 }
 
 func (v *view) MayOperate() bool { return v.access.has(AccessOperate) }

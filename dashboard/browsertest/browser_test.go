@@ -61,6 +61,9 @@ func openDashboard(t testing.TB, actor string, fill func(testing.TB, *sql.DB)) (
 	return b, db
 }
 
+// plainHost is this machine by a name that browsers do not trust over plain http, unlike localhost.
+const plainHost = "admin.shop.test"
+
 // openBrowser starts a browser that ends with the test.
 func openBrowser(t testing.TB, path string) (b browser) {
 	t.Helper()
@@ -73,6 +76,7 @@ func openBrowser(t testing.TB, path string) (b browser) {
 		chromedp.Flag("disable-component-update", true),
 		chromedp.Flag("disable-crash-reporter", true),
 		chromedp.Flag("hide-scrollbars", true),
+		chromedp.Flag("host-resolver-rules", "MAP "+plainHost+" 127.0.0.1"),
 	)
 	ctx, cancel := chromedp.NewExecAllocator(context.Background(), options...)
 	t.Cleanup(cancel)

@@ -45,6 +45,24 @@ func TestABulkActionGoesOnByItself(t *testing.T) {
 	b.click("#back", "No dead letter matches.")
 }
 
+// Over plain http browsers have fewer headers and cookies, and say so in the console.
+func TestADashboardOverPlainHTTPSaysNothingInTheConsole(t *testing.T) {
+	t.Parallel()
+	b, _ := openDashboard(t, "ada@example.com", dashboardtest.Fill)
+	b.url = strings.Replace(b.url, "127.0.0.1", plainHost, 1)
+	for _, path := range []string{"", "type?name=SEND_WELCOME", "task?id=900001&payload=show", "schedules", "relays", "audit"} {
+		b.open(path)
+		if b.evaluate(`isSecureContext`) != "false" {
+			t.Fatal("the browser trusts the page")
+		}
+	}
+	b.do(chromedp.Click(chromedp.CSS(".switch button")))
+	b.await(`document.readyState === "complete" && document.querySelector(".switch button").value === "on"`, "the setting")
+	b.open("dead")
+	b.click("#bulk-redrive", "53 dead letters")
+	b.click("#confirm", "53 of 53 redriven")
+}
+
 func TestThePageSearchesOnByItself(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()

@@ -18,18 +18,18 @@ WITH known (of_table, of_column, id) AS (
    UNION ALL SELECT 'cancel', 'cancel_id', max(cancel_id) FROM outbox.cancel
    UNION ALL SELECT 'audit', 'entry_id', max(entry_id) FROM outbox.audit),
 sequences AS MATERIALIZED (
-  SELECT to_regclass(pg_get_serial_sequence('outbox.' || of_table, of_column)) AS of, id FROM known),
+  SELECT pg_catalog.to_regclass(pg_catalog.pg_get_serial_sequence('outbox.' || of_table, of_column)) AS of, id FROM known),
 behind AS MATERIALIZED (
-  SELECT c.oid, c.relname::text AS name, COALESCE(pg_sequence_last_value(s.of), 0) AS last, s.id
-    FROM sequences s JOIN pg_class c ON c.oid = s.of
-   WHERE s.id > COALESCE(pg_sequence_last_value(s.of), 0))`
+  SELECT c.oid, c.relname AS name, COALESCE(pg_catalog.pg_sequence_last_value(s.of), 0) AS last, s.id
+    FROM sequences s JOIN pg_catalog.pg_class c ON c.oid = s.of
+   WHERE s.id > COALESCE(pg_catalog.pg_sequence_last_value(s.of), 0))`
 
 // The gap is for ids of which nothing is left: of tasks that finished, or were never committed.
 const findSequencesSQL = `/* outbox: sequences that are behind their rows */` + wantedSQL + `
 SELECT name, last, id + 1000000, '' FROM behind ORDER BY name`
 
 const setSequencesSQL = `/* outbox: set sequences beyond their rows */` + wantedSQL + `
-SELECT setval(oid::regclass, id + 1000000) FROM behind`
+SELECT pg_catalog.setval(oid, id + 1000000) FROM behind`
 
 // The counts by type and kind, and the rows. A task that was counted twice, as by a restore with
 // triggers, is subtracted from both numbers, if the trigger counted it as new. A task that was not

@@ -19,13 +19,14 @@ type Index struct {
 }
 
 const listIndexesSQL = `/* outbox: indexes */
-SELECT t.relname, i.relname, x.indisvalid, pg_relation_size(i.oid)
-  FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid JOIN pg_class t ON t.oid = x.indrelid
-  JOIN pg_namespace n ON n.oid = t.relnamespace
+SELECT t.relname, i.relname, x.indisvalid, pg_catalog.pg_relation_size(i.oid)
+  FROM pg_catalog.pg_index x JOIN pg_catalog.pg_class i ON i.oid = x.indexrelid
+  JOIN pg_catalog.pg_class t ON t.oid = x.indrelid
+  JOIN pg_catalog.pg_namespace n ON n.oid = t.relnamespace
  WHERE n.nspname = $1 AND t.relkind = 'r' ORDER BY t.relname, i.relname`
 
 const indexSizeSQL = `/* outbox: size of an index */
-SELECT COALESCE(pg_relation_size(to_regclass($1)), 0)`
+SELECT COALESCE(pg_catalog.pg_relation_size(pg_catalog.to_regclass($1)), 0)`
 
 // Reindex rebuilds all indexes of the outbox, one after the other, with REINDEX INDEX CONCURRENTLY:
 // relays and enqueueing go on. A bloated index stays large after vacuum has emptied it; Reindex makes

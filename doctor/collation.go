@@ -20,7 +20,7 @@ func checkCollations(ctx context.Context, v *visit) error {
 		v.add("collation-version", SeverityWarning, "", "the database has the order of text of version "+made+
 			", and the server's library has that of "+now+
 			": the app's indexes on text may miss rows, and accept a unique value twice",
-			"REINDEX DATABASE "+database+", where a duplicate is an error: delete one of the rows; then ALTER DATABASE "+
-				database+" REFRESH COLLATION VERSION. The outbox's own indexes need neither: their collation is C")
+			"REINDEX DATABASE "+database+", where a duplicate is an error: give one of the two rows another value; "+
+				"then ALTER DATABASE "+database+" REFRESH COLLATION VERSION. The outbox's own indexes need neither: their collation is C")
 	})
 }

@@ -25,7 +25,8 @@ SELECT 'warning', task_type, format('dead letters of the type %s within the last
   FROM recent
  UNION ALL
 SELECT CASE WHEN letters >= 100000 THEN 'warning' ELSE 'info' END, '', format('dead letters in all: %s', letters),
-       'redrive or purge them (package admin, outbox dead); relay.Config.DeadRetention purges by itself'
+       'look at them, and redrive those that are to run (package admin, outbox dead); the others may be purged, ' ||
+       'by relay.Config.DeadRetention too'
   FROM total WHERE letters > 0
  ORDER BY 2, 3`
 

@@ -72,7 +72,7 @@ SELECT 'unknown', '', 'checked in part: this role sees neither the age nor the s
 const preparedTransactionSQL = holdersSQL + `
 SELECT severity, id, format('a transaction of the role %s in the database %s has been prepared%s%s',
                             role, database, lasting, effect),
-       format('COMMIT PREPARED %L or ROLLBACK PREPARED %1$L', id) ||
+       format('ask its transaction manager: COMMIT PREPARED %L or ROLLBACK PREPARED %1$L', id) ||
        CASE WHEN elsewhere THEN ', in the database ' || database ELSE '' END
   FROM old WHERE kind = 'prepared'`
 

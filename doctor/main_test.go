@@ -49,6 +49,9 @@ func local(t testing.TB, settings map[string]string) *database {
 // again is another connection to the server.
 func again(t testing.TB, db *database) *database { return direct(t, db.URL, "postgres") }
 
+// destroys finds what cannot be undone.
+var destroys = regexp.MustCompile(`(?i)\b(DROP|DELETE|TRUNCATE|ROLLBACK|purge|remove|pg_\w*(terminate|drop)\w*|adopt -discard)\b`)
+
 // diagnosis is the result of a Check of db, whose checks may take long on a busy machine.
 func diagnosis(t testing.TB, db *database, opts ...doctor.Option) []doctor.Finding {
 	t.Helper()
@@ -64,6 +67,9 @@ func diagnosis(t testing.TB, db *database, opts ...doctor.Option) []doctor.Findi
 		}
 	}
 	for _, f := range found {
+		if at := destroys.FindStringIndex(f.Remedy); at != nil && at[0] == 0 && !strings.Contains(f.Message, "leftover") {
+			t.Errorf("it names no way first that loses nothing: %+v", f)
+		}
 		if f.Message == "" || f.Severity.AtLeast(doctor.SeverityWarning) && f.Remedy == "" {
 			t.Errorf("it does not say what or what to do: %+v", f)
 		}

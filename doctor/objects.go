@@ -42,14 +42,17 @@ func objectsOf(script string) map[object]string {
 	return out
 }
 
-// A function may have several signatures. An index that is being built is no fault.
+// A function may have several signatures. An index that is being built is no fault: who builds it has
+// its table locked, which roles see that do not see what other roles' sessions do.
 const objectsSQL = `/* outbox: what is in the schema */
 WITH ns AS (SELECT oid FROM pg_namespace WHERE nspname = $1)
 SELECT CASE c.relkind WHEN 'v' THEN 'view' WHEN 'S' THEN 'sequence' WHEN 'i' THEN 'index' ELSE 'table' END,
        c.relname, COALESCE(t.relname, ''),
        CASE WHEN x.indexrelid IS NULL THEN CASE c.relpersistence WHEN 'u' THEN 'unlogged' ELSE '' END
             WHEN x.indisvalid AND x.indisready THEN ''
-            WHEN EXISTS (SELECT 1 FROM pg_stat_progress_create_index p WHERE p.index_relid = c.oid) THEN 'building'
+            WHEN EXISTS (SELECT 1 FROM pg_locks l WHERE l.locktype = 'relation' AND l.relation = x.indrelid
+                            AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+                            AND l.mode = 'ShareUpdateExclusiveLock' AND l.granted) THEN 'building'
             ELSE 'invalid' END
   FROM pg_class c JOIN ns ON c.relnamespace = ns.oid
   LEFT JOIN pg_index x ON x.indexrelid = c.oid LEFT JOIN pg_class t ON t.oid = x.indrelid
@@ -91,7 +94,7 @@ func checkObjects(ctx context.Context, v *visit) error {
 		case state == "invalid":
 			v.add("indexes", SeverityWarning, o.name,
 				"the index "+o.name+" of the table "+on+", which is not the outbox's, is invalid",
-				"DROP INDEX CONCURRENTLY "+v.name(o.name))
+				"REINDEX INDEX CONCURRENTLY "+v.name(o.name)+"; or, if the app has no use for it, DROP INDEX CONCURRENTLY")
 		case state == "disabled" && ours:
 			v.add("triggers", SeverityCritical, o.name, "the trigger "+o.name+" of the table "+on+" is disabled: "+onTriggers,
 				"ALTER TABLE "+v.name(on)+" ENABLE TRIGGER "+o.name+"; then, as counts and keys are wrong now, "+

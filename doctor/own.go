@@ -47,7 +47,7 @@ SELECT c.relname || '.' || a.attname, a.attnotnull AND NOT a.atthasdef AND a.att
        c.relname = 'task' AND NOT EXISTS (
          SELECT FROM pg_attribute d JOIN pg_class r ON r.oid = d.attrelid
           WHERE r.relnamespace = c.relnamespace AND r.relname = 'dead_task' AND d.attname = a.attname),
-       format('ALTER TABLE %s DROP COLUMN %I', c.oid::regclass, a.attname)
+       format('ALTER TABLE %s', c.oid::regclass), quote_ident(a.attname)
   FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname = $1 AND c.relkind = 'r' AND a.attnum > 0 AND NOT a.attisdropped
    AND c.relname || '.' || a.attname <> ALL (string_to_array($2, ' ')) AND c.relname = ANY (string_to_array($3, ' '))
@@ -85,19 +85,20 @@ func checkOwn(ctx context.Context, v *visit) error {
 		return err
 	}
 	tables := names("table")
-	var subject, do, table, name string
+	var subject, alter, column, table, name string
 	var required, lost bool
 	err := v.each(ctx, ownColumnsSQL, []any{v.schema, strings.Join(columnsOf(script()), " "), tables},
-		[]any{&subject, &required, &lost, &do}, func() {
-			severity, effect := SeverityInfo, ", which carries it unread"
+		[]any{&subject, &required, &lost, &alter, &column}, func() {
+			severity, effect, do := SeverityInfo, ", which carries it unread", ""
 			switch {
 			case required:
 				severity, effect = SeverityCritical, ", and NOT NULL without a default: rows that the outbox writes are refused"
+				do = alter + " ALTER COLUMN " + column + " DROP NOT NULL; "
 			case lost:
 				severity, effect = SeverityWarning, ": its value is lost when the task dies, as dead_task has no such column"
 			}
 			v.add("own-columns", severity, subject, "the column "+subject+" is not the outbox's"+effect,
-				"keep it in a table of the app, by the task's id, and "+do)
+				do+"keep it in a table of the app, by the task's id; once its values are there, "+alter+" DROP COLUMN "+column)
 		})
 	if err != nil {
 		return err

@@ -1,13 +1,16 @@
 package doctor_test
 
 import (
+	"database/sql"
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/txoutbox/outbox/doctor"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -81,9 +84,10 @@ func TestFaultsOfTheSchemaAreFoundAndMended(t *testing.T) {
 		{hidden + `UPDATE outbox.origin SET table_oid = 1`,
 			[]string{"critical copy … this database may be a copy of … outbox adopt -keep-id"}, ""},
 		{`ALTER TABLE outbox.task ADD COLUMN mine int`,
-			[]string{"warning own-columns task.mine … lost when the task dies … ALTER TABLE outbox.task DROP COLUMN mine"}, ""},
+			[]string{"warning own-columns task.mine … lost when the task dies … once its values are there, ALTER TABLE outbox.task DROP COLUMN mine"}, ""},
 		{`ALTER TABLE outbox.task ADD COLUMN mine int; ALTER TABLE outbox.dead_task ADD COLUMN mine int NOT NULL`,
-			[]string{"info own-columns task.mine", "critical own-columns dead_task.mine … are refused"}, ""},
+			[]string{"info own-columns task.mine",
+				"critical own-columns dead_task.mine … are refused … ALTER COLUMN mine DROP NOT NULL; keep it in a table"}, ""},
 		{`CREATE FUNCTION mine() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
 			CREATE TRIGGER mine AFTER DELETE ON outbox.task FOR EACH ROW EXECUTE FUNCTION mine()`,
 			[]string{"info own-triggers mine … again for each failed attempt"}, ""},
@@ -173,4 +177,29 @@ func TestRolesThatLackRightsAreFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	fine(t, diagnosis(t, db, mine), "roles")
+}
+
+// An advice to drop it would reach an index of use. A role may not see what other sessions build.
+func TestAnIndexThatIsBeingBuiltIsNoFault(t *testing.T) {
+	db := ill(t)
+	app, role := as(t, db)
+	db.Do(t, fmt.Sprintf(`GRANT USAGE ON SCHEMA outbox TO %[1]s; GRANT SELECT ON ALL TABLES IN SCHEMA outbox TO %[1]s`, role))
+	_, end := hold(t, db, sql.LevelDefault, `INSERT INTO outbox.task (task_type) VALUES ('A')`)
+	built := make(chan error, 1)
+	go func() {
+		_, err := again(t, db).Exec(`CREATE INDEX CONCURRENTLY task_lane_ccnew ON outbox.task (task_id)`)
+		built <- err
+	}()
+	relaytest.Eventually(t, time.Minute, "the index is being built", func() bool {
+		return db.Int(t, `SELECT count(*) FROM pg_index WHERE NOT indisvalid`) == 1
+	})
+	for _, f := range diagnosis(t, app) {
+		if f.Check == "indexes" && f.Severity.AtLeast(doctor.SeverityUnknown) {
+			t.Errorf("found %+v", f)
+		}
+	}
+	end()
+	if err := <-built; err != nil {
+		t.Error(err)
+	}
 }

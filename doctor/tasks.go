@@ -85,8 +85,7 @@ func (v *visit) unhandled(t admin.Type, relays []worker, due bool) {
 	}
 	died, do := "", "register a handler for it in the relays, or start those that have it"
 	if len(relays) > 0 && relays[0].alive {
-		do += "; if the app enqueues the type no more, and its tasks may go: DELETE FROM " + v.name("task") +
-			" WHERE task_type = …"
+		do += "; if the app has no use for its tasks, a handler that returns handlers.Dead makes them dead letters"
 	}
 	for _, w := range relays { // the last one first
 		if !w.alive && w.handles(t.Type) {

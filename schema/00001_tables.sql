@@ -36,7 +36,7 @@ BEGIN
                   WHERE attrelid = 'outbox.migration'::regclass AND attname = 'functions') THEN
     RAISE EXCEPTION 'the schema % is from before the first release, and cannot be migrated', 'outbox'
       USING ERRCODE = 'feature_not_supported',
-            HINT = 'Drop the schema, with the tasks in it, and start anew.';
+            HINT = 'Rename it, which keeps its tasks for code of that time, and migrate a new one.';
   END IF;
 END
 $$;

@@ -69,15 +69,20 @@ type found struct {
 // their texts name it.
 func (f found) renamed(name string) bool { return f.target != "" && f.target != name }
 
-// A table that another process has just made is seen by to_regclass, and not yet by the snapshot.
+// A table that another process has just made is seen by to_regclass, and not yet by the snapshot. The
+// caller's search_path may have types, functions and views of the catalogs' names before pg_catalog.
 const serverSQL = `-- schema: server, encoding and migration table
 SELECT current_setting('server_version_num'), current_setting('server_version'), current_database(),
-       current_setting('server_encoding'), to_regclass('outbox.migration') IS NOT NULL,
-       COALESCE((SELECT string_agg(attname, ' ' ORDER BY attname) FROM pg_attribute
-                  WHERE attrelid = to_regclass('outbox.migration') AND NOT attisdropped
-                    AND (attname, atttypid) IN (('version', 'integer'::regtype), ('applied_at', 'timestamptz'::regtype),
-                                                ('functions', 'text'::regtype))), ''),
-       to_regclass('outbox.counter_log') IS NOT NULL`
+       current_setting('server_encoding'), pg_catalog.to_regclass('outbox.migration') IS NOT NULL,
+       COALESCE((SELECT pg_catalog.string_agg(attname, ' ' ORDER BY attname) FROM pg_catalog.pg_attribute
+                  WHERE attrelid = pg_catalog.to_regclass('outbox.migration') AND NOT attisdropped
+                    AND attname IN ('version', 'applied_at', 'functions')), ''),
+       NOT EXISTS (SELECT FROM pg_catalog.pg_attribute
+                    WHERE attrelid = pg_catalog.to_regclass('outbox.migration') AND NOT attisdropped
+                      AND atttypid <> CASE attname WHEN 'version' THEN 'pg_catalog.int4'::pg_catalog.regtype
+                        WHEN 'applied_at' THEN 'pg_catalog.timestamptz'::pg_catalog.regtype
+                        WHEN 'functions' THEN 'pg_catalog.text'::pg_catalog.regtype END),
+       pg_catalog.to_regclass('outbox.counter_log') IS NOT NULL`
 
 // inspect reads what is in a schema. It refuses servers as readServer does, and versions that code
 // whose newest migration is newest may not run beside. The name must be valid. The statements have no
@@ -99,9 +104,9 @@ func inspect(ctx context.Context, q Querier, name string, newest int) (f found, 
 func readServer(ctx context.Context, q Querier, name string) (f found, err error) {
 	var number int
 	var database, encoding, columns string
-	var before bool
+	var typed, before bool
 	err = q.QueryRowContext(ctx, rename(serverSQL, name)).
-		Scan(&number, &f.Server, &database, &encoding, &f.table, &columns, &before)
+		Scan(&number, &f.Server, &database, &encoding, &f.table, &columns, &typed, &before)
 	if err != nil {
 		return f, fmt.Errorf("schema: look for %s.migration: %w", name, needs(reading, pgerr.WithoutDSN(err)))
 	}
@@ -114,10 +119,10 @@ func readServer(ctx context.Context, q Querier, name string) (f found, err error
 		err = fmt.Errorf("%w: the database %q has the encoding %s, the outbox needs UTF8: "+
 			"create a database with TEMPLATE template0 ENCODING 'UTF8', and move the data there",
 			ErrUnsupportedEncoding, database, encoding)
-	case f.table && columns == "applied_at version" && before:
+	case f.table && columns == "applied_at version" && typed && before:
 		err = fmt.Errorf("%w: the schema %q is from before the first release, and cannot be migrated: "+
-			"drop the schema, with the tasks in it, and start anew", ErrNotMigrated, name)
-	case f.table && columns != "applied_at functions version":
+			"rename it, which keeps its tasks for code of that time, and run schema.Migrate for a new one", ErrNotMigrated, name)
+	case f.table && (columns != "applied_at functions version" || !typed):
 		err = foreignError(name, "table migration")
 	}
 	return f, err
@@ -130,8 +135,8 @@ const versionSQL = `-- schema: version
 SELECT coalesce(max(version), 0), coalesce(max(coalesce(oldest_version, version)), 0),
        coalesce((SELECT functions FROM outbox.migration ORDER BY version DESC LIMIT 1), ''),
        coalesce((SELECT relations FROM outbox.migration WHERE relations IS NOT NULL ORDER BY version DESC LIMIT 1), ''),
-       coalesce((SELECT substring(prosrc FROM 'INSERT INTO "?([a-z0-9_]+)"?[.]task') FROM pg_proc
-                  WHERE proname = 'enqueue_task' AND pronamespace = to_regnamespace('outbox') LIMIT 1), '')
+       coalesce((SELECT pg_catalog.substring(prosrc, 'INSERT INTO "?([a-z0-9_]+)"?[.]task') FROM pg_catalog.pg_proc
+                  WHERE proname = 'enqueue_task' AND pronamespace = pg_catalog.to_regnamespace('outbox') LIMIT 1), '')
   FROM outbox.migration`
 
 // readVersion reads the newest applied version, the oldest code that may run beside it, and the

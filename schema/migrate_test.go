@@ -142,7 +142,7 @@ CREATE TABLE outbox.counter_log (tasks bigint);
 INSERT INTO outbox.migration (version) SELECT generate_series(19, 40);`
 
 func TestWhatCannotBeMigratedIsRefusedBeforeAnyWrite(t *testing.T) {
-	const before = `the schema "outbox" is from before the first release, and cannot be migrated: drop the schema, with the tasks in it, and start anew`
+	const before = `the schema "outbox" is from before the first release, and cannot be migrated: rename it, which keeps its tasks`
 	const encoding = " has the encoding %s, the outbox needs UTF8: create a database with"
 	for name, c := range map[string]struct {
 		url       func(testing.TB) string
@@ -159,7 +159,7 @@ func TestWhatCannotBeMigratedIsRefusedBeforeAnyWrite(t *testing.T) {
 		"an old server":    {from: "current_setting('server_version_num')", to: "'130022'", want: ErrUnsupportedServer, text: "the outbox needs 14 or newer"},
 		"LATIN1":           {url: func(t testing.TB) string { return pgtest.Encoded(t, "LATIN1") }, want: ErrUnsupportedEncoding, text: fmt.Sprintf(encoding, "LATIN1")},
 		"SQL_ASCII":        {url: func(t testing.TB) string { return pgtest.Encoded(t, "SQL_ASCII") }, want: ErrUnsupportedEncoding, text: fmt.Sprintf(encoding, "SQL_ASCII")},
-		"a standby":        {from: "pg_is_in_recovery()", to: "true", text: "is a standby", onlyWrite: true},
+		"a standby":        {from: "pg_catalog.pg_is_in_recovery()", to: "true", text: "is a standby", onlyWrite: true},
 		"a read-only role": {settings: []string{"default_transaction_read_only", "on"}, want: ErrReadOnly, text: "default_transaction_read_only is on for the role", onlyWrite: true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -28,18 +28,20 @@ var tables = sync.OnceValue(func() string {
 // it see some rows are the app's to judge. Commands that the role has no right to are not asked for,
 // and the versions and the audit log are only read and added to.
 const hiddenSQL = `-- schema: tables whose rows are hidden
-SELECT current_user, COALESCE(string_agg(c.relname, ', ' ORDER BY c.relname), '')
-  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
- WHERE n.nspname = '%s' AND c.relname IN (%s) AND row_security_active(c.oid)
+SELECT current_user, COALESCE(pg_catalog.string_agg(c.relname, ', ' ORDER BY c.relname), '')
+  FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = '%s' AND c.relname IN (%s) AND pg_catalog.row_security_active(c.oid)
    AND EXISTS (
      SELECT 1 FROM (VALUES ('r', 'SELECT'), ('w', 'UPDATE'), ('d', 'DELETE')) AS k (command, privilege)
       WHERE (k.command = 'r' OR c.relname NOT IN ('migration', 'audit'))
-        AND CASE k.command WHEN 'd' THEN has_table_privilege(c.oid, 'DELETE') ELSE has_any_column_privilege(c.oid, k.privilege) END
+        AND CASE k.command WHEN 'd' THEN pg_catalog.has_table_privilege(c.oid, 'DELETE')
+              ELSE pg_catalog.has_any_column_privilege(c.oid, k.privilege) END
         AND NOT EXISTS (
-          SELECT 1 FROM pg_policy p
-           WHERE p.polrelid = c.oid AND p.polpermissive AND p.polcmd::text IN ('*', k.command)
-             AND (0::oid = ANY (p.polroles)
-               OR EXISTS (SELECT 1 FROM unnest(p.polroles) AS r (role) WHERE pg_has_role(r.role, 'USAGE')))))`
+          SELECT 1 FROM pg_catalog.pg_policy p
+           WHERE p.polrelid = c.oid AND p.polpermissive AND p.polcmd IN ('*', k.command::pg_catalog."char")
+             AND (0::pg_catalog.oid = ANY (p.polroles)
+               OR EXISTS (SELECT 1 FROM pg_catalog.unnest(p.polroles) AS r (role)
+                           WHERE pg_catalog.pg_has_role(r.role, 'USAGE')))))`
 
 // CheckRowSecurity returns nil unless row level security hides all rows of a table of the outbox
 // from the role, or keeps it from changing them. Relays call it at their start and every half

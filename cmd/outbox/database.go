@@ -160,7 +160,7 @@ func (a *app) explain(ctx context.Context, err error) string {
 		text, canMigrate := strings.CutSuffix(strings.TrimPrefix(text, schema.ErrNotMigrated.Error()+": "),
 			"run schema.Migrate")
 		if !canMigrate { // a schema from before the baseline, or with tables of another's
-			return strings.Replace(text, "by schema.Schema", "by --schema", 1)
+			return strings.NewReplacer("by schema.Schema", "by --schema", "schema.Migrate", migrate).Replace(text)
 		}
 		return strings.Replace(text, "this code", "this command", 1) + "run " + migrate
 	case errors.Is(err, schema.ErrNewer):

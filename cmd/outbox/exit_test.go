@@ -167,7 +167,7 @@ func TestASchemaThatIsNotMigratedIsOldOrNewerIsSaid(t *testing.T) {
 		step{"migrate status", exitOK, "99  of a newer command"},
 	)
 	db.Do(t, `ALTER TABLE outbox.migration DROP COLUMN functions`)
-	const old = "cannot be migrated: drop the schema, with the tasks in it, and start anew\n"
+	const old = "cannot be migrated: rename it, which keeps its tasks for code of that time, and run outbox migrate up for a new one\n"
 	db.steps(t, step{"dead list", exitFailed, old}, step{"migrate up", exitFailed, old})
 }
 

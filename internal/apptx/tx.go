@@ -221,8 +221,9 @@ func (t *Tx) keepConn() {
 }
 
 const endBackendSQL = `/* outbox: end the backend of an abandoned claim */
-SELECT pg_terminate_backend(pid) FROM pg_locks
- WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted AND transactionid = $1::text::xid8::xid`
+SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_locks
+ WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted
+   AND transactionid = $1::pg_catalog.text::pg_catalog.xid8::pg_catalog.xid`
 
 // Abandon aborts beside code that is still running. A statement that no context of ours ends goes
 // with its backend.

@@ -197,7 +197,7 @@ func Integer(v driver.Value) int64 {
 // PostgreSQL 17 has the setting; older servers refuse to set it. A statement by the extended
 // protocol has an unnamed portal, which takes one statement only.
 const driverSQL = `/* outbox: whether there is a transaction_timeout, and the protocol of the driver */
-SELECT current_setting('transaction_timeout', true) IS NOT NULL,
+SELECT pg_catalog.current_setting('transaction_timeout', true) IS NOT NULL,
        EXISTS (SELECT FROM pg_catalog.pg_cursors WHERE name = '')`
 
 // CheckDriver refuses a driver that Exclusive cannot use, and notes which messages the driver takes

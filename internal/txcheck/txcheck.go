@@ -36,9 +36,9 @@ func Given(tx any) error {
 // no error, as it would of a SAVEPOINT.
 const (
 	markSQL = `/* outbox: mark the transaction */
-SELECT set_config('outbox.in_transaction', 'on', true)`
+SELECT pg_catalog.set_config('outbox.in_transaction', 'on', true)`
 	markedSQL = `/* outbox: whether a transaction is open */
-SELECT coalesce(current_setting('outbox.in_transaction', true), '')`
+SELECT coalesce(pg_catalog.current_setting('outbox.in_transaction', true), '')`
 )
 
 // Begun refuses a connection on which no transaction is open: a statement on it would commit at

@@ -23,7 +23,8 @@ func Check(ctx context.Context, q interface {
 	var standby, readOnly bool
 	var role, database string
 	err := q.QueryRowContext(ctx, `-- schema: whether transactions may write
-SELECT pg_is_in_recovery(), current_setting('default_transaction_read_only')::boolean, current_user, current_database()`).
+SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('default_transaction_read_only')::boolean,
+       current_user, pg_catalog.current_database()`).
 		Scan(&standby, &readOnly, &role, &database)
 	switch {
 	case err != nil:

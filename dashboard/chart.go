@@ -67,6 +67,17 @@ type rate struct {
 	Known            bool
 }
 
+// text is a number of r with its unit, or – if the rate is unknown.
+func (r rate) text(perMinute float64) string {
+	if !r.Known {
+		return "–"
+	}
+	return decimal(perMinute) + "/min"
+}
+
+func (r rate) FinishedText() string { return r.text(r.Finished) }
+func (r rate) FailedText() string   { return r.text(r.Failed) }
+
 // rateOf is the rate since the latest sample that is old enough, if it is not too old.
 func rateOf(history []admin.Sample) rate {
 	now := history[len(history)-1]
@@ -130,17 +141,14 @@ func deadOf(s admin.Sample) int64     { return s.Dead }
 func finishedOf(s admin.Sample) int64 { return s.Finished }
 func failedOf(s admin.Sample) int64   { return s.Failed }
 
-// charts are those of a type, or of all types. If the rate is unknown, the numbers are totals.
+// charts are those of a type, or of all types.
 func charts(history []admin.Sample, r rate, span time.Duration, over string) []chart {
 	last := history[len(history)-1]
-	now, finished, failed := last.At, number(last.Finished), number(last.Failed)
-	if r.Known {
-		finished, failed = decimal(r.Finished)+"/min", decimal(r.Failed)+"/min"
-	}
+	now := last.At
 	return []chart{
-		draw(chart{Title: "Finished", Current: finished, Unit: "/min", Over: over, Tone: "good"},
+		draw(chart{Title: "Finished", Current: r.FinishedText(), Unit: "/min", Over: over, Tone: "good"},
 			perMinute(history, finishedOf), now, span),
-		draw(chart{Title: "Failed runs", Current: failed, Unit: "/min", Over: over, Tone: "bad"},
+		draw(chart{Title: "Failed runs", Current: r.FailedText(), Unit: "/min", Over: over, Tone: "bad"},
 			perMinute(history, failedOf), now, span),
 		draw(chart{Title: "Ready", Current: number(last.Ready), Over: over, Tone: "plain"}, counts(history, readyOf),
 			now, span),

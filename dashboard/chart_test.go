@@ -29,8 +29,14 @@ func TestARateIsThatOfTheLatestMinutes(t *testing.T) {
 		}
 		h := history(samples, admin.Type{TypeStats: outbox.TypeStats{Finished: 1200}}, now)
 		got := rateOf(h)
-		if text := charts(h, got, time.Hour, "")[0].Current; (text == "1,200") == c.known {
-			t.Errorf("%s: the page has %s", name, text)
+		text := "–"
+		if c.known {
+			text = decimal(c.want) + "/min"
+		}
+		for i, got := range []string{charts(h, got, time.Hour, "")[0].Current, got.FinishedText()} {
+			if got != text {
+				t.Errorf("%s: text %d is %s, want %s", name, i, got, text)
+			}
 		}
 		if got.Known != c.known || got.Finished != c.want {
 			t.Errorf("%s: got %+v, want %v a minute", name, got, c.want)

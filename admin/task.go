@@ -18,7 +18,7 @@ type State string
 // a [Run].
 const (
 	StateReady     State = "ready"
-	StateScheduled State = "scheduled" // until its RunAt, a retry's included
+	StateScheduled State = "scheduled" // until a relay makes it ready at its RunAt, a retry's included
 	StateLeased    State = "leased"    // a Leased handler has it
 	StateWaiting   State = "waiting"   // for another task of its ordering key
 	StateDead      State = "dead"      // a dead letter

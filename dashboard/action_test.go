@@ -110,6 +110,12 @@ func TestEachActionIsDoneNotedAndLeadsBack(t *testing.T) {
 		}
 		s.get(t, c.to).has(t, 200, c.says)
 	}
+	for _, page := range []string{"task", "cancel"} {
+		a := s.get(t, page+"?id=900001")
+		if !strings.Contains(a.body, `>due</span></h1>`) || a.form("run-now").Has("id") {
+			t.Errorf("after a redrive the page says\n%s", a.text())
+		}
+	}
 	s.log.Want(t, 1, `actor=ada@example.com action=redrive target="task 900001" count=1`)
 	if strings.Contains(s.log.String(), "nobody@exmaple.com") {
 		t.Errorf("the log has payloads:\n%s", s.log)

@@ -33,7 +33,9 @@ type taskData struct {
 func (d taskData) CanCancel() bool {
 	return d.State != admin.StateDead && d.State != admin.StateFinished
 }
-func (d taskData) CanRunNow() bool { return d.State == admin.StateScheduled }
+func (d taskData) CanRunNow(now time.Time) bool {
+	return d.State == admin.StateScheduled && d.RunAt.After(now)
+}
 func (d taskData) CanRevive() bool { return d.State == admin.StateDead }
 
 // LastFailure is the event of the last error; zero where that is not known.

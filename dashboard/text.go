@@ -33,6 +33,7 @@ var functions = template.FuncMap{
 	"runs":     runsOf,
 	"reason":   taskview.Reason,
 	"attempts": taskview.Attempts,
+	"state":    taskview.State,
 	"columns":  taskview.Columns,
 	"title":    title,
 	"for":      func(now, since time.Time) string { return duration(max(now.Sub(since), 0).Truncate(time.Second)) },

@@ -79,7 +79,7 @@ func listJSON(t admin.Task) object { return objectOf(t).without("runs", "timelin
 // taskFields are a task for people.
 func taskFields(t admin.Task) (f fields) {
 	f.add("task", t.ID)
-	f.add("state", t.State)
+	f.add("state", taskview.State(t, time.Now()))
 	for _, fact := range taskview.Facts(t) {
 		value := fact.Value
 		if at, ok := value.(time.Time); ok {

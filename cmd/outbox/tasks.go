@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/internal/taskview"
 )
 
 // mostRows is the most tasks that one transaction changes.
@@ -36,7 +38,8 @@ func (a *app) tasksListCommand() *cobra.Command {
 		Example: "  outbox tasks list -type SEND_MAIL -state scheduled",
 		Long: `Lists tasks of one type in one state: ready (in the order of claiming), scheduled (by due time,
 retries included), leased, waiting (for another of their ordering key), dead or finished (the latest
-first; all types without --type).`,
+first; all types without --type). A scheduled task whose time has come is shown as due: a relay is to
+make it ready.`,
 		RunE: taskPage(a, &p, func(c *admin.Client, ctx context.Context) (admin.TaskPage, error) {
 			q := admin.TaskQuery{Type: taskType, State: admin.State(state), After: p.after, Limit: p.limit}
 			found, err := c.Tasks(ctx, q)
@@ -47,7 +50,8 @@ first; all types without --type).`,
 		}, ">TASK TYPE STATE >PRIORITY >ATTEMPT >AGE DUE ERROR", func(t admin.Task) (any, []any) {
 			fault := cutError(t.LastError)
 			return listJSON(t), []any{
-				t.ID, t.Type, t.State, t.Priority, t.Attempt, since(t.CreatedAt), t.RunAt, fault,
+				t.ID, t.Type, taskview.State(t, time.Now()), t.Priority, t.Attempt, since(t.CreatedAt),
+				t.RunAt, fault,
 			}
 		}),
 	}

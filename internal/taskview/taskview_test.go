@@ -15,6 +15,24 @@ import (
 
 var at = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
+// Redrive leaves a task that is scheduled for now, until a relay makes it ready.
+func TestAScheduledTaskWhoseTimeHasComeIsDue(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		state admin.State
+		in    time.Duration
+		want  string
+	}{
+		{admin.StateScheduled, time.Microsecond, "scheduled"}, {admin.StateScheduled, 0, "due"},
+		{admin.StateScheduled, -time.Hour, "due"}, {admin.StateReady, -time.Hour, "ready"},
+		{admin.StateWaiting, -time.Hour, "waiting"}, {admin.StateDead, -time.Hour, "dead"},
+	} {
+		if got := taskview.State(admin.Task{State: c.state, RunAt: at.Add(c.in)}, at); got != c.want {
+			t.Errorf("%s, to run in %v: got %s, want %s", c.state, c.in, got, c.want)
+		}
+	}
+}
+
 func TestEachEventHasASentenceAndATone(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -39,8 +39,8 @@ func TestTasksOfAGroupThatHaveNotBegunWait(t *testing.T) {
 	}{
 		"cancel":                    {1, cancel(2), nil, "canceled: 1 3"},
 		"cancel the last":           {2, cancel(3), nil, "canceled: 1 2"},
-		"cancel its own task":       {2, cancel(2), nil, "not found: 1 2 3"},
-		"cancel a task that ended":  {2, cancel(1), nil, "not found: 1 2 3"},
+		"cancel its own task":       {2, cancel(2), nil, "not_found: 1 2 3"},
+		"cancel a task that ended":  {2, cancel(1), nil, "not_found: 1 2 3"},
 		"cancel a task that failed": {3, cancel(1), handlers.RetryAfter(time.Hour, errMisdeed), "canceled: 1 2 3"},
 		"cancel, and fail":          {1, cancel(2), handlers.Snooze(time.Hour), "canceled: 1 2 3"},
 		"skip":                      {1, enqueue(outbox.Unique("2")), nil, "skipped 2: 1 2 3"},

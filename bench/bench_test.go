@@ -70,7 +70,7 @@ func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
 			t.Errorf("%v was taken", args)
 		}
 	}
-	o, err := parseOptions([]string{"-quick", "-check", "-case", "wal,idle", "-report", "/a/b"}, &bytes.Buffer{})
+	o, err := parseOptions([]string{"-quick", "-check", "-case", "wal, idle", "-report", "/a/b"}, &bytes.Buffer{})
 	if err != nil || !o.quick || !o.check || len(o.cases) != 2 || o.report != "/a/b" {
 		t.Errorf("options %+v, %v", o, err)
 	}

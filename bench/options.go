@@ -36,7 +36,7 @@ func parseOptions(args []string, errout io.Writer) (options, error) {
 	if o.rounds < 1 {
 		return o, errors.New("bench: -rounds must be positive")
 	}
-	o.cases = strings.FieldsFunc(chosen, func(r rune) bool { return r == ',' })
+	o.cases = strings.FieldsFunc(chosen, func(r rune) bool { return r == ',' || r == ' ' })
 	for _, c := range o.cases {
 		if !slices.Contains(caseNames(), c) {
 			return o, fmt.Errorf("bench: -case: there is no %q, but %s", c, strings.Join(caseNames(), ", "))

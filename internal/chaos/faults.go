@@ -94,6 +94,7 @@ func chosenFaults(list string) (chosen []string, err error) {
 		return nil, nil
 	}
 	for name := range strings.SplitSeq(list, ",") {
+		name = strings.TrimSpace(name)
 		names := []string{name}
 		if name == "all" {
 			names = nil

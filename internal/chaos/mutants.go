@@ -24,6 +24,7 @@ func chosenMutants(list string) (chosen []mutant, err error) {
 		return testMutants, nil
 	}
 	for name := range strings.SplitSeq(list, ",") {
+		name = strings.TrimSpace(name)
 		i := slices.IndexFunc(mutants, func(m mutant) bool { return m.name == name })
 		if i < 0 {
 			return nil, fmt.Errorf("-mutation: there is no %q; there are all, runs, tests and\n%s", name, mutantHelp())

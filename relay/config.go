@@ -62,9 +62,9 @@ type Config struct {
 	// bounds the relay chooses as ever, and the options of handlers hold as well.
 	//
 	// It is called before each claim, and each 50 ms or so while it holds a type back. The relay
-	// claims nothing meanwhile, so it must return at once. Calls of several relays may come at the
-	// same time. A panic is logged once, and types are not bounded then. RunOnce returns although
-	// tasks are held back.
+	// claims nothing meanwhile, so it must return at once. It copies the result. Calls of several
+	// relays may come at the same time: each returns a map of its own. A panic is logged once, and
+	// types are not bounded then. RunOnce returns although tasks are held back.
 	//
 	// Experimental: a minor version may change it.
 	WorkersByType func(Load) map[string]int

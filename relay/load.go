@@ -2,6 +2,7 @@ package relay
 
 import (
 	"log/slog"
+	"maps"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/guard"
@@ -42,7 +43,7 @@ func (b *bounds) of(free int, types []plan.Load) (out map[string]int) {
 	for i, t := range types {
 		load.Types[i] = TypeLoad(t)
 	}
-	if err := guard.Call(func() { out = b.ask(load) }); err != nil {
+	if err := guard.Call(func() { out = maps.Clone(b.ask(load)) }); err != nil {
 		b.logOnce("outbox: Config.WorkersByType panicked; types are not bounded",
 			"error", pgerr.Text(err), "stack", string(guard.Stack(err)))
 		return nil

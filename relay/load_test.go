@@ -44,6 +44,22 @@ func TestAnAnswerOfWorkersByTypeThatCannotBeFollowedHarmsNothing(t *testing.T) {
 	}
 }
 
+// The app may keep the map that it returned, and write into it.
+func TestTheBoundsAreThoseOfTheCall(t *testing.T) {
+	t.Parallel()
+	kept, calls := map[string]int{}, 0
+	b := bounds{ask: func(Load) map[string]int {
+		calls++
+		kept["A"] = calls
+		return kept
+	}, types: map[string]bool{"A": true}, log: slog.New(slog.DiscardHandler)}
+	first, second := b.of(4, nil), b.of(4, nil)
+	kept["A"] = 7
+	if first["A"] != 1 || second["A"] != 2 {
+		t.Errorf("the bounds are %v and %v, want 1 and 2", first, second)
+	}
+}
+
 func TestTheLatestNameOfAWakeUpCounts(t *testing.T) {
 	t.Parallel()
 	r := &relayRun{named: make(chan string, 1)}

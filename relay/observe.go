@@ -2,6 +2,7 @@ package relay
 
 import (
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/txoutbox/outbox"
@@ -110,7 +111,7 @@ const (
 type Change struct {
 	Event Event
 	At    time.Time // by the process's clock
-	Types []string  // those that the relay has a handler for, sorted; not to be changed
+	Types []string  // those that the relay has a handler for, sorted
 }
 
 // observers tells the Observers of a relay, and OnDead, what they are to hear.
@@ -152,7 +153,9 @@ func (o *observers) Ended(e report.End) {
 	}
 	o.tell(func(one Observer) {
 		if one.Ended != nil {
-			one.Ended(end)
+			own := end
+			own.Tasks = slices.Clone(end.Tasks)
+			one.Ended(own)
 		}
 	})
 }
@@ -166,10 +169,9 @@ func (o *observers) tellChange(e Event, at time.Time) {
 	if !o.Observed() {
 		return
 	}
-	c := Change{Event: e, At: at, Types: o.types}
 	o.tell(func(one Observer) {
 		if one.Changed != nil {
-			one.Changed(c)
+			one.Changed(Change{Event: e, At: at, Types: slices.Clone(o.types)})
 		}
 	})
 }

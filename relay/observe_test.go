@@ -41,6 +41,28 @@ func (h *heard) observers() []relay.Observer {
 	}}
 }
 
+// What an observer gets is its own: it may keep it, and write into it.
+func TestObserversShareNothing(t *testing.T) {
+	t.Parallel()
+	db, h := newDatabase(t), &heard{}
+	spoils := relay.Observer{
+		Ended:   func(e relay.RunEnd) { clear(e.Tasks) },
+		Changed: func(c relay.Change) { clear(c.Types) },
+	}
+	reg := handlers.New()
+	handlers.Batch(reg, typeBatch, 10, func(context.Context, *sql.Tx, []*outbox.Task[payload]) error { return nil })
+	db.Enqueue(t, "BATCH", 3)
+	once(t, db, reg, relay.Config{Workers: 1, Observers: slices.Concat([]relay.Observer{spoils}, h.observers(), []relay.Observer{spoils})})
+	if got := h.outcomes(); got["BATCH"] != "done done done" {
+		t.Errorf("the outcomes are %v", got)
+	}
+	for _, c := range h.changes {
+		if !slices.Equal(c.Types, []string{"BATCH"}) {
+			t.Errorf("%s: the types are %q", c.Event, c.Types)
+		}
+	}
+}
+
 // outcomes are those of each type's tasks in the order in which they were told.
 func (h *heard) outcomes() map[string]string {
 	h.mu.Lock()

@@ -3,6 +3,7 @@ package outbox
 import (
 	"database/sql"
 	"encoding/json"
+	"maps"
 	"os"
 	"reflect"
 	"regexp"
@@ -116,4 +117,25 @@ func TestTheTableOfFeaturesNamesEachOption(t *testing.T) {
 			}
 		}
 	}
+}
+
+// An option is one value, which a task type keeps: the app may use its map again.
+func TestTheHeadersOfAnOptionAreThoseOfItsCall(t *testing.T) {
+	t.Parallel()
+	h := map[string]string{"a": "1"}
+	kept := NewTaskType[int]("A", Headers(h), AddHeaders(h))
+	done := make(chan struct{})
+	go func() { // as -race shows
+		defer close(done)
+		for i := range 100 {
+			h[strconv.Itoa(i)], h["a"] = "2", "2"
+		}
+	}()
+	for range 100 {
+		s, err := newSettings(kept.New(1).Options)
+		if err != nil || !maps.Equal(s.headers, map[string]string{"a": "1"}) {
+			t.Fatalf("the headers are %v (%v)", s.headers, err)
+		}
+	}
+	<-done
 }

@@ -3,6 +3,7 @@ package forward_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -46,6 +47,35 @@ func TestAnEventWithoutAnAnswerIsNoOutage(t *testing.T) {
 	if s := f.Stats(); s.Published != 4 || s.Temporary != 2 || s.Pause != 0 {
 		t.Errorf("got %+v", s)
 	}
+}
+
+// sorting publishes the events in another order, in place.
+type sorting struct{ *broker }
+
+func (s sorting) Publish(ctx context.Context, events []*forward.Event) []error {
+	errs := s.broker.Publish(ctx, events)
+	slices.Reverse(events)
+	return errs
+}
+
+// A publisher may sort the events of its call: its errors are in the order in which it got them.
+func TestAPublisherMaySortTheEventsOfItsCall(t *testing.T) {
+	t.Parallel()
+	db, to, reg := relaytest.NewDatabase(t), &broker{}, handlers.New()
+	to.answers(func(e *forward.Event) error {
+		if string(e.Data) == `{"n": 2}` {
+			return forward.Permanent(errors.New("refused"))
+		}
+		return nil
+	})
+	options := []handlers.Option{handlers.MaxAttempts(1)}
+	with := forward.HandlerOptions(options...)
+	clear(options) // the app's
+	forward.Register(reg, placed, sorting{to}, with)
+	enqueue(t, db, 5, nil)
+	relaytest.Run(t, db.DB, reg, relay.Config{Workers: 1})
+	forwardtest.NothingLeft(t, db)
+	db.Want(t, "2", `SELECT string_agg(payload ->> 'n', ' ') FROM outbox.dead_task`)
 }
 
 // silent answers when its context has ended, and says when it was called.

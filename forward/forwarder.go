@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -102,7 +103,7 @@ func (f *Forwarder) handle(ctx context.Context, _ *sql.Tx, tasks []*outbox.Task[
 	if len(c.events) > 0 {
 		limit, cancel := context.WithTimeout(ctx, f.config.timeout)
 		defer cancel()
-		errs := f.to.Publish(limit, c.events)
+		errs := f.to.Publish(limit, slices.Clone(c.events))
 		if errs != nil && len(errs) != len(c.events) {
 			return fmt.Errorf("forward: %T.Publish returned %d errors for %d events", f.to, len(errs), len(c.events))
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -122,6 +123,7 @@ func Timeout(d time.Duration) Option {
 
 // HandlerOptions adds options of the handler, such as handlers.MaxAttempts or handlers.Retention.
 func HandlerOptions(opts ...handlers.Option) Option {
+	opts = slices.Clone(opts)
 	return func(c *config) { c.handler = append(c.handler, opts...) }
 }
 
@@ -129,5 +131,6 @@ func HandlerOptions(opts ...handlers.Option) Option {
 // where the schema has another name than outbox. What a copy has from its task stays: see Fanout.
 // Register makes no tasks, and panics.
 func TaskOptions(opts ...outbox.Option) Option {
+	opts = slices.Clone(opts)
 	return func(c *config) { c.task = append(c.task, opts...) }
 }

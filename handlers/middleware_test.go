@@ -48,6 +48,23 @@ func TestMiddlewareOfTheRegistryIsOutsideThatOfTheHandlerAndTheFirstIsOutermost(
 	}
 }
 
+// An option is one value for several handlers: the app may use its slice again.
+func TestTheMiddlewareOfAnOptionIsThatOfItsCall(t *testing.T) {
+	called := 0
+	m := []handlers.Middleware{func(next handlers.Func) handlers.Func {
+		return func(ctx context.Context, call *handlers.Call) error {
+			called++
+			return next(ctx, call)
+		}
+	}}
+	use := handlers.Use(m...)
+	clear(m)
+	err := leased(t, `{}`, func(context.Context, *outbox.Task[mail]) error { return nil }, use)
+	if err != nil || called != 1 {
+		t.Errorf("%v, after %d calls", err, called)
+	}
+}
+
 func TestMiddlewareSeesTheCallAndCanReplaceItsResult(t *testing.T) {
 	busy := func(next handlers.Func) handlers.Func {
 		return func(ctx context.Context, call *handlers.Call) error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/txoutbox/outbox"
@@ -191,6 +192,7 @@ func Strict() Option { return func(r *registration) { r.strict = true } }
 
 // Use adds middleware around this handler, inside that of the registry.
 func Use(m ...Middleware) Option {
+	m = slices.Clone(m)
 	return func(r *registration) { r.middleware = append(r.middleware, m...) }
 }
 

@@ -24,6 +24,18 @@ func fired(t *testing.T, db *relaytest.Database) string {
 	return db.Text(t, `SELECT COALESCE(string_agg(payload::text, ' ' ORDER BY payload), '') FROM outbox.task`)
 }
 
+// The app may use its slice of options again.
+func TestAFiringHasTheOptionsThatItsScheduleHadAtFirst(t *testing.T) {
+	t.Parallel()
+	db, options := relaytest.NewDatabase(t), []outbox.Option{outbox.Priority(3)}
+	p := start(t, db, schedule.Schedule{Name: "kept", Timing: each(week), Task: outbox.TaskSpec{Type: "A", Payload: 1, Options: options}})
+	options[0] = outbox.Priority(7)
+	p.pass(t)
+	db.Do(t, `UPDATE outbox.schedule SET next_at = now()`)
+	p.pass(t)
+	db.Want(t, "1 3", `SELECT concat(count(*), ' ', min(priority)) FROM outbox.task`)
+}
+
 // Each catches up as it says, in several transactions if need be. A firing during a pause is passed
 // over.
 func TestMissedFiringsAreMadeUpForOnceOrAll(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -34,6 +35,7 @@ func (s *Schedule) Prepare() (wrong []error) {
 			wrong = append(wrong, fmt.Errorf("%s: %w", field, err))
 		}
 	}
+	s.Task.Options = slices.Clone(s.Task.Options)
 	check("Name", CheckName(s.Name))
 	check("Timing", s.checkSpec())
 	payload, err := s.Task.Encode()

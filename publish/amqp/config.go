@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/url"
+	"slices"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -76,14 +77,15 @@ func newDialing(address string, config *amqp.Config) (dialing, error) {
 	}
 	if config != nil {
 		d.config = *config
+		d.config = d.copied()
 	}
 	return d, nil
 }
 
-// copied is the configuration for one connection. The library writes to its parts.
+// copied is the configuration with its parts, to which the library writes.
 func (d *dialing) copied() amqp.Config {
 	c := d.config
-	c.Properties = maps.Clone(c.Properties)
+	c.Properties, c.SASL = maps.Clone(c.Properties), slices.Clone(c.SASL)
 	if c.TLSClientConfig != nil {
 		c.TLSClientConfig = c.TLSClientConfig.Clone()
 	}

@@ -163,6 +163,20 @@ func (l *changingLogin) Response() string {
 	return "\x00guest\x00old"
 }
 
+// The app may use the parts of its configuration again.
+func TestTheConfigurationIsThatOfOpen(t *testing.T) {
+	t.Parallel()
+	r, login := broker(t), &changingLogin{}
+	login.right.Store(true)
+	config := &amqp.Config{SASL: []amqp.Authentication{login}, Properties: amqp.Table{"product": "shop"}}
+	p := connect(t, r.url(), outboxamqp.Config{DialConfig: config})
+	config.SASL[0], config.Properties["product"] = &changingLogin{}, struct{}{} // no value of AMQP
+	forwardtest.Must(t, p.Ready(within(t, time.Minute)))
+	if len(config.SASL) != 1 || len(config.Properties) != 1 {
+		t.Errorf("the app's configuration became %+v", config)
+	}
+}
+
 // A password that was changed is asked for at each login.
 func TestARefusedLoginIsTriedAgain(t *testing.T) {
 	t.Parallel()

@@ -56,8 +56,9 @@ func Open(url string, config Config) (*Publisher, error) {
 	if i := slices.IndexFunc(config.Options, func(o nats.Option) bool { return o == nil }); i >= 0 {
 		return nil, fmt.Errorf("outboxnats: Config.Options: %d is nil", i)
 	}
+	options := slices.Clone(config.Options)
 	p := &Publisher{log: cmp.Or(config.Logger, slog.Default()),
-		dial: func() (*link, error) { return dial(url, config.Options) }}
+		dial: func() (*link, error) { return dial(url, options) }}
 	var err error
 	if p.link, err = p.dial(); err != nil {
 		return nil, err

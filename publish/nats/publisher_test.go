@@ -65,10 +65,11 @@ func TestAConnectionThatIsClosedForGoodIsReplaced(t *testing.T) {
 	b.stream(nil)
 	var conn atomic.Pointer[nats.Conn]
 	var closed atomic.Int64
-	p, err := outboxnats.Open(b.url(), outboxnats.Config{Options: []nats.Option{
-		nats.ConnectHandler(func(c *nats.Conn) { conn.Store(c) }),
-		nats.ClosedHandler(func(*nats.Conn) { closed.Add(1) })}})
+	options := []nats.Option{nats.ConnectHandler(func(c *nats.Conn) { conn.Store(c) }),
+		nats.ClosedHandler(func(*nats.Conn) { closed.Add(1) })}
+	p, err := outboxnats.Open(b.url(), outboxnats.Config{Options: options})
 	forwardtest.Must(t, err)
+	clear(options) // the app's
 	t.Cleanup(func() { forwardtest.Must(t, p.Close()) })
 	forwardtest.Ready(t, p)
 	relaytest.Eventually(t, time.Minute, "the connection", func() bool { return conn.Load() != nil })

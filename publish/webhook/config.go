@@ -91,5 +91,6 @@ func (c *Config) check() error {
 	c.RatePer = cmp.Or(c.RatePer, time.Second)
 	c.GoneFor = cmp.Or(c.GoneFor, defaultGoneFor)
 	c.AllowNetworks, c.TaskHeaders = slices.Clone(c.AllowNetworks), slices.Clone(c.TaskHeaders)
+	c.TLS = c.TLS.Clone() // net/http adds protocols to it
 	return errors.Join(errs...)
 }

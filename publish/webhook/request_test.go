@@ -184,6 +184,25 @@ func newPublisher(t testing.TB, s *httptest.Server, change func(*Config)) *Publi
 	return p
 }
 
+// The app's configuration of TLS stays as it is: several publishers may share it.
+func TestThePublisherLeavesTheTLSOfItsConfigAlone(t *testing.T) {
+	t.Parallel()
+	s := receiver(t, func(http.ResponseWriter, *http.Request) {})
+	var of *tls.Config
+	for range 2 {
+		p := newPublisher(t, s, func(c *Config) {
+			if of == nil {
+				of = c.TLS
+			}
+			c.TLS = of
+		})
+		relaytest.Must(one(t, p, event("1", s.URL)))
+	}
+	if len(of.NextProtos) > 0 {
+		t.Errorf("its protocols are %q", of.NextProtos)
+	}
+}
+
 func event(id, to string) *forward.Event {
 	return &forward.Event{ID: id, Source: "/shop.example", Type: "order.placed", OrderingKey: "c1", Subject: "größe",
 		Time:    time.Unix(1e9, 0),

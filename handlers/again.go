@@ -1,7 +1,6 @@
 package handlers
 
 import (
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -36,9 +35,9 @@ func RunAgainWith[P any](task *outbox.Task[P], d time.Duration, payload P) error
 }
 
 // checkResult returns the result of a call for these tasks, or what is wrong with it.
-func checkResult(h *handler.Handler, tasks []*outbox.Task[json.RawMessage], err error) error {
+func checkResult(h *handler.Handler, taskIDs []int64, err error) error {
 	if h.Kind == outbox.KindBatch {
-		some, is, wrong := membersOf(tasks, err)
+		some, is, wrong := membersOf(taskIDs, err)
 		for id, one := range some {
 			some[id] = h.CheckAgain(id, one)
 		}
@@ -48,11 +47,11 @@ func checkResult(h *handler.Handler, tasks []*outbox.Task[json.RawMessage], err 
 			return some.result()
 		}
 	}
-	if len(tasks) == 1 {
-		return h.CheckAgain(tasks[0].ID, err)
+	if len(taskIDs) == 1 {
+		return h.CheckAgain(taskIDs[0], err)
 	}
 	if r := handler.ResultOf(err); r.Payload != nil {
-		return fmt.Errorf("handlers: RunAgainWith: its payload is for task %d, not for a batch of %d: return it in a BatchResult", r.TaskID, len(tasks))
+		return fmt.Errorf("handlers: RunAgainWith: its payload is for task %d, not for a batch of %d: return it in a BatchResult", r.TaskID, len(taskIDs))
 	}
 	return err
 }

@@ -73,11 +73,20 @@ func (r *Registry) registered() []*handler.Handler {
 		h, call := registered.Handler, wrap(wrap(caught(registered.call), registered.middleware), r.middleware)
 		h.Run = func(ctx context.Context, tx *sql.Tx, claim handler.Claim, tasks []*outbox.Task[json.RawMessage]) error {
 			c := &Call{Type: h.Type, Kind: h.Kind, Tasks: tasks, ClaimStart: claim.Began, ClaimEnd: claim.Ended, tx: tx, log: claim.Log}
-			return checkResult(&h, tasks, call(ctx, c))
+			ids := taskIDs(tasks) // as middleware may change its tasks
+			return checkResult(&h, ids, call(ctx, c))
 		}
 		out = append(out, &h)
 	}
 	return out
+}
+
+func taskIDs(tasks []*outbox.Task[json.RawMessage]) []int64 {
+	ids := make([]int64, len(tasks))
+	for i, t := range tasks {
+		ids[i] = t.ID
+	}
+	return ids
 }
 
 // add registers a handler; its caller was called by the app.
@@ -166,7 +175,7 @@ func Batch[P any](r *Registry, t outbox.TaskType[P], size int, h func(ctx contex
 				return bad
 			}
 			err := h(ctx, c.tx, tasks)
-			return bad.join(c.Tasks, err)
+			return bad.join(taskIDs(c.Tasks), err)
 		}
 	})
 }

@@ -2,14 +2,12 @@ package handlers
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"time"
 
-	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/handler"
 )
 
@@ -138,7 +136,7 @@ func batchResultOf(err error) (some BatchResult, is bool) {
 
 // membersOf are the members, without nil, of the BatchResult that err is or wraps. wrong: it does not
 // tell for sure which of the tasks are done.
-func membersOf(tasks []*outbox.Task[json.RawMessage], err error) (some BatchResult, is bool, wrong error) {
+func membersOf(taskIDs []int64, err error) (some BatchResult, is bool, wrong error) {
 	all, is := batchResultOf(err)
 	if !is {
 		return nil, false, nil
@@ -148,11 +146,11 @@ func membersOf(tasks []*outbox.Task[json.RawMessage], err error) (some BatchResu
 			"so it does not tell which tasks are done: %v", err)
 	}
 	some, unknown := BatchResult{}, maps.Clone(all)
-	for _, t := range tasks {
-		if one := all[t.ID]; one != nil {
-			some[t.ID] = one
+	for _, id := range taskIDs {
+		if one := all[id]; one != nil {
+			some[id] = one
 		}
-		delete(unknown, t.ID)
+		delete(unknown, id)
 	}
 	if len(unknown) > 0 {
 		return nil, true, fmt.Errorf("handlers: a BatchResult has a result for task %d, which is not of the batch, "+
@@ -162,8 +160,8 @@ func membersOf(tasks []*outbox.Task[json.RawMessage], err error) (some BatchResu
 }
 
 // join adds the handler's own result to b, the tasks that it never saw as they do not decode.
-func (b BatchResult) join(tasks []*outbox.Task[json.RawMessage], err error) error {
-	own, is, wrong := membersOf(tasks, err)
+func (b BatchResult) join(taskIDs []int64, err error) error {
+	own, is, wrong := membersOf(taskIDs, err)
 	switch {
 	case wrong != nil:
 		return wrong

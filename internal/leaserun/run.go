@@ -47,6 +47,7 @@ func (x *Run) begin() {
 	one.ctx = call.NewContext(l.Handling, x.abandonLater)
 	t.Fill(&x.task, l.Store.Identity, t.Attempt)
 	*tasklease.Of(&x.task) = one
+	x.watch.Calling(&x.task)
 	var end time.Time
 	var cause error
 	if timeout := decide.Timeout(h, t); one.noHeartbeat() {
@@ -97,7 +98,7 @@ func (x *Run) abandonLater() {
 func (x *Run) finish(out call.Result) {
 	one, log := &x.lease, x.leases.Report.Log
 	h, t := one.h, one.row
-	x.watch.Called(x.calledAt, out.Took, []*store.Task{&x.task})
+	x.watch.Called(x.calledAt, out.Took)
 	x.leases.drop(one)
 	one.ctx.Cancel(nil)
 	if out.Abandoned {

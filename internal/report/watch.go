@@ -42,24 +42,29 @@ func (r *Reporter) Watch(h *handler.Handler, rows []*store.Row, claimed time.Tim
 	return w
 }
 
-// Called notes the call of the handler.
-func (w *Watch) Called(at time.Time, took time.Duration, tasks []*store.Task) {
+// Calling notes the attempts of tasks before their handler, which may change a task, is called.
+func (w *Watch) Calling(tasks ...*store.Task) {
 	if w == nil {
 		return
 	}
-	w.end.Called, w.end.Handled = at, took
-	for i, t := range tasks {
-		w.end.Tasks[i].Attempt = t.Attempt
+	for _, t := range tasks {
+		w.end.Tasks[w.at[t.ID]].Attempt = t.Attempt
+	}
+}
+
+// Called notes the call of the handler.
+func (w *Watch) Called(at time.Time, took time.Duration) {
+	if w != nil {
+		w.end.Called, w.end.Handled = at, took
 	}
 }
 
 // CalledOne notes the call of the handler for one task of a group.
-func (w *Watch) CalledOne(task *store.Task, at time.Time, took time.Duration) {
-	if w == nil {
-		return
+func (w *Watch) CalledOne(taskID int64, at time.Time, took time.Duration) {
+	if w != nil {
+		one := &w.each[w.at[taskID]]
+		one.Called, one.Handled = at, took
 	}
-	i := w.at[task.ID]
-	w.each[i].Called, w.each[i].Handled, w.end.Tasks[i].Attempt = at, took, task.Attempt
 }
 
 // Set notes what became of a task.

@@ -39,17 +39,19 @@ func (a *attempt) timeout() time.Duration {
 func (a *attempt) call(ctx context.Context) error {
 	u, timeout := a.unit, a.timeout()
 	tasks := u.Tasks()
+	a.watch.Calling(tasks...)
 	start := time.Now()
 	limit, end := context.WithTimeoutCause(a.open.ctx, timeout+call.Grace(timeout), call.TimedOut(timeout))
 	defer end()
 	run := func(ctx context.Context) error { return u.h.Run(ctx, u.Tx.SQL(), a.claim, tasks) }
 	out := call.Run(limit, run)
 	for try := 0; a.againAfterDeadlock(limit, out, try); try++ {
+		tasks = u.Tasks() // as they were: the handler may have changed the others
 		out = call.Run(limit, run)
 	}
 	d := time.Since(start)
 	out.Took, a.took = d, d
-	a.watch.Called(start, d, tasks)
+	a.watch.Called(start, d)
 	a.groups.note(u.h, 1, d)
 	a.warnSlow(d)
 	if out.Abandoned {

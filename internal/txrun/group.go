@@ -95,11 +95,12 @@ func (g *group) call(ctx context.Context, i int) (next int, stopped bool, err er
 	if canceled {
 		return g.settle(ctx, i, call.Result{}, decide.Verdict{Outcome: decide.Canceled, Done: true}, true)
 	}
+	a.watch.Calling(g.tasks[i])
 	timeout, start := decide.Timeout(u.h, g.rows[i]), time.Now()
 	limit, release := context.WithTimeoutCause(open, timeout+call.Grace(timeout), call.TimedOut(timeout))
 	out := call.Run(limit, func(ctx context.Context) error { return u.h.Run(ctx, u.Tx.SQL(), a.claim, g.tasks[i:i+1]) })
 	release()
-	a.watch.CalledOne(g.tasks[i], start, out.Took)
+	a.watch.CalledOne(g.rows[i].ID, start, out.Took)
 	if out.Abandoned {
 		return 0, true, a.abandon(out)
 	}

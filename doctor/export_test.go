@@ -22,6 +22,3 @@ func Names() (out []string) {
 	}
 	return out
 }
-
-// ColumnsOf are the columns that a script of migrations makes.
-var ColumnsOf = columnsOf

@@ -6,41 +6,9 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/txoutbox/outbox/internal/access"
 	"github.com/txoutbox/outbox/schema"
 )
-
-// object is an object of the schema, as the migrations make it and as the catalogs have it.
-type object struct{ kind, name string }
-
-// The statements of the migrations are ours, so they need not be parsed in full.
-var (
-	makes = regexp.MustCompile(`(?s)CREATE (?:OR REPLACE )?(?:UNIQUE )?(TABLE|VIEW|SEQUENCE|FUNCTION|INDEX|TRIGGER) ` +
-		`(?:IF NOT EXISTS )?(?:outbox\.)?(\w+)([^;]*)`)
-	comment = regexp.MustCompile(`--[^\n]*`)
-)
-
-// script makes the schema of this program's version.
-func script() string {
-	script, err := schema.SQL()
-	if err != nil {
-		panic(err) // the name is valid
-	}
-	return script
-}
-
-// expected are the objects of this program's version, with the statement of each.
-func expected() map[object]string { return objectsOf(script()) }
-
-func objectsOf(script string) map[object]string {
-	out := map[object]string{}
-	for _, m := range makes.FindAllStringSubmatch(comment.ReplaceAllString(script, ""), -1) {
-		out[object{strings.ToLower(m[1]), m[2]}] = m[0]
-		if m[1] == "TABLE" && strings.Contains(m[3], "PRIMARY KEY") {
-			out[object{"index", m[2] + "_pkey"}] = ""
-		}
-	}
-	return out
-}
 
 // A function may have several signatures. An index that is being built is no fault: who builds it has
 // its table locked, which roles see that do not see what other roles' sessions do.
@@ -71,33 +39,33 @@ func checkObjects(ctx context.Context, v *visit) error {
 	if known, err := v.knowsSchema(ctx, "schema-objects", "indexes", "triggers"); !known {
 		return err
 	}
-	want := expected()
-	var o object
+	want := access.Objects()
+	var o access.Object
 	var on, state string
-	err := v.each(ctx, objectsSQL, []any{v.schema}, []any{&o.kind, &o.name, &on, &state}, func() {
+	err := v.each(ctx, objectsSQL, []any{v.schema}, []any{&o.Kind, &o.Name, &on, &state}, func() {
 		_, ours := want[o]
 		delete(want, o)
 		switch {
 		case state == "unlogged" && ours:
-			v.add("schema-objects", SeverityCritical, o.name,
-				"the table "+o.name+" is unlogged: a crash of the server empties it",
-				"ALTER TABLE "+v.name(o.name)+" SET LOGGED")
+			v.add("schema-objects", SeverityCritical, o.Name,
+				"the table "+o.Name+" is unlogged: a crash of the server empties it",
+				"ALTER TABLE "+v.name(o.Name)+" SET LOGGED")
 		case state == "invalid" && ours:
-			v.add("indexes", SeverityCritical, o.name,
-				"the index "+o.name+" of the table "+on+" is invalid: no statement uses it",
-				"REINDEX INDEX CONCURRENTLY "+v.name(o.name))
-		case state == "invalid" && leftover.MatchString(o.name):
-			v.add("indexes", SeverityWarning, o.name,
-				"the index "+o.name+" is the leftover of a broken REINDEX: it makes writes slower, and is not used",
-				"DROP INDEX CONCURRENTLY "+v.name(o.name)+"; or admin.Client.Reindex (outbox reindex), which drops "+
+			v.add("indexes", SeverityCritical, o.Name,
+				"the index "+o.Name+" of the table "+on+" is invalid: no statement uses it",
+				"REINDEX INDEX CONCURRENTLY "+v.name(o.Name))
+		case state == "invalid" && leftover.MatchString(o.Name):
+			v.add("indexes", SeverityWarning, o.Name,
+				"the index "+o.Name+" is the leftover of a broken REINDEX: it makes writes slower, and is not used",
+				"DROP INDEX CONCURRENTLY "+v.name(o.Name)+"; or admin.Client.Reindex (outbox reindex), which drops "+
 					"it too")
 		case state == "invalid":
-			v.add("indexes", SeverityWarning, o.name,
-				"the index "+o.name+" of the table "+on+", which is not the outbox's, is invalid",
-				"REINDEX INDEX CONCURRENTLY "+v.name(o.name)+"; or, if the app has no use for it, DROP INDEX CONCURRENTLY")
+			v.add("indexes", SeverityWarning, o.Name,
+				"the index "+o.Name+" of the table "+on+", which is not the outbox's, is invalid",
+				"REINDEX INDEX CONCURRENTLY "+v.name(o.Name)+"; or, if the app has no use for it, DROP INDEX CONCURRENTLY")
 		case state == "disabled" && ours:
-			v.add("triggers", SeverityCritical, o.name, "the trigger "+o.name+" of the table "+on+" is disabled: "+onTriggers,
-				"ALTER TABLE "+v.name(on)+" ENABLE TRIGGER "+o.name+"; then, as counts and keys are wrong now, "+
+			v.add("triggers", SeverityCritical, o.Name, "the trigger "+o.Name+" of the table "+on+" is disabled: "+onTriggers,
+				"ALTER TABLE "+v.name(on)+" ENABLE TRIGGER "+o.Name+"; then, as counts and keys are wrong now, "+
 					"outbox repair -yes (admin.Client.Repair)")
 		}
 	})
@@ -126,25 +94,25 @@ const onTriggers = "counts, delays, keys, order and wake-ups live on triggers"
 var spaces = regexp.MustCompile(`\s+`)
 
 // missing reports missing objects.
-func (v *visit) missing(want map[object]string) {
+func (v *visit) missing(want map[access.Object]string) {
 	for o, statement := range want {
-		what := fmt.Sprintf("the %s %s is missing", o.kind, o.name)
+		what := fmt.Sprintf("the %s %s is missing", o.Kind, o.Name)
 		switch {
-		case o.kind == "index" && statement != "":
+		case o.Kind == "index" && statement != "":
 			statement = strings.TrimSpace(spaces.ReplaceAllString(statement, " "))
 			statement = strings.Replace(statement, " INDEX IF NOT EXISTS ", " INDEX CONCURRENTLY ", 1)
 			on, _, _ := strings.Cut(strings.SplitN(statement, "outbox.", 2)[1], " ")
-			v.add("indexes", SeverityCritical, o.name,
+			v.add("indexes", SeverityCritical, o.Name,
 				what+": statements read all of the table "+on+" instead, or rows that exclude each other are let in",
 				strings.Replace(statement, "outbox."+on, v.name(on), 1))
-		case o.kind == "index":
-			table := strings.TrimSuffix(o.name, "_pkey")
-			v.add("indexes", SeverityCritical, o.name, what, "add the primary key of the table "+table+
+		case o.Kind == "index":
+			table := strings.TrimSuffix(o.Name, "_pkey")
+			v.add("indexes", SeverityCritical, o.Name, what, "add the primary key of the table "+table+
 				" as its migration has it, with ALTER TABLE "+v.name(table)+" ADD PRIMARY KEY (…)")
-		case o.kind == "trigger":
-			v.add("triggers", SeverityCritical, o.name, what+": "+onTriggers, v.applyAgain())
+		case o.Kind == "trigger":
+			v.add("triggers", SeverityCritical, o.Name, what+": "+onTriggers, v.applyAgain())
 		default:
-			v.add("schema-objects", SeverityCritical, o.name, what, v.applyAgain())
+			v.add("schema-objects", SeverityCritical, o.Name, what, v.applyAgain())
 		}
 	}
 }

@@ -3,42 +3,10 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"strings"
-)
 
-var (
-	// columnLine is a column in CREATE TABLE: two blanks, its name and its type.
-	columnLine = regexp.MustCompile(`(?m)^  ([a-z]\w*) +[a-z]`)
-	alterTable = regexp.MustCompile(`ALTER TABLE (?:IF EXISTS )?(?:ONLY )?outbox\.(\w+)([^;]*)`)
-	addColumn  = regexp.MustCompile(`\bADD\s+(?:COLUMN\s+)?(?:IF NOT EXISTS\s+)?([a-z]\w*)`)
+	"github.com/txoutbox/outbox/internal/access"
 )
-
-// columnsOf are the columns that a script of migrations makes, as table.column.
-func columnsOf(script string) (out []string) {
-	columns := map[string][]string{}
-	for o, statement := range objectsOf(script) {
-		if o.kind == "table" {
-			for _, c := range columnLine.FindAllStringSubmatch(statement, -1) {
-				columns[o.name] = append(columns[o.name], c[1])
-			}
-		}
-	}
-	for _, like := range []string{"dead_task", "done_task"} {
-		columns[like] = append(columns[like], columns["task"]...)
-	}
-	for _, table := range alterTable.FindAllStringSubmatch(comment.ReplaceAllString(script, ""), -1) {
-		for _, c := range addColumn.FindAllStringSubmatch(table[2], -1) {
-			columns[table[1]] = append(columns[table[1]], c[1])
-		}
-	}
-	for table, names := range columns {
-		for _, name := range names {
-			out = append(out, table+"."+name)
-		}
-	}
-	return out
-}
 
 // A column of the app's on task is kept while the task is put back, and in dead letters and the
 // history if these have it, too.
@@ -72,9 +40,9 @@ var seen = map[string]string{
 // names are those of the outbox's objects of a kind, with blanks between them.
 func names(kind string) string {
 	var out []string
-	for o := range expected() {
-		if o.kind == kind {
-			out = append(out, o.name)
+	for o := range access.Objects() {
+		if o.Kind == kind {
+			out = append(out, o.Name)
 		}
 	}
 	return strings.Join(out, " ")
@@ -87,7 +55,7 @@ func checkOwn(ctx context.Context, v *visit) error {
 	tables := names("table")
 	var subject, alter, column, table, name string
 	var required, lost bool
-	err := v.each(ctx, ownColumnsSQL, []any{v.schema, strings.Join(columnsOf(script()), " "), tables},
+	err := v.each(ctx, ownColumnsSQL, []any{v.schema, strings.Join(access.Columns(), " "), tables},
 		[]any{&subject, &required, &lost, &alter, &column}, func() {
 			severity, effect, do := SeverityInfo, ", which carries it unread", ""
 			switch {

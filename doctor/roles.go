@@ -2,45 +2,13 @@ package doctor
 
 import (
 	"encoding/json"
-	"regexp"
 
-	"github.com/txoutbox/outbox/schema"
+	"github.com/txoutbox/outbox/internal/access"
 )
 
-// The script of the roles is parsed: its GRANT statements, some of which are executed as texts, and the
-// rights in each.
-var (
-	granted = regexp.MustCompile(`(?s)(?:^|\n|')GRANT (.*?)\s+ON (FUNCTION|SEQUENCE|SCHEMA|TABLE)?\s*(.*?)\s+TO (.*?)[;']`)
-	right   = regexp.MustCompile(`\b(SELECT|INSERT|UPDATE|DELETE|EXECUTE)\b`)
-	columns = regexp.MustCompile(`\([^)]*\)`)
-	name    = regexp.MustCompile(`outbox[_.](\w+)`)
-)
-
-// grants are the rights of this version on tables and functions, as JSON, without the schema's name.
+// grants are the rights of this version, as JSON, without the schema's name.
 func (v *visit) grants() any {
-	type grant struct {
-		Group  string `json:"group"`
-		Kind   string `json:"kind"`
-		Object string `json:"object"`
-	}
-	script, err := schema.RolesSQL()
-	if err != nil {
-		panic(err) // the name is valid
-	}
-	var all []grant
-	for _, m := range granted.FindAllStringSubmatch(comment.ReplaceAllString(script, ""), -1) {
-		if m[2] == "SCHEMA" || m[2] == "SEQUENCE" {
-			continue
-		}
-		for _, kind := range right.FindAllString(columns.ReplaceAllString(m[1], ""), -1) {
-			for _, object := range name.FindAllStringSubmatch(m[3], -1) {
-				for _, group := range name.FindAllStringSubmatch(m[4], -1) {
-					all = append(all, grant{group[1], kind, object[1]})
-				}
-			}
-		}
-	}
-	text, err := json.Marshal(all)
+	text, err := json.Marshal(access.Grants())
 	if err != nil {
 		panic(err) // they are texts
 	}
@@ -51,25 +19,31 @@ func (v *visit) grants() any {
 // the outbox. schema-objects reports missing objects.
 const rolesSQL = `/* outbox: rights that roles lack */
 WITH given AS (
-  SELECT $1 || '_' || "group" AS name, to_regrole(format('%I', $1 || '_' || "group"))::oid AS role, kind, object
-    FROM jsonb_to_recordset($2::jsonb) AS g ("group" text, kind text, object text)),
+  SELECT $1 || '_' || "group" AS name, to_regrole(format('%I', $1 || '_' || "group"))::oid AS role,
+         "right", kind, object, columns
+    FROM jsonb_to_recordset($2::jsonb) AS g ("group" text, "right" text, kind text, object text, columns boolean)),
 ns AS (SELECT oid FROM pg_namespace WHERE nspname = $1),
 lacking AS (
-  SELECT g.name, g.kind || ' on ' || g.object AS given
-    FROM given g, ns JOIN pg_class c ON c.relnamespace = ns.oid
-   WHERE c.relname = g.object AND c.relkind IN ('r', 'v') AND g.kind <> 'EXECUTE' AND g.role IS NOT NULL
-     AND NOT CASE g.kind WHEN 'DELETE' THEN has_table_privilege(g.role, c.oid, 'DELETE')
-                  ELSE has_any_column_privilege(g.role, c.oid, g.kind) END
+  SELECT g.name, g."right" || ' on the schema' AS given
+    FROM given g, ns WHERE g.kind = 'schema' AND g.role IS NOT NULL AND NOT has_schema_privilege(g.role, ns.oid, g."right")
   UNION ALL
-  SELECT g.name, g.kind || ' on ' || g.object
+  SELECT g.name, g."right" || ' on ' || g.object
+    FROM given g, ns JOIN pg_class c ON c.relnamespace = ns.oid
+   WHERE c.relname = g.object AND g.kind = CASE c.relkind WHEN 'S' THEN 'sequence' ELSE 'table' END
+     AND c.relkind IN ('r', 'v', 'S') AND g.role IS NOT NULL
+     AND NOT CASE WHEN g.kind = 'sequence' THEN has_sequence_privilege(g.role, c.oid, g."right")
+                  WHEN g.columns THEN has_any_column_privilege(g.role, c.oid, g."right")
+                  ELSE has_table_privilege(g.role, c.oid, g."right") END
+  UNION ALL
+  SELECT g.name, g."right" || ' on ' || g.object
     FROM given g, ns JOIN pg_proc p ON p.pronamespace = ns.oid
-   WHERE p.proname = g.object AND g.kind = 'EXECUTE' AND g.role IS NOT NULL
-     AND NOT has_function_privilege(g.role, p.oid, 'EXECUTE')),
+   WHERE p.proname = g.object AND g.kind = 'function' AND g.role IS NOT NULL
+     AND NOT has_function_privilege(g.role, p.oid, g."right")),
 owner AS (
   SELECT relowner AS role FROM pg_class
    WHERE oid = 'outbox.migration'::regclass AND relowner = to_regrole(format('%I', $1 || '_owner'))::oid)
 SELECT 'warning', name, format('the role %s lacks rights that this version gives it: %s',
-                               name, string_agg(given, ', ')),
+                               name, string_agg(DISTINCT given, ', ')),
        'schema.GrantRoles (outbox roles apply), which belongs after each schema.Migrate'
   FROM lacking, owner GROUP BY name
  UNION ALL

@@ -3,7 +3,6 @@ package doctor_test
 import (
 	"database/sql"
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
@@ -95,32 +94,6 @@ func TestFaultsOfTheSchemaAreFoundAndMended(t *testing.T) {
 	})
 }
 
-func TestColumnsThatMigrationsAddAreTheOutboxs(t *testing.T) {
-	got := doctor.ColumnsOf(`
-CREATE TABLE IF NOT EXISTS outbox.task (
-  task_id bigint PRIMARY KEY
-);
-CREATE TABLE IF NOT EXISTS outbox.dead_task (
-  LIKE outbox.task INCLUDING DEFAULTS,
-  reason text COLLATE "C" NOT NULL
-);
--- ALTER TABLE outbox.task ADD COLUMN of_a_comment text;
-ALTER TABLE outbox.task ADD COLUMN IF NOT EXISTS tenant text COLLATE "C",
-  ALTER COLUMN task_id SET STATISTICS 7, ADD COLUMN region text DEFAULT 'x',
-  ADD CONSTRAINT task_region CHECK (region <> '');
-ALTER TABLE outbox.dead_task ADD COLUMN tenant text; ALTER TABLE outbox.dead_task
-  ADD region text;
-ALTER TABLE app.task ADD COLUMN of_the_app text;`)
-	slices.Sort(got)
-	want := []string{
-		"dead_task.reason", "dead_task.region", "dead_task.task_id", "dead_task.tenant", "done_task.task_id",
-		"task.region", "task.task_id", "task.tenant",
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
 func TestRowSecurityThatHidesRowsIsFound(t *testing.T) {
 	db := ill(t)
 	db.Do(t, `CREATE TABLE outbox.mine (n int); ALTER TABLE outbox.mine ENABLE ROW LEVEL SECURITY`)
@@ -169,9 +142,10 @@ func TestRolesThatLackRightsAreFound(t *testing.T) {
 	mine := doctor.Schema(name)
 	fine(t, diagnosis(t, db, mine), "roles")
 	db.Do(t, fmt.Sprintf(`REVOKE ALL ON %[1]s.schedule FROM %[1]s_viewer; REVOKE ALL ON %[1]s.task FROM %[1]s_enqueuer;
-		REVOKE EXECUTE ON FUNCTION %[1]s.poll FROM %[1]s_worker; ALTER TABLE %[1]s.slot OWNER TO CURRENT_USER`, name))
+		REVOKE EXECUTE ON FUNCTION %[1]s.poll FROM %[1]s_worker;
+		REVOKE UPDATE ON SEQUENCE %[1]s.wake FROM %[1]s_worker; REVOKE USAGE ON SCHEMA %[1]s FROM %[1]s_worker; ALTER TABLE %[1]s.slot OWNER TO CURRENT_USER`, name))
 	has(t, diagnosis(t, db, mine), "warning roles "+name+"_viewer … SELECT on schedule … schema.GrantRoles",
-		"warning roles "+name+"_worker … EXECUTE on poll",
+		"warning roles "+name+"_worker … EXECUTE on poll, UPDATE on wake, USAGE on the schema",
 		"warning roles "+name+"_enqueuer … INSERT on task", "warning roles slot … does not belong to")
 	if err := schema.GrantRoles(t.Context(), db.DB, schema.Schema(name)); err != nil {
 		t.Fatal(err)

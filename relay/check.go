@@ -33,6 +33,7 @@ type check struct {
 	log         *slog.Logger
 	outage      plan.Outage
 	health      *health
+	refusals    refusals
 }
 
 // run waits while the database cannot be reached, and while it is a copy, unless it is RunOnce's.
@@ -41,7 +42,7 @@ func (c *check) run(ctx context.Context) error {
 	for {
 		began := time.Now()
 		state, err := c.try(ctx)
-		err = explainBegin(ctx, c.db, string(c.store.Schema), err)
+		err = c.refusals.explain(ctx, explainBegin(ctx, c.db, string(c.store.Schema), err))
 		now, wait := time.Now(), copyRecheck
 		switch {
 		case ctx.Err() != nil:
@@ -70,8 +71,8 @@ func (c *check) run(ctx context.Context) error {
 				c.log.Error("outbox: the relay runs nothing, as this database may be a copy", "error", err)
 			}
 		default:
-			if c.outage.Fail(began, now) {
-				c.health.outageBegan(err, now)
+			if lasting := pgerr.Lasting(err); c.outage.Fail(began, now, lasting) {
+				c.health.outageBegan(plan.OutageBegan{Err: err, Lasting: lasting, At: now})
 			}
 			wait = c.outage.Wait(now)
 		}

@@ -42,7 +42,7 @@ func (d *dispatcher) runTx(a plan.StartClaim) {
 	if errors.Is(err, txrun.ErrNoSlot) && !e.Found {
 		e.NotMade = plan.NoSlot
 	}
-	e.Claim, e.Failure, e.ClaimSize = claim, failureOf(err), d.runner.ClaimSize(h)
+	e.Claim, e.Failure, e.ClaimSize = claim, failureOf(d.explain(d.ctx, err)), d.runner.ClaimSize(h)
 	d.events <- e
 }
 
@@ -69,7 +69,7 @@ func (d *dispatcher) runLeased(a plan.StartClaim) {
 	} else if err == nil {
 		e.NotMade, e.Wait = plan.NoToken, min(wait, tokenWait)
 	}
-	e.Claim, e.Found, e.Failure = claim, leaserun.Found(runs), failureOf(err)
+	e.Claim, e.Found, e.Failure = claim, leaserun.Found(runs), failureOf(d.explain(d.ctx, err))
 	d.events <- e
 	if len(runs) == 0 {
 		return // the dispatcher may have ended by now, and its relay may run again

@@ -39,6 +39,7 @@ type dispatcher struct {
 	ctx          context.Context // ends when claiming is to stop
 	stopClaiming func()
 	health       *health
+	explain      func(context.Context, error) error // of PostgreSQL's: says what is missing
 	log          *slog.Logger
 }
 
@@ -72,7 +73,7 @@ func (d *dispatcher) run() error {
 
 func (d *dispatcher) moment() plan.Moment {
 	now := time.Now()
-	return plan.Moment{Time: now, NoHeartbeat: d.alive(now), Listening: d.listening(), Stopping: d.ctx.Err() != nil,
+	return plan.Moment{Time: now, NoHeartbeat: failureOf(d.alive(now)), Listening: d.listening(), Stopping: d.ctx.Err() != nil,
 		Postponed: d.due.MayBePostponed}
 }
 
@@ -92,7 +93,7 @@ func (d *dispatcher) carryOut(actions []plan.Action) (wait time.Duration, done *
 		case plan.Poll:
 			go func() {
 				result, err := d.poll(d.ctx, a)
-				d.events <- plan.Polled{Poll: a, Result: result, Failure: failureOf(err)}
+				d.events <- plan.Polled{Poll: a, Result: result, Failure: failureOf(d.explain(d.ctx, err))}
 			}()
 		case plan.StartClaim:
 			if d.handlers[a.Lane].Kind == outbox.KindLeased {
@@ -123,7 +124,7 @@ func (d *dispatcher) carryOut(actions []plan.Action) (wait time.Duration, done *
 func (d *dispatcher) tell(a plan.Action) {
 	switch a := a.(type) {
 	case plan.OutageBegan:
-		d.health.outageBegan(a.Err, a.At)
+		d.health.outageBegan(a)
 	case plan.OutageEnded:
 		d.health.outageEnded(a.After, a.At)
 	case plan.FewConns:
@@ -170,6 +171,8 @@ func failureOf(err error) plan.Failure {
 		Answered:     fault == pgerr.Refused || fault == pgerr.Others,
 		Passing:      pgerr.Passing(err),
 		NoConnection: pgerr.Code(err) == "53300",
+		Lasting:      pgerr.Lasting(err),
+		Named:        isNamed(err),
 		Divisible:    !pgerr.Conflict(err) && fault != pgerr.Server && fault != pgerr.Foreign,
 	}
 }
@@ -194,7 +197,8 @@ func (d *dispatcher) leasesEnded(results []*leaserun.Result) {
 
 // resultStuck hears that PostgreSQL refuses the result of a leased task again and again.
 func (d *dispatcher) resultStuck(h *handler.Handler, err error, began time.Time, first bool) {
-	d.events <- plan.ResultStuck{Lane: d.lane(h), Failure: failureOf(err), Began: began, First: first}
+	failure := failureOf(d.explain(d.ctx, err))
+	d.events <- plan.ResultStuck{Lane: d.lane(h), Failure: failure, Began: began, First: first}
 }
 
 func (d *dispatcher) lane(h *handler.Handler) int { return slices.Index(d.handlers, h) }

@@ -28,9 +28,9 @@ type Observer struct {
 	// commit. Each task of a Claim is told once by an Ended, unless its process dies.
 	Ended func(RunEnd)
 
-	// Changed hears when the relay starts and stops, and when an outage begins and ends. Each
-	// EventStarted has one EventStopped, each EventOutageBegan one EventOutageEnded, before EventStopped
-	// at the latest.
+	// Changed hears when the relay starts and stops, and when an outage or a refusal begins and ends.
+	// Each EventStarted has one EventStopped, each EventOutageBegan one EventOutageEnded, and each
+	// EventRefusalBegan one EventRefusalEnded, before EventStopped at the latest.
 	Changed func(Change)
 }
 
@@ -105,6 +105,9 @@ const (
 	EventStopped     Event = "stopped" // the relay has ended
 	EventOutageBegan Event = "outage_began"
 	EventOutageEnded Event = "outage_ended"
+	// EventRefusalBegan: PostgreSQL refuses all or a part of the relay's work, see [ErrRefused].
+	EventRefusalBegan Event = "refusal_began"
+	EventRefusalEnded Event = "refusal_ended"
 )
 
 // Change is something that changed in a relay.

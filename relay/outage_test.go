@@ -217,12 +217,23 @@ func (c *closing) close(t *testing.T, db *database, code string) {
 		AND datname = current_database()`)
 }
 
-// Whatever prevents a new connection is the server's fault, also a revoked right to connect (42501), a
-// database that takes no connections (55000), or one that was renamed (3D000).
-func TestWhateverPreventsAConnectionIsAnOutage(t *testing.T) {
+// Whatever prevents a new connection costs no attempt. Waiting mends a server that starts (57P03). It
+// mends no revoked right to connect (42501), no database that takes no connections (55000) or was
+// renamed (3D000), and no wrong password.
+func TestWhateverPreventsAConnectionIsNamedAndCostsNoAttempt(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(*testing.T){}
-	for _, code := range []string{"42501", "55000", "3D000", "28P01"} {
+	for code, want := range map[string]struct {
+		is   error
+		says string
+		log  string
+	}{
+		"57P03": {relay.ErrOutage, "", outageBegins},
+		"42501": {relay.ErrRefused, "GRANT CONNECT ON DATABASE", "refuses what the relay needs"},
+		"55000": {relay.ErrRefused, "takes no connections", "refuses what the relay needs"},
+		"3D000": {relay.ErrRefused, "does not exist", "refuses what the relay needs"},
+		"28P01": {relay.ErrRefused, "refuses the login of the role", "refuses what the relay needs"},
+	} {
 		tests[code] = func(t *testing.T) {
 			db := newDatabase(t)
 			to := &closing{Connector: connector(t, "postgres", db.URL+"&application_name=closing")}
@@ -242,12 +253,15 @@ func TestWhateverPreventsAConnectionIsAnOutage(t *testing.T) {
 			db.Enqueue(t, "LEASED", 1)
 			<-began
 			to.close(t, db, code)
-			eventually(t, 20*time.Second, "an outage", func() bool { return errors.Is(r.Health(), relay.ErrOutage) })
+			eventually(t, 20*time.Second, "an error of Health", func() bool { return errors.Is(r.Health(), want.is) })
+			if err := r.Health(); !strings.Contains(err.Error(), want.says) {
+				t.Errorf("Health: %v, want %q", err, want.says)
+			}
 			close(extend)
 			db.Emptied(t, 30*time.Second)
 			db.want(t, 0, "dead letters", `SELECT count(*) FROM outbox.dead_task`)
 			r.Log.Want(t, 0, "cannot be claimed or recorded")
-			r.Log.Want(t, 1, outageBegins)
+			r.Log.Want(t, 1, want.log)
 		}
 	}
 	relaytest.Together(t, tests)

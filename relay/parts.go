@@ -27,7 +27,7 @@ func (x *relayRun) newObservers() *observers {
 
 func (x *relayRun) newHealth() *health {
 	return &health{startedAt: time.Now(), ctx: x.ctx, leaseEnd: func() time.Time { return x.heart.LeaseEnd() },
-		tell: x.observers.tellChange, log: x.log, failing: map[string]typeFailure{}}
+		tell: x.observers.tellChange, log: x.log, failing: map[string]typeFailure{}, refused: map[string]string{}}
 }
 
 func (x *relayRun) newStore() store.Store {
@@ -54,7 +54,7 @@ func (x *relayRun) newLeases() *leaserun.Leases {
 // newCheck returns the check of the database before a run.
 func (x *relayRun) newCheck() *check {
 	return &check{db: x.db, store: &x.store, environment: x.settings.config.Environment, limits: x.settings.limits,
-		once: x.once, waits: x.begun, log: x.log, health: x.health}
+		once: x.once, waits: x.begun, log: x.log, health: x.health, refusals: x.newRefusals()}
 }
 
 // newHeartbeat returns the heartbeat, with the upkeep of the run's parts.
@@ -82,6 +82,7 @@ func (x *relayRun) newHeartbeat() *upkeep.Heartbeat {
 		SharedJobs: x.settings.jobs,
 		Lost:       x.leases.Lose,
 		Ready:      x.wake,
+		Refused:    x.newRefusals().tellOn,
 		Identified: x.store.Identity.Set,
 		Copied: func(err error) {
 			x.health.setCopied(err)
@@ -107,6 +108,7 @@ func (x *relayRun) newPoller() *poller {
 		types:   x.settings.types,
 		random:  x.settings.config.Order == OrderRandom,
 		running: x.runner.RunningIDs,
+		explain: x.newRefusals().explain,
 	}
 }
 
@@ -148,13 +150,19 @@ func (x *relayRun) newDispatcher() *dispatcher {
 		ctx:          x.claiming,
 		stopClaiming: func() { x.stopClaiming(nil) },
 		health:       x.health,
+		explain:      x.newRefusals().explain,
 		log:          x.log,
 	}
 }
 
 func (x *relayRun) newScheduler() *schedule.Scheduler {
 	return schedule.New(schedule.Params{Schedules: x.settings.schedules, Schema: x.store.Schema, Pool: x.store.Conns,
-		Pace: x.newPace(), Log: x.log})
+		Pace: x.newPace(), Log: x.log, Refused: x.newRefusals().tell})
+}
+
+// newRefusals returns what names the reasons of PostgreSQL's refusals.
+func (x *relayRun) newRefusals() refusals {
+	return refusals{schema: x.settings.config.Schema, conns: x.store.Conns, health: x.health}
 }
 
 // newPace returns what paces another loop.

@@ -55,6 +55,7 @@ type poller struct {
 	types   []string
 	random  bool
 	running func() []int64 // tasks inside open claims
+	explain func(context.Context, error) error
 }
 
 // lanesRead is what a poll has read.
@@ -126,13 +127,13 @@ func (p *poller) promote(ctx context.Context, conn *sql.Conn, opts plan.Poll, be
 			return read, err
 		}
 	}
-	headsRefused, refused, due := err, map[string]error{}, before.due
+	headsRefused, refused, due := failureOf(p.explain(ctx, err)), map[string]plan.Failure{}, before.due
 	rand.Shuffle(len(due), func(i, j int) { due[i], due[j] = due[j], due[i] })
 	due = due[:min(len(due), promoteScheduledTypes)]
 	for _, taskType := range due {
 		_, err := conn.ExecContext(ctx, p.SQL(promoteScheduledSQL), taskType, promoteScheduledTasks/len(due))
 		if pgerr.Refusal(err) { // others go on
-			refused[taskType] = err
+			refused[taskType] = failureOf(p.explain(ctx, err))
 		} else if err != nil {
 			return read, err
 		}
@@ -144,7 +145,7 @@ func (p *poller) promote(ctx context.Context, conn *sql.Conn, opts plan.Poll, be
 	if len(refused) > 0 && len(refused) == len(due) {
 		read.NextDue = max(read.NextDue, plan.RestMost)
 	}
-	if read.headsMissing && headsRefused == nil {
+	if read.headsMissing && headsRefused.Err == nil {
 		read.Due, read.NextDue = true, 0 // the rest, soon
 		if promoted == 0 {
 			read.NextDue = store.PromotePause

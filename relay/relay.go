@@ -72,7 +72,8 @@ func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error)
 // and at the start schema.ErrNotMigrated, schema.ErrNewer, schema.ErrUnsupportedServer,
 // schema.ErrUnsupportedEncoding, schema.ErrRowSecurity, schema.ErrStatementPooling and
 // schema.ErrReadOnly. A server that becomes read-only later, and one that is a standby, is an
-// outage that Run waits for. In a copy of the database it claims nothing until the copy is adopted:
+// outage that Run waits for. It also waits for a right or an object that is missing, see
+// [ErrRefused]. In a copy of the database it claims nothing until the copy is adopted:
 // see [ErrCopy].
 func (r *Relay) Run(ctx context.Context) error { return r.runHere(ctx, false) }
 
@@ -86,8 +87,8 @@ func (r *Relay) RunOnce(ctx context.Context) error { return r.runHere(ctx, true)
 
 // Health is nil while the relay runs and claims: its latest heartbeat came through within the last
 // 10 s, by its own clock, no outage is known, and no type fails again and again. Else it is an
-// ErrNotRunning, ErrOutage, ErrCopy, schema.ErrRowSecurity (within half a minute), ErrNoHeartbeat,
-// ErrTypeFails or ErrOrderingFails, with the time of its beginning if that is known. It sends no
+// ErrNotRunning, ErrOutage, ErrRefused, ErrCopy, schema.ErrRowSecurity (within half a minute),
+// ErrNoHeartbeat, ErrTypeFails or ErrOrderingFails, with the time of its beginning if that is known. It sends no
 // statement and does not block: an idle relay notices an outage with its next poll, within two
 // seconds or so at the default PollInterval, and a server that does not answer within 10 s. The
 // text has neither a DSN, nor a host, nor a payload, nor PostgreSQL's words, which are in the log.

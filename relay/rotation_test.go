@@ -26,10 +26,12 @@ func TestAPoolWithoutAValidPasswordIsAnOutage(t *testing.T) {
 	type ask func() (password string, err error)
 	tests := map[string]func(*testing.T){}
 	for name, c := range map[string]struct {
-		wrong error // of the function; nil: the server refuses the password
-		open  func(ask) *sql.DB
+		wrong  error // of the function; nil: the server refuses the password
+		is     error // of Health
+		errors int   // in the log
+		open   func(ask) *sql.DB
 	}{
-		"pq_sealed": {errors.New("the vault is sealed"), func(ask ask) *sql.DB {
+		"pq_sealed": {errors.New("the vault is sealed"), relay.ErrOutage, 0, func(ask ask) *sql.DB {
 			pool, err := pgdb.OpenFunc(func(context.Context) (string, error) {
 				known, err := ask()
 				return as(t, db.URL, "pq_sealed", known), err
@@ -37,7 +39,7 @@ func TestAPoolWithoutAValidPasswordIsAnOutage(t *testing.T) {
 			must(err)
 			return pool
 		}},
-		"pgx_rotated": {nil, func(ask ask) *sql.DB {
+		"pgx_rotated": {nil, relay.ErrRefused, 1, func(ask ask) *sql.DB {
 			config, err := pgx.ParseConfig(as(t, db.URL, "pgx_rotated", ""))
 			must(err)
 			return stdlib.OpenDB(*config, stdlib.OptionBeforeConnect(func(_ context.Context, c *pgx.ConnConfig) (err error) {
@@ -75,17 +77,17 @@ func TestAPoolWithoutAValidPasswordIsAnOutage(t *testing.T) {
 			sealed.Store(c.wrong != nil)
 			db.Do(t, `ALTER ROLE `+name+` PASSWORD 'C4n4ry-2'`)
 			db.Do(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = $1`, name)
-			eventually(t, 20*time.Second, "the relay says that PostgreSQL is unavailable", func() bool {
-				return r.Log.Count(outageBegins) == 1
+			eventually(t, 20*time.Second, "the relay says why it cannot connect", func() bool {
+				return r.Log.Count(outageBegins)+r.Log.Count("refuses what the relay needs") == 1
 			})
 			close(release)
 			<-called
-			eventually(t, 20*time.Second, "Health says so", func() bool { return errors.Is(r.Health(), relay.ErrOutage) })
+			eventually(t, 20*time.Second, "Health says so", func() bool { return errors.Is(r.Health(), c.is) })
 			password.Store("C4n4ry-2")
 			sealed.Store(false)
 			db.doneOf(t, name)
 			db.want(t, 0, "dead letters", `SELECT count(*) FROM outbox.dead_task`)
-			r.Log.Want(t, 0, "level=ERROR")
+			r.Log.Want(t, c.errors, "level=ERROR")
 			r.Log.Want(t, 0, "C4n4ry")
 		}
 	}

@@ -127,7 +127,8 @@ func (x *relayRun) run() error {
 	x.begun()
 	var err error
 	if x.once && len(x.settings.schedules) > 0 {
-		if err = x.scheduler.Once(x.claiming); x.claiming.Err() != nil {
+		err = x.newRefusals().explain(x.claiming, x.scheduler.Once(x.claiming))
+		if x.claiming.Err() != nil {
 			err = nil
 		}
 	}

@@ -196,12 +196,12 @@ func Integer(v driver.Value) int64 {
 
 // PostgreSQL 17 has the setting; older servers refuse to set it. A statement by the extended
 // protocol has an unnamed portal, which takes one statement only.
-const driverSQL = `/* outbox: whether there is a transaction_timeout, and the protocol of the driver */
+const driverSQL = `/* outbox: whether there is a transaction_timeout, the protocol of the driver, and who is here */
 SELECT pg_catalog.current_setting('transaction_timeout', true) IS NOT NULL,
-       EXISTS (SELECT FROM pg_catalog.pg_cursors WHERE name = '')`
+       EXISTS (SELECT FROM pg_catalog.pg_cursors WHERE name = ''), current_user, pg_catalog.current_database()`
 
-// CheckDriver refuses a driver that Exclusive cannot use, and notes which messages the driver takes
-// and which settings the server has.
+// CheckDriver refuses a driver that Exclusive cannot use. It notes which messages the driver takes,
+// which settings the server has, and the role and its database.
 func (p *Pool) CheckDriver(ctx context.Context) error {
 	conn, err := p.Get(ctx)
 	if err != nil {
@@ -209,9 +209,11 @@ func (p *Pool) CheckDriver(ctx context.Context) error {
 	}
 	defer p.Put(conn)
 	var timed, extended bool
-	if err := conn.QueryRowContext(ctx, driverSQL).Scan(&timed, &extended); err != nil {
+	var login Login
+	if err := conn.QueryRowContext(ctx, driverSQL).Scan(&timed, &extended, &login.Role, &login.Database); err != nil {
 		return err
 	}
+	p.login.Store(&login)
 	if timed {
 		p.untimed = "SET LOCAL transaction_timeout = 0; "
 	}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/pgerr"
@@ -29,6 +30,7 @@ type Pool struct {
 	db      *sql.DB
 	several bool   // the driver takes several statements in one message; set by CheckDriver
 	untimed string // see Untimed; set by CheckDriver
+	login   atomic.Pointer[Login]
 
 	mu      sync.Mutex
 	idle    []idleConn
@@ -47,6 +49,17 @@ type idleConn struct {
 }
 
 func NewPool(db *sql.DB) *Pool { return &Pool{db: db} }
+
+// Login is the role of the pool's connections and their database.
+type Login struct{ Role, Database string }
+
+// Login is as CheckDriver saw it; zero if it has not succeeded yet.
+func (p *Pool) Login() Login {
+	if l := p.login.Load(); l != nil {
+		return *l
+	}
+	return Login{}
+}
 
 // MaxConns is the limit of the *sql.DB; 0 is none.
 func (p *Pool) MaxConns() int { return p.db.Stats().MaxOpenConnections }
@@ -92,7 +105,7 @@ func living(ctx context.Context, db *sql.DB) (*sql.Conn, error) {
 			switch err = pgerr.WithoutDSN(err); {
 			case pgerr.Of(err) == pgerr.Foreign: // the driver's, or the app's connector's
 				err = &net.OpError{Op: "connect", Err: err}
-			case pgerr.Code(err) != "" && !pgerr.Lost(err):
+			case pgerr.Lasting(err) || pgerr.Code(err) != "" && !pgerr.Lost(err):
 				err = pgerr.NoConnection(err)
 			}
 			return nil, err

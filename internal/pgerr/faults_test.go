@@ -65,9 +65,17 @@ func TestTheTableOfSQLSTATEsIsWhatTheCodeSays(t *testing.T) {
 			if got, want := Of(err), Fault(row["whose fault"]); got != want {
 				t.Errorf("%v is %q, and %q in the table", err, got, want)
 			}
+			if got, want := Lasting(err), row["waiting mends it"] == "no"; got != want {
+				t.Errorf("%v lasts: %v, and %v in the table", err, got, want)
+			}
 			if got, want := CommitFailed(err) && !Blameless(err), row["counts, from COMMIT"] == "yes"; got != want {
 				t.Errorf("%v from COMMIT counts: %v, and %v in the table", err, got, want)
 			}
+		}
+	}
+	for code := range mends {
+		if !slices.Contains(named, code) {
+			t.Errorf("the table has no row of %s, which waiting mends or not", code)
 		}
 	}
 	for code := range faults {

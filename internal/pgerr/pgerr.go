@@ -63,6 +63,34 @@ var faults = map[string]Fault{
 	"57P05": Connection, // idle_session_timeout
 }
 
+// mends says of SQLSTATEs and of their classes whether waiting may mend them. It cannot mend all
+// others: a right, an object, a login or a database is missing, or PostgreSQL refuses the statement.
+var mends = map[string]bool{
+	"08": true, "25006": true, "25P03": true, "25P04": true, "40001": true,
+	"40003": true, "40P01": true, "53": true, "55P03": true,
+	"57": true, "57P04": false, // database_dropped
+	"58": true, "XX000": true, // PostgreSQL, its storage or a pooler failed internally
+}
+
+// Lasting reports whether PostgreSQL has answered with an error that no waiting mends, to a
+// statement or to a login.
+func Lasting(err error) bool {
+	code := Code(err)
+	if code == "" {
+		return false
+	}
+	if passes, known := mends[code]; known {
+		return !passes
+	}
+	return !mends[code[:min(2, len(code))]]
+}
+
+// Dial reports whether err is that of a connection that could not be made, see [NoConnection].
+func Dial(err error) bool {
+	var dial noConnection
+	return errors.As(err, &dial)
+}
+
 // noConnection is an error of a connection that could not be made.
 type noConnection struct{ error }
 
@@ -77,8 +105,7 @@ func Of(err error) Fault {
 	if err == nil {
 		return Foreign
 	}
-	var dial noConnection
-	if errors.As(err, &dial) {
+	if Dial(err) {
 		return Server
 	}
 	if code := Code(err); code != "" {

@@ -42,11 +42,14 @@ type (
 // TellAnswer tells the relay's other loops that PostgreSQL has answered.
 type TellAnswer struct{}
 
-// OutageBegan and OutageEnded are for the log, for Health and for observers.
+// OutageBegan and OutageEnded are for the log, for Health and for observers. OutageBegan comes again
+// when the outage is of the other kind now, and for each failure of a lasting one, as its reason may
+// be another.
 type (
 	OutageBegan struct {
-		Err error
-		At  time.Time
+		Err     error
+		Lasting bool // PostgreSQL answers, and no waiting mends it
+		At      time.Time
 	}
 	OutageEnded struct {
 		After time.Duration

@@ -45,8 +45,8 @@ func (d *Dispatcher) begin(now time.Time) (pause time.Duration, done bool) {
 	if d.failed != nil {
 		return 0, true
 	}
-	if err := d.now.NoHeartbeat; err != nil {
-		return d.beginWithoutHeartbeat(err, now)
+	if f := d.now.NoHeartbeat; f.Err != nil {
+		return d.beginWithoutHeartbeat(f, now)
 	}
 	if d.noHeartbeat {
 		d.noHeartbeat = false
@@ -85,16 +85,18 @@ func (d *Dispatcher) begin(now time.Time) (pause time.Duration, done bool) {
 }
 
 // beginWithoutHeartbeat polls only: an answer ends the heartbeat's pause.
-func (d *Dispatcher) beginWithoutHeartbeat(err error, now time.Time) (pause time.Duration, done bool) {
+func (d *Dispatcher) beginWithoutHeartbeat(f Failure, now time.Time) (pause time.Duration, done bool) {
 	if d.params.Once {
-		d.failed = err
+		d.failed = f.Err
 		return 0, true
 	}
 	d.noHeartbeat = true
 	if !d.polling && d.free > 0 && d.outage.Wait(now) <= 0 {
 		d.poll(now)
 	}
-	d.outageFails(err, now)
+	if !d.outage.Active() { // else polls say what it is
+		d.outageFails(f, now)
+	}
 	return beatPause, false
 }
 

@@ -77,11 +77,11 @@ func TestATaskThatAWakeUpNamesIsClaimedByAnIdleRelayOnly(t *testing.T) {
 		"bounds":         {func(p *Params) { p.Bound = func(int, []Load) map[string]int { return nil } }, nil, "0 5 TX", false},
 		"one worker":     {func(p *Params) { p.Workers = 1 }, nil, "0 5 TX", false},
 		"stopping":       {nil, func(g *play) { g.now.Stopping = true }, "0 5 TX", false},
-		"no heartbeat":   {nil, func(g *play) { g.now.NoHeartbeat = errFake }, "0 5 TX", false},
+		"no heartbeat":   {nil, func(g *play) { g.now.NoHeartbeat = Failure{Err: errFake} }, "0 5 TX", false},
 		"a poll":         {nil, func(g *play) { g.d.polling = true }, "0 5 TX", false},
 		"a claim":        {nil, func(g *play) { g.d.claims = 1 }, "0 5 TX", false},
 		"the lane rests": {nil, func(g *play) { g.d.lanes.all[0].failing.until = g.now.Time.Add(time.Hour) }, "0 5 TX", false},
-		"an outage":      {nil, func(g *play) { g.d.outage.Fail(g.now.Time, g.now.Time) }, "0 5 TX", false},
+		"an outage":      {nil, func(g *play) { g.d.outage.Fail(g.now.Time, g.now.Time, false) }, "0 5 TX", false},
 	} {
 		g := newPlay(t, c.params)
 		g.step(Tick{})

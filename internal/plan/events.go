@@ -32,10 +32,10 @@ type PollResult struct {
 	NextDue     time.Duration // until the first of them is due
 	WakeRequest int64         // the wake-up request that was set; 0 if none
 	Stranded    bool          // dead relays hold leases
-	// Refused has the types whose scheduled tasks PostgreSQL refused to promote, with its error, and
-	// HeadsRefused the error of the heads of ordering keys.
-	Refused      map[string]error
-	HeadsRefused error
+	// Refused has the types whose scheduled tasks PostgreSQL refused to promote, and HeadsRefused the
+	// failure of the heads of ordering keys, if its Err is not nil.
+	Refused      map[string]Failure
+	HeadsRefused Failure
 }
 
 // ClaimFound is the result of a claim that goes on: with its handlers, or with its commit if the tasks are

@@ -21,6 +21,8 @@ type Failure struct {
 	Passing      bool // it may be that of a single connection
 	NoConnection bool // the server has no connection left
 	Divisible    bool // a smaller claim may succeed
+	Lasting      bool // PostgreSQL has answered, and no waiting mends it
+	Named        bool // and the error names what is missing
 }
 
 // Failing has the failures since the last success, of a lane's claims and results or of promotions.
@@ -62,8 +64,9 @@ func (f *Failing) succeeded() {
 	*f = next
 }
 
-// InARow reports whether too many failures follow each other.
-func (f *Failing) InARow() bool { return f.Times >= failingAfter }
+// InARow reports whether too many failures follow each other. One is enough where the error names
+// what is missing.
+func (f *Failing) InARow() bool { return f.Times >= failingAfter || f.Times > 0 && f.Latest.Named }
 
 // often reports whether the share of failures is too large.
 func (f *Failing) often() bool { return f.share >= failingShare }

@@ -51,6 +51,9 @@ func (d *Dispatcher) noOutage(began time.Time) {
 		d.doubtedAt = time.Time{}
 	}
 	if d.noHeartbeat {
+		if f := d.now.NoHeartbeat; f.Err != nil && d.outage.Active() { // it is the heartbeat's alone
+			d.outageFails(f, d.now.Time)
+		}
 		return
 	}
 	if lasted, ends := d.outage.OK(began, d.now.Time); ends {
@@ -58,9 +61,9 @@ func (d *Dispatcher) noOutage(began time.Time) {
 	}
 }
 
-func (d *Dispatcher) outageFails(err error, began time.Time) {
-	if d.outage.Fail(began, d.now.Time) {
-		d.do(OutageBegan{err, d.now.Time})
+func (d *Dispatcher) outageFails(f Failure, began time.Time) {
+	if d.outage.Fail(began, d.now.Time, f.Lasting) {
+		d.do(OutageBegan{f.Err, f.Lasting, d.now.Time})
 	}
 }
 
@@ -80,7 +83,7 @@ func (d *Dispatcher) pollFailed(f Failure, began time.Time) {
 		d.do(DiscardConns{})
 		d.polledAt, d.nextPoll = time.Time{}, d.now.Time
 	default:
-		d.outageFails(f.Err, began)
+		d.outageFails(f, began)
 	}
 }
 
@@ -142,17 +145,17 @@ func (d *Dispatcher) resultStuck(e ResultStuck) {
 
 // headsPolled notes whether PostgreSQL refused to promote heads of ordering keys. Ready tasks are
 // claimed in both cases.
-func (d *Dispatcher) headsPolled(refused error, began time.Time) {
+func (d *Dispatcher) headsPolled(refused Failure, began time.Time) {
 	f := &d.heads
 	switch known := f.InARow(); {
-	case refused == nil:
+	case refused.Err == nil:
 		if f.succeeded(); known {
 			d.do(TellFailures{})
 		}
 	case d.params.Once:
-		d.failed = refused
+		d.failed = refused.Err
 	default:
-		f.note(Failure{Err: refused, Refused: true}, began, d.now.Time)
+		f.note(refused, began, d.now.Time)
 		d.logFailures(Heads, "", f)
 		if f.InARow() {
 			d.do(TellFailures{"", f})

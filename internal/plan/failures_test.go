@@ -146,7 +146,7 @@ func TestRunOnceEndsWhenNothingIsLeft(t *testing.T) {
 	}
 
 	g = newPlay(t, once)
-	g.now.NoHeartbeat = errFake
+	g.now.NoHeartbeat = Failure{Err: errFake}
 	g.want("no heartbeat", g.step(Tick{}), "Done")
 }
 
@@ -163,11 +163,11 @@ func TestADispatcherStopsWhenAllThatRunsHasEnded(t *testing.T) {
 func TestWithoutAHeartbeatNothingIsClaimed(t *testing.T) {
 	t.Parallel()
 	g := newPlay(t, nil)
-	g.now.NoHeartbeat = errFake
+	g.now.NoHeartbeat = Failure{Err: errFake}
 	g.want("the start", g.step(Tick{}), "poll, OutageBegan")
 	g.now.Time = g.now.Time.Add(time.Millisecond)
 	g.want("a head", g.polled(nil, "TX"), "TellAnswer")
-	g.now.NoHeartbeat = nil
+	g.now.NoHeartbeat = Failure{}
 	g.want("a heartbeat", g.later(time.Millisecond), "poll writable")
 	g.now.Time = g.now.Time.Add(time.Millisecond)
 	g.want("all is well", g.polled(nil, "TX"), "TellAnswer, OutageEnded, claim TX 1")

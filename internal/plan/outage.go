@@ -8,35 +8,43 @@ import (
 const (
 	tryLeast = 100 * time.Millisecond // between two tries during an outage
 	tryMost  = 300 * time.Millisecond // so a relay is back that soon without any sign
+	askMost  = time.Second            // between two tries while PostgreSQL refuses them for good
 )
 
 // Outage paces a relay while PostgreSQL is down, restarting, read-only, out of connections or otherwise
-// refusing: it waits after each failure, up to tryMost with jitter. It belongs to the dispatcher, as
-// only its tries are frequent: a server that starts or is full forks a process for each.
+// refusing: it waits after each failure, up to tryMost or askMost with jitter. It belongs to the
+// dispatcher, as only its tries are frequent: a server that starts or is full forks a process for each.
 type Outage struct {
-	failures int // 0: there is no outage
+	failures int  // 0: there is no outage
+	lasting  bool // no waiting mends it
 	since    time.Time
 	tried    time.Time // when the latest pause began
 	until    time.Time // when it ends
 	ended    time.Time // the last outage
 }
 
-// Fail notes a failure of work that began at the given time, and reports whether an outage begins. Work
-// that began before the end of an outage does not begin another.
-func (o *Outage) Fail(began, now time.Time) (begins bool) {
+// Fail notes a failure of work that began at the given time, and reports whether it is to be told: an
+// outage begins, is of the other kind now, or lasts. Work that began before the end of an outage does
+// not begin another.
+func (o *Outage) Fail(began, now time.Time, lasting bool) (tell bool) {
 	if began.Before(o.ended) {
 		return false
 	}
-	if begins = o.failures == 0; begins {
+	tell = o.failures == 0 || lasting || o.lasting
+	if o.lasting = lasting; o.failures == 0 {
 		o.failures, o.since = 1, now
 	}
 	if now.Before(o.until) {
-		return begins // one of several that failed together
+		return tell // one of several that failed together
 	}
-	wait := min(tryLeast<<min(o.failures-1, 10), tryMost)
+	most := tryMost
+	if lasting {
+		most = askMost
+	}
+	wait := min(tryLeast<<min(o.failures-1, 10), most)
 	o.failures++
 	o.tried, o.until = now, now.Add(wait/2+rand.N(wait/2))
-	return begins
+	return tell
 }
 
 // Hasten ends the pause soon, at a sign that PostgreSQL is back. The sign may be of another

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"strings"
 	"testing"
 	"time"
 )
@@ -9,7 +10,7 @@ func TestAnOutageBeginsOnceAndEndsWithWorkThatBeganAfterIt(t *testing.T) {
 	t.Parallel()
 	var o Outage
 	at := time.Now()
-	if !o.Fail(at, at) || o.Fail(at, at) || !o.Active() {
+	if !o.Fail(at, at, false) || o.Fail(at, at, false) || !o.Active() {
 		t.Error("of two failures the first does not begin an outage, or the second does")
 	}
 	for n := range 5 {
@@ -18,7 +19,7 @@ func TestAnOutageBeginsOnceAndEndsWithWorkThatBeganAfterIt(t *testing.T) {
 			t.Errorf("failure %d: the pause is %v, want %v to %v", n+1, got, wait/2, wait)
 		}
 		at = at.Add(o.Wait(at))
-		o.Fail(at, at)
+		o.Fail(at, at, false)
 	}
 	if _, ends := o.OK(o.since.Add(-1), at); ends {
 		t.Error("work that began before the outage ends it")
@@ -26,7 +27,7 @@ func TestAnOutageBeginsOnceAndEndsWithWorkThatBeganAfterIt(t *testing.T) {
 	if lasted, ends := o.OK(at, at.Add(time.Second)); !ends || lasted != at.Add(time.Second).Sub(o.since) || o.Active() {
 		t.Errorf("it ends: %v, after %v", ends, lasted)
 	}
-	if o.Fail(at, at.Add(2*time.Second)) || !o.Covers(at) || o.Covers(at.Add(2*time.Second)) {
+	if o.Fail(at, at.Add(2*time.Second), false) || !o.Covers(at) || o.Covers(at.Add(2*time.Second)) {
 		t.Error("work that began before the end begins another outage")
 	}
 }
@@ -36,7 +37,7 @@ func TestASignEndsThePauseOfTheDispatcher(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
 	var o Outage
-	o.Fail(began, began)
+	o.Fail(began, began, false)
 	o.until = began.Add(time.Hour)
 	o.Hasten(began)
 	if d := o.until.Sub(began); d < tryLeast || d > 2*tryLeast {
@@ -46,4 +47,34 @@ func TestASignEndsThePauseOfTheDispatcher(t *testing.T) {
 	if o.Hasten(began.Add(time.Minute)); o.until != before {
 		t.Errorf("a later sign moved the end of the pause by %v", o.until.Sub(before))
 	}
+}
+
+// What no waiting mends is told again and again, as its reason may be another; so is the change from
+// one kind to the other.
+func TestAnOutageTellsWhichKindItIs(t *testing.T) {
+	t.Parallel()
+	g := newPlay(t, nil)
+	g.step(Tick{})
+	refused := Failure{Err: errFake, Refused: true, Answered: true, Lasting: true}
+	away := Failure{Err: errFake}
+	for i, c := range []struct {
+		f    Failure
+		want string
+	}{{away, "OutageBegan"}, {away, ""}, {refused, "OutageBegan"}, {refused, "OutageBegan"}, {away, "OutageBegan"}, {away, ""}} {
+		if got := strings.TrimSuffix(g.pollFails(c.f), ", poll"); got != c.want {
+			t.Errorf("failure %d: %q, want %q", i, got, c.want)
+		}
+		for g.poll == nil {
+			g.later(g.wait)
+		}
+	}
+	g.want("it works", strings.TrimSuffix(g.polled(nil), ", poll"), "TellAnswer, OutageEnded")
+
+	// A heartbeat that PostgreSQL refuses makes the outage of its kind, though polls succeed.
+	g = newPlay(t, nil)
+	g.now.NoHeartbeat = Failure{Err: errFake}
+	g.want("the start", g.step(Tick{}), "poll, OutageBegan")
+	g.now.NoHeartbeat = refused
+	g.now.Time = g.now.Time.Add(time.Millisecond)
+	g.want("refused", g.polled(nil), "TellAnswer, OutageBegan, OutageBegan")
 }

@@ -116,8 +116,8 @@ func (d *Dispatcher) polled(e Polled) {
 	}
 	for i, c := range d.lanes.all {
 		c.polled(r.Heads[i], now)
-		if err := r.Refused[c.of.Name]; err != nil {
-			d.promotionFailed(c, Failure{Err: err, Refused: true}, began)
+		if f, refused := r.Refused[c.of.Name]; refused {
+			d.promotionFailed(c, f, began)
 		} else if !began.Before(c.promoting.until) {
 			d.works(c, &c.promoting)
 		}

@@ -17,7 +17,7 @@ type Params struct {
 // Moment is the present, as the loop sees it.
 type Moment struct {
 	Time        time.Time
-	NoHeartbeat error                    // nil while the relay may claim
+	NoHeartbeat Failure                  // its Err is nil while the relay may claim
 	Listening   bool                     // wake-ups come by LISTEN
 	Stopping    bool                     // no claim begins any more
 	Postponed   func(due time.Time) bool // whether a task that is due then may wait for another one's sake

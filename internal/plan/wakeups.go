@@ -28,7 +28,7 @@ func (d *Dispatcher) wokenUp(named string) {
 func (d *Dispatcher) claimNamed(task string, now time.Time) {
 	c, class := d.lanes.named(task)
 	if c == nil || d.stopped || d.now.Stopping || now.Before(c.failing.until) || d.outage.Active() ||
-		d.noHeartbeat || d.now.NoHeartbeat != nil || d.params.Once || d.polling || d.claims > 0 || d.free <= 1 ||
+		d.noHeartbeat || d.now.NoHeartbeat.Err != nil || d.params.Once || d.polling || d.claims > 0 || d.free <= 1 ||
 		d.lanes.bound != nil || now.Before(d.suppressedUntil) {
 		return
 	}

@@ -141,6 +141,17 @@ func Once(t testing.TB, db *sql.DB, reg *handlers.Registry, config relay.Config)
 	return log.String()
 }
 
+// Healthy waits until the relay's Health is nil.
+func Healthy(t testing.TB, r *Running, when string) {
+	t.Helper()
+	defer func() {
+		if err := r.Health(); t.Failed() && err != nil {
+			t.Logf("Health %s: %v", when, err)
+		}
+	}()
+	Eventually(t, time.Minute, "the relay is healthy "+when, func() bool { return r.Health() == nil })
+}
+
 // Eventually polls until ok, and fails the test when it has not become so in time: within three
 // minutes, or within the time that is given where that is longer or OUTBOX_TEST_TIMING=1. It polls
 // less often the longer it takes, as each poll is a query.

@@ -51,7 +51,7 @@ func (s *Scheduler) register(ctx context.Context) error {
 		}
 		switch err := s.add(ctx, one); {
 		case errors.Is(err, errNextPanicked):
-			s.rest(one.Name, err)
+			s.rest(ctx, one.Name, err)
 		case err != nil:
 			return pgerr.Within(fmt.Sprintf("relay: add the schedule %q", one.Name), err)
 		default:

@@ -1,6 +1,7 @@
 package schedule_test
 
 import (
+	"context"
 	"log/slog"
 	"strings"
 	"testing"
@@ -43,7 +44,8 @@ func start(t *testing.T, db *relaytest.Database, schedules ...schedule.Schedule)
 	p, pool := &process{}, pg.NewPool(db.DB)
 	t.Cleanup(pool.Close)
 	p.Scheduler = schedule.New(schedule.Params{Schedules: schedules, Schema: "outbox", Pool: pool,
-		Log: slog.New(slog.NewTextHandler(&p.log, nil))})
+		Log:     slog.New(slog.NewTextHandler(&p.log, nil)),
+		Refused: func(context.Context, string, error) bool { return false }})
 	return p
 }
 

@@ -32,13 +32,16 @@ func (s *Scheduler) Run(ctx context.Context) {
 		switch {
 		case err == nil:
 			s.Pace.OK()
+			s.isRefused(ctx, allParts, nil)
 			logged = false
 			timer.Reset(wait)
 			continue
 		case ctx.Err() != nil:
-		case pgerr.Refusal(err) && !logged:
-			logged = true // once; an outage is the dispatcher's to log
-			s.Log.Error("outbox: schedules cannot be fired", "error", pgerr.LogText(err))
+		case pgerr.Refusal(err):
+			if !s.isRefused(ctx, allParts, err) && !logged { // once; an outage is the dispatcher's to log
+				s.Log.Error("outbox: schedules cannot be fired", "error", pgerr.LogText(err))
+			}
+			logged = true
 		default:
 			s.Log.Debug("outbox: schedules", "error", pgerr.LogText(err))
 		}
@@ -54,6 +57,7 @@ func (s *Scheduler) Once(ctx context.Context) error {
 
 // registerAndFire returns when to try again.
 func (s *Scheduler) registerAndFire(ctx context.Context) (wait time.Duration, err error) {
+	s.refusedStill(ctx)
 	if err := s.register(ctx); err != nil {
 		return 0, err
 	}
@@ -64,7 +68,9 @@ func (s *Scheduler) registerAndFire(ctx context.Context) (wait time.Duration, er
 			if name == "" || !ofSchedule(err) {
 				return 0, err
 			}
-			s.rest(name, err)
+			s.rest(ctx, name, err)
+		} else if name != "" {
+			s.isRefused(ctx, partOf(name), nil)
 		}
 		if name == "" {
 			wait, err := s.nextFiring(ctx)

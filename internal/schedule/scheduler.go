@@ -1,7 +1,9 @@
 package schedule
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"time"
@@ -17,6 +19,9 @@ type Params struct {
 	Pool      *pg.Pool
 	Pace      pg.Pace // of Run
 	Log       *slog.Logger
+	// Refused hears that PostgreSQL refuses a part of the work; nil: no more. It reports whether it
+	// found and logged the reason.
+	Refused func(ctx context.Context, part string, err error) (named bool)
 }
 
 // Scheduler adds the schedules of a relay to the table and fires what is due. It is for one
@@ -27,15 +32,19 @@ type Scheduler struct {
 	known      map[string]bool      // names that this run has registered before
 	changed    map[string]bool      // names that another process has changed, as was logged
 	rests      map[string]time.Time // until when a name is left alone, by this process's clock
+	refused    map[string]error     // why PostgreSQL refuses a part of the work
 }
 
 // restFor is how long a schedule is left alone that cannot be registered or fired.
 const restFor = time.Minute
 
+// refusedRest is how long it is if PostgreSQL refuses it for a reason that is named.
+const refusedRest = 10 * time.Second
+
 // New returns the scheduler of one run of a relay.
 func New(p Params) *Scheduler {
 	return &Scheduler{Params: p, registered: map[string]bool{}, known: map[string]bool{}, changed: map[string]bool{},
-		rests: map[string]time.Time{}}
+		rests: map[string]time.Time{}, refused: map[string]error{}}
 }
 
 // resting reports whether a schedule is left alone.
@@ -56,9 +65,41 @@ func (s *Scheduler) keys(skip map[string]bool) (names, definitions []string) {
 	return names, definitions
 }
 
+// isRefused tells that PostgreSQL refuses a part of the work; nil: no more. It reports whether the log
+// has the reason.
+func (s *Scheduler) isRefused(ctx context.Context, part string, err error) (named bool) {
+	if err != nil {
+		s.refused[part] = err
+	} else if _, was := s.refused[part]; !was {
+		return false
+	} else {
+		delete(s.refused, part)
+	}
+	return s.Refused(ctx, part, err)
+}
+
+// refusedStill looks again at what PostgreSQL refuses of single schedules, as another relay may fire
+// them from now on.
+func (s *Scheduler) refusedStill(ctx context.Context) {
+	for part, err := range s.refused {
+		if part != allParts && !s.Refused(ctx, part, err) {
+			s.isRefused(ctx, part, nil)
+		}
+	}
+}
+
+// allParts is the part of the work that is all of it.
+const allParts = "schedules"
+
+func partOf(name string) string { return fmt.Sprintf("schedule %q", name) }
+
 // rest leaves a schedule alone for a while, as it cannot be fired or registered.
-func (s *Scheduler) rest(name string, err error) {
+func (s *Scheduler) rest(ctx context.Context, name string, err error) {
 	s.rests[name] = time.Now().Add(restFor)
+	if pgerr.Refusal(err) && s.isRefused(ctx, partOf(name), err) {
+		s.rests[name] = time.Now().Add(refusedRest)
+		return
+	}
 	if errors.Is(err, errNextPanicked) {
 		s.Log.Error("outbox: a schedule waits, as its Next panicked; it is tried again", "schedule", name, pgerr.LogAttr(err))
 		return

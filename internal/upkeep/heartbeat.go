@@ -33,6 +33,7 @@ type Heartbeat struct {
 	jobs   jobs
 	streak streak
 
+	refused bool                      // PostgreSQL has refused the last beat
 	end     atomic.Pointer[time.Time] // when the leases end unless a beat comes through
 	failure atomic.Pointer[error]     // of the last beat
 	ahead   atomic.Int64              // ns: PostgreSQL's clock less this process's, as the last beat saw it
@@ -43,11 +44,11 @@ func New(p Params) *Heartbeat {
 	h := &Heartbeat{Params: p, First: make(chan struct{}), Tried: make(chan struct{})}
 	h.on = pg.NewDedicated(p.Pool)
 	all := []Job{{"take over", (&takeover{Params: p, streak: &h.streak}).run}} // at the start in this order
-	h.jobs = newJobs(p.Now, p.Log, append(append(all, p.Jobs...),
+	h.jobs = newJobs(p.Now, p.Log, p.Refused, append(append(all, p.Jobs...),
 		Job{"reap", h.reap},
 		Job{"report unhandled types", h.reportUnhandled},
 		Job{"sweep keys", (&keySweep{schema: p.Schema}).run},
-		Job{"maintain", (&sharedJobs{Params: p, rest: map[string]time.Time{}}).run},
+		Job{"maintain", (&sharedJobs{Params: p, rest: map[string]time.Time{}, refused: map[string]error{}}).run},
 	))
 	return h
 }
@@ -133,6 +134,7 @@ func (h *Heartbeat) Run(stop <-chan struct{}) {
 			} else if pgerr.Code(err) == "42501" {
 				_, _ = h.jobs.doNamed(ctx, &h.on, CheckRows) // it may be why, and the jobs wait for a beat
 			}
+			h.tellRefusal(ctx, err)
 			if first {
 				close(h.Tried)
 			}
@@ -197,6 +199,19 @@ func (h *Heartbeat) Beat(ctx context.Context) error {
 	}
 	h.streak.beat(sent, ahead)
 	return nil
+}
+
+// tellRefusal tells that PostgreSQL refuses the beat, or no more.
+func (h *Heartbeat) tellRefusal(ctx context.Context, err error) {
+	switch {
+	case pgerr.Refusal(err):
+		h.refused = true
+		err, _ = h.Refused(ctx, &h.on, "heartbeat", err)
+		h.failure.Store(&err)
+	case err == nil && h.refused:
+		h.refused = false
+		_, _ = h.Refused(ctx, &h.on, "heartbeat", nil)
+	}
 }
 
 // copied tells that the database is a copy, as a beat found. The error is never nil.

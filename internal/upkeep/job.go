@@ -17,11 +17,16 @@ type Job struct {
 	Run func(ctx context.Context, on *pg.Dedicated) (wait time.Duration, err error)
 }
 
+// refusedFunc hears which part of the upkeep PostgreSQL refuses; nil: no more. It may use on. It adds
+// the reason to the error, and reports whether it found and logged one.
+type refusedFunc func(ctx context.Context, on *pg.Dedicated, part string, err error) (explained error, named bool)
+
 // jobs are those of one relay. At least one is there.
 type jobs struct {
-	now func() time.Time
-	log *slog.Logger
-	all []*dueJob
+	now     func() time.Time
+	log     *slog.Logger
+	refused refusedFunc
+	all     []*dueJob
 }
 
 type dueJob struct {
@@ -30,8 +35,8 @@ type dueJob struct {
 	refused bool // PostgreSQL has refused the latest part, and the log knows
 }
 
-func newJobs(now func() time.Time, log *slog.Logger, of []Job) jobs {
-	j := jobs{now: now, log: log}
+func newJobs(now func() time.Time, log *slog.Logger, refused refusedFunc, of []Job) jobs {
+	j := jobs{now: now, log: log, refused: refused}
 	for _, one := range of {
 		j.all = append(j.all, &dueJob{Job: one})
 	}
@@ -79,6 +84,9 @@ func (j *jobs) do(ctx context.Context, on *pg.Dedicated, one *dueJob) error {
 	defer cancel()
 	wait, err := one.Run(bounded, on)
 	if err == nil {
+		if one.refused {
+			_, _ = j.refused(ctx, on, one.Name, nil)
+		}
 		one.at, one.refused = j.now().Add(wait), false
 		return nil
 	}
@@ -91,7 +99,11 @@ func (j *jobs) do(ctx context.Context, on *pg.Dedicated, one *dueJob) error {
 		return nil
 	}
 	one.at = j.now().Add(refusedRest)
-	if !one.refused {
+	_, named := j.refused(ctx, on, one.Name, err)
+	switch {
+	case named: // it goes on soon after it is mended
+		one.at = j.now().Add(Interval)
+	case !one.refused:
 		j.log.Warn("outbox: PostgreSQL refuses a job of the relay's upkeep; it is tried again",
 			"job", one.Name, "error", pgerr.LogText(err))
 	}

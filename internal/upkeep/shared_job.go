@@ -74,12 +74,19 @@ UPDATE outbox.maintenance SET due_at = clock_timestamp() + $2::bigint * interval
 // sharedJobs are those that one relay takes its part in.
 type sharedJobs struct {
 	Params
-	rest map[string]time.Time // until when this relay leaves a job to others, that it did not bring to its end
+	rest    map[string]time.Time // until when this relay leaves a job to others, that it did not bring to its end
+	refused map[string]error     // why PostgreSQL has refused the latest part of the job
 }
 
 // run does one part of the job that has been due for longest, if any is due that no other
 // relay is at, and returns when to check again.
 func (s *sharedJobs) run(ctx context.Context, on *pg.Dedicated) (wait time.Duration, err error) {
+	for name, refused := range s.refused { // as another relay may do the job from now on
+		if _, named := s.Refused(ctx, on, name, refused); !named {
+			delete(s.refused, name)
+			_, _ = s.Refused(ctx, on, name, nil)
+		}
+	}
 	var names []string
 	for _, j := range s.SharedJobs {
 		if s.Now().After(s.rest[j.Name]) {
@@ -112,6 +119,7 @@ func (s *sharedJobs) run(ctx context.Context, on *pg.Dedicated) (wait time.Durat
 		return min(max(time.Duration(in.Int64)*time.Microsecond, TakeoverInterval), maxSharedWait), nil
 	}
 	var taken []string
+	var refused error // by PostgreSQL
 	err = on.InBareTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		taken, err = pg.Texts(tx.QueryContext(ctx, s.Schema.SQL(takeSharedSQL),
 			pq.Array(names), pg.Millis(partTimeout/2), pg.Millis(pg.Bookkeeping)))
@@ -119,27 +127,38 @@ func (s *sharedJobs) run(ctx context.Context, on *pg.Dedicated) (wait time.Durat
 			return err
 		}
 		isTaken := func(j SharedJob) bool { return j.Name == taken[0] }
-		return s.do(ctx, tx, s.SharedJobs[slices.IndexFunc(s.SharedJobs, isTaken)])
+		refused, err = s.do(ctx, tx, s.SharedJobs[slices.IndexFunc(s.SharedJobs, isTaken)])
+		return err
 	})
-	if err != nil && len(taken) > 0 {
+	switch {
+	case len(taken) == 0:
+	case err != nil:
 		s.rest[taken[0]] = s.Now().Add(failedJobWait)
+	case refused != nil:
+		s.refused[taken[0]] = refused
+	case s.refused[taken[0]] != nil:
+		delete(s.refused, taken[0])
+		_, _ = s.Refused(ctx, on, taken[0], nil)
 	}
 	return TakeoverInterval, err
 }
 
 // do runs a part of a job. One that PostgreSQL refuses is undone, and rests.
-func (s *sharedJobs) do(ctx context.Context, tx *sql.Tx, j SharedJob) error {
+func (s *sharedJobs) do(ctx context.Context, tx *sql.Tx, j SharedJob) (refused, err error) {
 	if _, err := tx.ExecContext(ctx, "SAVEPOINT job"); err != nil {
-		return err
+		return nil, err
 	}
 	next, err := j.Run(ctx, s.Schema, s.Log, tx)
 	if err != nil {
 		s.Log.Debug("outbox: maintenance", "job", j.Name, "error", pgerr.LogText(err))
 		if _, err := tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT job"); err != nil {
-			return err // the connection is gone: another relay tries
+			return nil, err // the connection is gone: another relay tries
 		}
 		next = failedJobWait
+		if pgerr.Refusal(err) {
+			refused = err
+		}
 	}
 	_, err = tx.ExecContext(ctx, s.Schema.SQL(sharedDoneSQL), j.Name, next.Microseconds())
-	return err
+	return refused, err
 }

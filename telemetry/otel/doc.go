@@ -22,8 +22,9 @@
 //   - outbox.task.wait (s): for how long tasks had been due when they were claimed
 //   - outbox.task.runs ({run}; outbox.outcome): ends of runs of tasks
 //   - outbox.task.dead_letters ({task}; outbox.reason): tasks that became dead letters
-//   - outbox.relay.running, outbox.relay.outage ({relay}): relays of this process that run, and
-//     those of them that cannot work with PostgreSQL
+//   - outbox.relay.running, outbox.relay.outage, outbox.relay.refused ({relay}): relays of this
+//     process that run, those of them that cannot work with PostgreSQL until it is back, and those
+//     that lack a right or an object
 //   - outbox.tasks ({task}; outbox.state): tasks in the database
 //   - outbox.oldest_ready (s): for how long the ready task that has waited longest has been due
 //   - outbox.tasks.finished ({task}), outbox.runs.failed ({run}): of all relays, since the counters

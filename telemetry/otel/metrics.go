@@ -12,11 +12,11 @@ import (
 )
 
 type instruments struct {
-	operation, handled, wait metric.Float64Histogram
-	sent, consumed           metric.Int64Counter
-	ended, dead              metric.Int64Counter
-	running, outages         metric.Int64UpDownCounter
-	registration             metric.Registration
+	operation, handled, wait  metric.Float64Histogram
+	sent, consumed            metric.Int64Counter
+	ended, dead               metric.Int64Counter
+	running, outages, refused metric.Int64UpDownCounter
+	registration              metric.Registration
 }
 
 // Bounds of histograms in seconds: the conventions' own, and for waits up to a day.
@@ -53,6 +53,8 @@ func (t *Telemetry) makeInstruments(m metric.Meter) error {
 	t.dead = counter("outbox.task.dead_letters", "{task}", "Tasks that became dead letters, by reason.")
 	t.running = upDown("outbox.relay.running", "{relay}", "Relays of this process that run.")
 	t.outages = upDown("outbox.relay.outage", "{relay}", "Relays of this process that cannot work with PostgreSQL.")
+	t.refused = upDown("outbox.relay.refused", "{relay}",
+		"Relays of this process of which PostgreSQL refuses work, which no waiting mends.")
 	if t.config.DB != nil {
 		errs = append(errs, t.observeStats(m))
 	}
@@ -141,6 +143,10 @@ func (t *Telemetry) Observer() relay.Observer {
 				t.outages.Add(ctx, 1)
 			case relay.EventOutageEnded:
 				t.outages.Add(ctx, -1)
+			case relay.EventRefusalBegan:
+				t.refused.Add(ctx, 1)
+			case relay.EventRefusalEnded:
+				t.refused.Add(ctx, -1)
 			}
 		},
 	}

@@ -33,6 +33,7 @@ outbox.max_attempts
 outbox.oldest_ready s messaging.destination.name
 outbox.outcome
 outbox.relay.outage {relay}
+outbox.relay.refused {relay}
 outbox.relay.running {relay}
 outbox.result
 outbox.runs.failed {run} messaging.destination.name
@@ -64,6 +65,7 @@ func TestTheNamesAreThoseOfTheDocumentation(t *testing.T) {
 	o.Ended(relay.RunEnd{Type: "X", Start: time.Now(), Tasks: []relay.TaskEnd{{Outcome: relay.OutcomeDead}}})
 	o.Changed(relay.Change{Event: relay.EventStarted})
 	o.Changed(relay.Change{Event: relay.EventOutageBegan})
+	o.Changed(relay.Change{Event: relay.EventRefusalBegan})
 
 	got := map[string]bool{}
 	for _, span := range a.spans.GetSpans() {

@@ -115,6 +115,7 @@ func TestTheMetricsSayWhatReallyRan(t *testing.T) {
 		"outbox_wait_duration_seconds BATCH":        20,
 		"outbox_relay_running":                      1,
 		"outbox_relay_outage":                       0,
+		"outbox_relay_refused":                      0,
 		"outbox_relays_alive":                       1,
 		"outbox_tasks TX ready":                     0,
 		"outbox_tasks TX dead":                      2,
@@ -204,6 +205,17 @@ func TestADatabaseThatDoesNotAnswerIsAMetric(t *testing.T) {
 		got := values(t, registry)
 		return got["outbox_scrape_success"] == 0 && got["outbox_relay_outage"] == 1 && got["outbox_relay_running"] == 1
 	})
+
+	db = relaytest.NewDatabase(t)
+	c, registry = newCollector(t, outboxprom.Config{})
+	relaytest.Run(t, db.DB, app(), relay.Config{Observers: []relay.Observer{c.Observer()}})
+	db.Do(t, `ALTER FUNCTION outbox.poll RENAME TO gone`)
+	relaytest.Eventually(t, 10*time.Second, "a refusal is told", func() bool {
+		got := values(t, registry)
+		return got["outbox_relay_outage"] == 0 && got["outbox_relay_refused"] == 1
+	})
+	db.Do(t, `ALTER FUNCTION outbox.gone RENAME TO poll`)
+	relaytest.Eventually(t, 10*time.Second, "it has ended", func() bool { return values(t, registry)["outbox_relay_refused"] == 0 })
 }
 
 func TestTypesBeyondTheBoundAreSummedUp(t *testing.T) {
@@ -239,7 +251,7 @@ func TestABadConfigIsRefused(t *testing.T) {
 
 func TestACollectorWithoutADatabaseTellsOfRelaysOnly(t *testing.T) {
 	_, registry := newCollector(t, outboxprom.Config{})
-	if got := fmt.Sprint(values(t, registry)); got != "map[outbox_relay_outage:0 outbox_relay_running:0]" {
+	if got := fmt.Sprint(values(t, registry)); got != "map[outbox_relay_outage:0 outbox_relay_refused:0 outbox_relay_running:0]" {
 		t.Errorf("got %v", got)
 	}
 }

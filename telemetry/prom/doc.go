@@ -31,8 +31,8 @@
 //   - outbox_runs_total{type,outcome}: what became of tasks in their runs, each of them an attempt
 //     but for those that relay.Outcome calls none; lost leases are outcome="lease_lost"
 //   - outbox_dead_letters_total{type,reason}: tasks that became dead letters
-//   - outbox_relay_running, outbox_relay_outage: relays that run, and those of them that cannot
-//     work with PostgreSQL
+//   - outbox_relay_running, outbox_relay_outage, outbox_relay_refused: relays that run, those of
+//     them that cannot work with PostgreSQL until it is back, and those that lack a right or an object
 //
 // Of the forwarders in Config.Forwarders:
 //

@@ -56,6 +56,7 @@ var promised = strings.Fields(`
 	outbox_oldest_ready_seconds{type}
 	outbox_publisher_pause_seconds{type}
 	outbox_relay_outage
+	outbox_relay_refused
 	outbox_relay_running
 	outbox_relays_alive
 	outbox_runs_failed_total{type}

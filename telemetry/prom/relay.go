@@ -10,7 +10,7 @@ import (
 type relayMetrics struct {
 	claim, wait, handler       *prometheus.HistogramVec
 	claimed, runs, deadLetters *prometheus.CounterVec
-	running, outage            prometheus.Gauge
+	running, outage, refused   prometheus.Gauge
 }
 
 // Bounds of histograms, in seconds. Handlers take up to minutes, and tasks wait up to days.
@@ -44,11 +44,14 @@ func newRelayMetrics() relayMetrics {
 		deadLetters: counter("outbox_dead_letters_total", "Tasks that became dead letters.", "reason"),
 		running:     gauge("outbox_relay_running", "Relays of this process that run."),
 		outage:      gauge("outbox_relay_outage", "Relays of this process that cannot work with PostgreSQL."),
+		refused: gauge("outbox_relay_refused",
+			"Relays of this process of which PostgreSQL refuses work, which no waiting mends."),
 	}
 }
 
 func (m *relayMetrics) all() []prometheus.Collector {
-	return []prometheus.Collector{m.claim, m.wait, m.handler, m.claimed, m.runs, m.deadLetters, m.running, m.outage}
+	return []prometheus.Collector{m.claim, m.wait, m.handler, m.claimed, m.runs, m.deadLetters, m.running, m.outage,
+		m.refused}
 }
 
 // Observer counts the work of relays. Any number of relays of this process may have it in
@@ -105,5 +108,9 @@ func (c *Collector) changed(change relay.Change) {
 		m.outage.Inc()
 	case relay.EventOutageEnded:
 		m.outage.Dec()
+	case relay.EventRefusalBegan:
+		m.refused.Inc()
+	case relay.EventRefusalEnded:
+		m.refused.Dec()
 	}
 }

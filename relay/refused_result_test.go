@@ -138,7 +138,7 @@ func testAConnectionErrorOfAnotherServer(t *testing.T, kind, code string) {
 	db.Emptied(t, 30*time.Second)
 	db.want(t, "3 attempts 2 relay: deferred until the commit: pq: another server is away ("+code+")", "dead letters",
 		`SELECT concat_ws(' ', count(*), reason, attempt, error)
-			FROM (SELECT *, replace(last_error, 'relay: complete task ' || task_id || ': ', '') AS error
+			FROM (SELECT *, replace(last_error, 'relay: complete task ' || task_id || ': ', 'relay: ') AS error
 			FROM outbox.dead_task) AS t GROUP BY reason, attempt, error`)
 	r.Log.Want(t, 0, "runs isolated")
 	r.Log.Want(t, 0, "no connection left")

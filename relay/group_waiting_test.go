@@ -56,7 +56,7 @@ func TestTasksOfAGroupThatHaveNotBegunWait(t *testing.T) {
 		"run now": {1, func(tx *sql.Tx) (string, error) {
 			got, err := outbox.RunNow(ctx, tx, 2)
 			return fmt.Sprint(got), err
-		}, nil, "false: 1 2 3"},
+		}, nil, "not_scheduled: 1 2 3"},
 		"stats": {2, func(tx *sql.Tx) (string, error) {
 			got, err := outbox.Stats(ctx, tx)
 			return fmt.Sprint(len(got), " type, ", got[0].Ready, " ready"), err

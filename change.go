@@ -46,22 +46,36 @@ func Cancel(ctx context.Context, tx Querier, taskID int64, opts ...SchemaOption)
 	return r, err
 }
 
+// RunNowResult is the result of [RunNow].
+type RunNowResult string
+
+// The results of RunNow.
+const (
+	// RunNowDue: the task was scheduled, and is ready when the transaction commits.
+	RunNowDue RunNowResult = "due"
+	// RunNowNotScheduled: no such task is scheduled: it is ready, runs, waits for another of its
+	// ordering key, is done or a dead letter, is not committed yet, or never was; or another
+	// transaction has it locked.
+	RunNowNotScheduled RunNowResult = "not_scheduled"
+)
+
 // RunNow makes a scheduled task (delayed, or between two attempts) due at once, inside the caller's
-// transaction, and reports whether there was such a task. Its attempts, and all else, stay as they
-// are. From then on it is claimed as any task whose time has come. The commit wakes relays that
-// sleep; those that cannot LISTEN find it at their next poll.
-//
-// false means that no such task is scheduled: it is ready, runs, waits for another of its ordering
-// key, is done or a dead letter, is not committed yet, or never was. RunNow waits for nobody, so it
-// also returns false for a task that another transaction has locked.
+// transaction. Its attempts, and all else, stay as they are. From then on it is claimed as any task
+// whose time has come. The commit wakes relays that sleep; those that cannot LISTEN find it at their
+// next poll. RunNow waits for nobody.
 //
 // Errors: ErrNoTransaction and ErrInvalidOption, also for a taskID below 1, before any SQL is sent;
 // any other is tx's own, wrapped, such as a serialization failure under REPEATABLE READ. The role
 // needs EXECUTE on the function outbox.run_task_now, and nothing else.
-func RunNow(ctx context.Context, tx Querier, taskID int64, opts ...SchemaOption) (bool, error) {
+func RunNow(ctx context.Context, tx Querier, taskID int64, opts ...SchemaOption) (RunNowResult, error) {
 	var found bool
-	err := changeTask(ctx, tx, "run now", "run_task_now", taskID, opts, &found)
-	return found, err
+	switch err := changeTask(ctx, tx, "run now", "run_task_now", taskID, opts, &found); {
+	case err != nil:
+		return "", err
+	case !found:
+		return RunNowNotScheduled, nil
+	}
+	return RunNowDue, nil
 }
 
 // changeTask calls a function of the schema on one task, and scans its answer.

@@ -98,7 +98,10 @@ func TestCancelAndRunNowNeedOneRightInAnySchema(t *testing.T) {
 	exec(t, d.db, `INSERT INTO app_outbox.task (task_type, run_at) VALUES ('T', now() + interval '1 hour')`)
 	in := outbox.Schema("app_outbox")
 	for function, call := range map[string]func(tx outbox.Querier) (bool, error){
-		"run_task_now": func(tx outbox.Querier) (bool, error) { return outbox.RunNow(t.Context(), tx, 1, in) },
+		"run_task_now": func(tx outbox.Querier) (bool, error) {
+			got, err := outbox.RunNow(t.Context(), tx, 1, in)
+			return got == outbox.RunNowDue, err
+		},
 		"cancel_task": func(tx outbox.Querier) (bool, error) {
 			got, err := outbox.Cancel(t.Context(), tx, 1, in)
 			return got == outbox.CancelRemoved, err
@@ -121,8 +124,12 @@ func TestCancelAndRunNowNeedOneRightInAnySchema(t *testing.T) {
 
 func TestRunNow(t *testing.T) {
 	t.Parallel()
-	runNow := func(t *testing.T, tx outbox.Querier, what string, id int64, want bool) {
+	runNow := func(t *testing.T, tx outbox.Querier, what string, id int64, due bool) {
 		t.Helper()
+		want := outbox.RunNowNotScheduled
+		if due {
+			want = outbox.RunNowDue
+		}
 		if got, err := outbox.RunNow(t.Context(), tx, id); got != want || err != nil {
 			t.Errorf("%s: %v, %v; want %v", what, got, err, want)
 		}

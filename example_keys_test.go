@@ -37,15 +37,15 @@ func ExampleOrderedBy() {
 	runDue(ctx, db, reg)
 	busy = false
 	must(outbox.InTx(ctx, db, func(tx *sql.Tx) error { // the server is back, and nobody wants to wait
-		found, err := outbox.RunNow(ctx, tx, 1)
-		fmt.Println("it waits:", found)
+		result, err := outbox.RunNow(ctx, tx, 1)
+		fmt.Println("it is", result)
 		return err
 	}))
 	runDue(ctx, db, reg)
 	// Output:
 	// ada 1
 	// eve 1
-	// it waits: true
+	// it is due
 	// ada 1
 	// ada 2
 }

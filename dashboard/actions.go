@@ -96,18 +96,24 @@ func (v *view) cancel() error {
 		return err
 	}
 	var t admin.Task
-	var r admin.CancelResult
+	var r []outbox.CancelResult
 	_, err = v.act("cancel", taskName(id), func(ctx context.Context, c *admin.Client) (_ int64, err error) {
 		if t, err = c.Task(ctx, id); err != nil {
 			return 0, err
 		}
 		r, err = c.Cancel(ctx, []int64{id})
-		return int64(len(r.Canceled) + len(r.Requested)), err
+		return found(r, outbox.CancelNotFound), err
 	})
-	if len(r.Requested) > 0 {
+	if slices.Contains(r, outbox.CancelRequested) {
 		return v.done(err, "task", ofTask(id), "requested", 1)
 	}
-	return v.done(err, "type", url.Values{"name": {t.Type}}, "canceled", int64(len(r.Canceled))) // its own page has gone
+	ofType := url.Values{"name": {t.Type}} // the task's own page has gone
+	return v.done(err, "type", ofType, "canceled", found(r, outbox.CancelNotFound))
+}
+
+// found is how many results are not none.
+func found[R comparable](results []R, none R) int64 {
+	return int64(len(slices.DeleteFunc(slices.Clone(results), func(r R) bool { return r == none })))
 }
 
 func (v *view) runNow() error {
@@ -117,7 +123,7 @@ func (v *view) runNow() error {
 	}
 	n, err := v.act("run_now", taskName(id), func(ctx context.Context, c *admin.Client) (int64, error) {
 		r, err := c.RunNow(ctx, []int64{id})
-		return int64(len(r.Due)), err
+		return found(r, outbox.RunNowNotScheduled), err
 	})
 	return v.done(err, "task", ofTask(id), "run-now", n)
 }

@@ -25,9 +25,9 @@ func TestRunNowStartsATaskBeforeItsTime(t *testing.T) {
 		})
 		for _, id := range []int{delayed, failed, keyed} {
 			tx := db.begin(t)
-			found, err := outbox.RunNow(t.Context(), tx, int64(id))
-			if err != nil || !found {
-				t.Fatalf("task %d: %v, %v", id, found, err)
+			got, err := outbox.RunNow(t.Context(), tx, int64(id))
+			if err != nil || got != outbox.RunNowDue {
+				t.Fatalf("task %d: %v, %v", id, got, err)
 			}
 			must(tx.Commit())
 			db.becomes(t, 20*time.Second, 1, "the task is done", `SELECT count(*) FROM effect WHERE task_id = $1`, id)

@@ -84,9 +84,13 @@ is deleted unless its handler succeeds. Dead letters cannot be canceled: purge t
 			}
 			return a.onTasks(c, args, "neither waiting nor running",
 				func(ctx context.Context, c *admin.Client, ids []int64) ([]int64, object, []string, error) {
-					r, err := c.Cancel(ctx, ids)
-					lines := append(each(r.Canceled, "task %d: canceled"), each(r.Requested, "task %d: running, asked to end")...)
-					return slices.Concat(r.Canceled, r.Requested), objectOf(r), lines, err
+					results, err := c.Cancel(ctx, ids)
+					canceled := having(ids, results, outbox.CancelRemoved)
+					asked := having(ids, results, outbox.CancelRequested)
+					o := object{{"canceled", canceled}, {"requested", asked}}
+					lines := slices.Concat(each(canceled, "task %d: canceled"),
+						each(asked, "task %d: running, asked to end"))
+					return slices.Concat(canceled, asked), o, lines, err
 				})
 		},
 	}
@@ -102,8 +106,9 @@ func (a *app) tasksRunNowCommand() *cobra.Command {
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.onTasks(c, args, "not scheduled",
 				func(ctx context.Context, c *admin.Client, ids []int64) ([]int64, object, []string, error) {
-					r, err := c.RunNow(ctx, ids)
-					return r.Due, objectOf(r), each(r.Due, "task %d: due"), err
+					results, err := c.RunNow(ctx, ids)
+					due := having(ids, results, outbox.RunNowDue)
+					return due, object{{"due", due}}, each(due, "task %d: due"), err
 				})
 		},
 	}

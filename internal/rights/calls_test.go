@@ -212,7 +212,8 @@ func cancels(c call) error {
 }
 
 func runsNow(c call) error {
-	for id, want := range map[int64]bool{1007: true, 1001: false, 1003: false, 9999: false} {
+	for id, want := range map[int64]outbox.RunNowResult{1007: outbox.RunNowDue, 1001: outbox.RunNowNotScheduled,
+		1003: outbox.RunNowNotScheduled, 9999: outbox.RunNowNotScheduled} {
 		if got, err := outbox.RunNow(c.ctx, c.tx, id, c.in); err != nil || got != want {
 			return errors.Join(err, fmt.Errorf("task %d: RunNow: %v", id, got))
 		}

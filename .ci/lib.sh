@@ -32,6 +32,7 @@ install() {
   [ -n "$(ls /usr/lib/*/faketime/libfaketime.so.1 2>/dev/null)" ] || missing+=(faketime)
   for major in $(ls /usr/lib/postgresql 2>/dev/null); do
     [ "$(dpkg-query -W -f '${db:Status-Status}' "postgresql-$major" 2>/dev/null)" != installed ] || missing+=("postgresql-$major")
+    [ -x "/usr/lib/postgresql/$major/bin/pg_repack" ] || ! apt-cache show "postgresql-$major-repack" >/dev/null 2>&1 || missing+=("postgresql-$major-repack")
   done
   [ ${#missing[@]} -gt 0 ] || return 0
   echo "installing: ${missing[*]}"

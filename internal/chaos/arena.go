@@ -19,10 +19,12 @@ type arena struct {
 	relays    []*seat
 	producers []*seat
 
-	asides   sync.WaitGroup // of faults that take their time
-	over     atomic.Bool    // no more faults
-	rotating atomic.Bool    // the app does not have the broker's password
-	cleanups []func()
+	asides    sync.WaitGroup // of faults that take their time
+	over      atomic.Bool    // no more faults
+	rotating  atomic.Bool    // the app does not have the broker's password
+	rewriting atomic.Bool    // tables
+	repack    string         // the program; "" if it is not installed
+	cleanups  []func()
 
 	healing sync.Mutex
 	healers []func() // of faults that last, until they are over

@@ -51,6 +51,8 @@ var faults = []fault{
 	{"rolling", 1, blamed, "SIGTERM of one relay after the other, each starts again and migrates", rollingRestart},
 	{"drain", 4, blamed, "SIGTERM of a relay", drain},
 	{"lock", 3, quiet, "a table of the outbox is locked against all others, as by VACUUM FULL", lockTable},
+	{"rewrite", 2, quiet, "all tables of the outbox are rewritten, by VACUUM FULL, CLUSTER, ALTER TABLE " +
+		"or pg_repack (if it is installed); the server's identifier is hidden", rewriteTables},
 	{"unreadable", 1, blameless,
 		"a task's payload cannot be read, as after damage on the disk (needs the extension pg_surgery)", damageTask},
 	{"forged", 2, calm, "a role without rights sends wake-ups that no relay can follow", forgeWakeUps},

@@ -28,6 +28,11 @@ var edgeMutants = []mutant{
 		edits: []edit{
 			{"", "	if find() == 0 {\n", "	if true {\n"},
 		}, run: chaosRun{"unreadable", 10 * time.Second, 2 * time.Second, []string{"unreadable tasks"}}},
+	{name: "known-by-file", help: "a database is known by the file of a table, which maintenance replaces",
+		edits: []edit{
+			{"outbox.this_database", "table_oid := 'outbox.origin'::regclass;",
+				"table_oid := pg_relation_filenode('outbox.origin');"},
+		}, run: chaosRun{"rewrite", 20 * time.Second, time.Second, []string{"tasks that are left"}}},
 	{name: "believes-next", help: "a firing that a clock has put off by a day stays there", edits: []edit{
 		{"", "	if time.Duration(next-one.now)*time.Microsecond < farAhead {\n", "	if true {\n"},
 	}, run: chaosRun{"ahead", 15 * time.Second, 5 * time.Second, []string{"schedules that stopped"}}},

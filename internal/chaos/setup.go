@@ -44,6 +44,11 @@ func newArena(ctx context.Context, o options, dir string) (*arena, error) {
 			return a, fmt.Errorf("the fault unreadable: %w", err)
 		}
 	}
+	if o.has("rewrite") {
+		if err := prepareRewrites(a); err != nil {
+			return a, fmt.Errorf("the fault rewrite: %w", err)
+		}
+	}
 	a.cleanup(a.broker.close)
 	if err := a.broker.start(ctx, dir); err != nil {
 		return a, err

@@ -25,13 +25,14 @@ type Origin struct {
 	Environment string    // relay.Config.Environment of the first relay that named one; "": none did
 	Hidden      bool      // the server does not show its system identifier
 	Copy        bool      // this database may be a copy: relays run nothing here
-	Problem     string    // of a copy: why, with its original
-	Remedy      string    // of a copy: what to do, which deletes nothing
+	Refused     string    // relay.Config.Environment of relays that run nothing here now, as Environment is another
+	Problem     string    // of a copy, or if relays are Refused: why, with the original
+	Remedy      string    // what to do then, which deletes nothing
 	LastSeen    time.Time // the latest heartbeat of a relay: in a copy from before the copy was made
 }
 
-// Origin returns the database that the tasks belong to, and whether this is a copy of it. It does not
-// recognise a copy that only the environment tells apart: relay.Relay.Health does.
+// Origin returns the database that the tasks belong to, and whether this is a copy of it. Only the
+// environment tells a snapshot from its original: there a relay of another environment is Refused.
 func (c *Client) Origin(ctx context.Context) (o Origin, err error) {
 	err = c.read(func(q outbox.Querier) (err error) {
 		o, err = c.origin(ctx, q)
@@ -41,15 +42,15 @@ func (c *Client) Origin(ctx context.Context) (o Origin, err error) {
 }
 
 func (c *Client) origin(ctx context.Context, q outbox.Querier) (Origin, error) {
-	s, err := origin.Look(ctx, q, c.schema, "")
+	s, of, err := origin.LookForTools(ctx, q, c.schema)
 	if err != nil {
 		return Origin{}, err
 	}
 	o := Origin{
-		DatabaseID: s.DatabaseID, Name: s.Name, Environment: s.Environment, Hidden: s.Hidden, Copy: s.Refused,
-		LastSeen: s.LivedAt,
+		DatabaseID: s.DatabaseID, Name: s.Name, Environment: s.Environment, Hidden: s.Hidden,
+		Copy: s.Refused && of == "", Refused: of, LastSeen: s.LivedAt,
 	}
-	if o.Problem, o.Remedy = s.Problem(""); o.Copy {
+	if o.Problem, o.Remedy = s.Problem(of); o.Problem != "" {
 		o.Problem = "this database may be a copy" + o.Problem
 	}
 	return o, nil

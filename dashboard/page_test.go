@@ -138,6 +138,22 @@ func TestPagesSayThatTheDatabaseIsACopy(t *testing.T) {
 	s = serve(t, db, dashboard.Config{Authorize: as(dashboard.AccessView)})
 	for _, page := range []string{"", "dead", "relays", "audit"} {
 		s.get(t, page).has(t, 200, text)
+		s.get(t, page, "HX-Request", "true").has(t, 200, text)
+	}
+	s.get(t, "task?id=999999").has(t, 404, text)
+}
+
+func TestPagesSayThatRelaysAreOfAnotherEnvironment(t *testing.T) {
+	t.Parallel()
+	db, s := filled(t)
+	db.Do(t, `SELECT outbox.note_origin('production')`)
+	s = serve(t, db, dashboard.Config{Authorize: as(dashboard.AccessView)})
+	s.get(t, "audit").has(t, 200, "environment production")
+	db.Do(t, `SELECT outbox.note_origin('staging')`)
+	s = serve(t, db, dashboard.Config{Authorize: as(dashboard.AccessView)})
+	for _, page := range []string{"", "dead", "schedules", "relays", "audit"} {
+		s.get(t, page).has(t, 200, "Relays of the environment “staging” run no task here, as this database may be a copy, "+
+			"or the wrong one", "outbox adopt -environment staging")
 	}
 }
 

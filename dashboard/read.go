@@ -96,7 +96,7 @@ type snapshot struct {
 	at     time.Time // by PostgreSQL's clock
 	types  []admin.Type
 	relays []admin.Relay
-	copied string // why relays run nothing, and what to do; "": they run
+	origin admin.Origin
 }
 
 func (v *view) snapshot() (*snapshot, error) {
@@ -111,16 +111,14 @@ func (v *view) snapshot() (*snapshot, error) {
 				return err
 			}
 			if o, err := c.Origin(ctx); err == nil { // the last statement: an older role may lack the right
-				if o.Copy {
-					s.copied = o.Problem + ": " + o.Remedy + "."
-				}
+				s.origin = o
 			}
 			return nil
 		})
 		return s, err
 	})
 	if err == nil {
-		v.Now, v.Copied = s.at, s.copied
+		v.Now, v.Origin = s.at, s.origin
 	}
 	return s, err
 }

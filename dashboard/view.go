@@ -56,9 +56,9 @@ type view struct {
 	Dead    int64  // dead letters, for the navigation
 	Notice  string
 	Warning string
-	Copied  string    // why relays run nothing, and what to do
-	Self    string    // this page, to be loaded again
-	Now     time.Time // by PostgreSQL's clock
+	Origin  admin.Origin // of a copy: why relays run nothing, and what to do
+	Self    string       // this page, to be loaded again
+	Now     time.Time    // by PostgreSQL's clock
 	Data    any
 
 	CSRFInput template.HTML // the field of the app's token, for each form
@@ -111,7 +111,7 @@ func (v *view) htmx() bool { return v.r.Header.Get("HX-Request") == "true" }
 // show writes the page or, for its script, the part that updates itself, if that has changed.
 func (v *view) show(status int, page, title string, data any) error {
 	v.Title, v.Data = title, data
-	if status == http.StatusOK && !v.htmx() {
+	if status < 500 && (v.Warning == "" || !v.htmx()) { // no second try where the first one failed
 		if s, err := v.snapshot(); err == nil {
 			v.Dead = s.dead("")
 		}

@@ -55,6 +55,7 @@ func Check(ctx context.Context, db *sql.DB, opts ...Option) ([]Finding, error) {
 			denied = append(denied, c)
 		}
 	}
+	follow(found)
 	return sorted(append(found, lacking(denied, s.schema)...)), nil
 }
 

@@ -53,7 +53,7 @@ func (v *visit) relays(ctx context.Context) (out []worker, err error) {
 const lateTakeover = 30 * time.Second // takeovers begin 10 s after the end of a lease
 
 // checkRelays reports a lack of relays, old relays, and leases of dead relays.
-func (v *visit) checkRelays(relays []worker, todo, ready int64) {
+func (v *visit) checkRelays(relays []worker, elsewhere []string, todo, ready int64) {
 	alive, old := 0, 0
 	for _, w := range relays {
 		switch {
@@ -71,16 +71,21 @@ func (v *visit) checkRelays(relays []worker, todo, ready int64) {
 					"hand-back "+w.id)
 		}
 	}
-	const do = "start a process that calls Relay.Run, and its log says why it ends"
+	do := "start a process that calls Relay.Run, and its log says why it ends"
+	others := ""
+	if len(elsewhere) > 0 {
+		others = "; alive are " + strings.Join(elsewhere, ", ")
+		do = "if they are to run its tasks, correct relay.Config.Schema, or the schema of the app's Enqueue; else " + do
+	}
 	switch {
 	case alive == 0 && ready > 0:
 		last := ""
 		if len(relays) > 0 {
 			last = fmt.Sprintf("; the last one that died was %v, silent for %s", relays[0], said(relays[0].silent))
 		}
-		v.add("relays", SeverityCritical, "", fmt.Sprintf("no relay is alive, and %s%s", isReady(ready), last), do)
+		v.add("relays", SeverityCritical, "", fmt.Sprintf("no relay is alive, and %s%s%s", isReady(ready), last, others), do)
 	case alive == 0 && todo > 0:
-		v.add("relays", SeverityWarning, "", fmt.Sprintf("no relay is alive, and %s to come", plural(todo, "task")), do)
+		v.add("relays", SeverityWarning, "", fmt.Sprintf("no relay is alive, and %s to come%s", plural(todo, "task"), others), do)
 	case alive == 0:
 		v.add("relays", SeverityInfo, "", "no relay is alive; there is nothing to do", "")
 	case old > 0:
@@ -91,6 +96,36 @@ func (v *visit) checkRelays(relays []worker, todo, ready int64) {
 	if alive > 0 {
 		v.add("relays", SeverityOK, "", plural(alive, "relay")+" alive", "")
 	}
+}
+
+const (
+	// The schemas whose relays this role may read.
+	schemasSQL = `/* outbox: other schemas with relays */
+SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+  JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'alive_until'
+ WHERE c.relname = 'relay' AND c.relkind = 'r' AND n.nspname <> $1
+   AND EXISTS (SELECT FROM pg_class o WHERE o.relnamespace = n.oid AND o.relname = 'headless_key')
+   AND has_schema_privilege(n.oid, 'USAGE') AND has_column_privilege(c.oid, a.attnum, 'SELECT')
+ ORDER BY n.nspname LIMIT 1000`
+	livingSQL = `/* outbox: living relays of another schema */
+SELECT count(*) FROM %s.relay WHERE alive_until > clock_timestamp()`
+)
+
+// elsewhere names up to three other schemas with living relays.
+func (v *visit) elsewhere(ctx context.Context) (out []string, err error) {
+	var name string
+	var names []string
+	err = v.each(ctx, schemasSQL, []any{v.schema}, []any{&name}, func() { names = append(names, name) })
+	for _, name := range names {
+		var n int64
+		if err == nil && len(out) < 3 {
+			err = v.tx.QueryRowContext(ctx, fmt.Sprintf(livingSQL, quote(name))).Scan(&n)
+		}
+		if n > 0 {
+			out = append(out, fmt.Sprintf("%s in the schema %q", plural(n, "relay"), name))
+		}
+	}
+	return out, err
 }
 
 func isReady(n int64) string { return plural(n, "task is ready", "tasks are ready") }

@@ -3,6 +3,7 @@ package doctor_test
 import (
 	"database/sql"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -112,7 +113,48 @@ func TestEnvironmentsAreFound(t *testing.T) {
 	db.Do(t, `SELECT outbox.note_origin('')`)
 	has(t, diagnosis(t, db), "info environment … snapshot … relay.Config.Environment")
 	db.Do(t, `SELECT outbox.note_origin('production')`)
-	has(t, diagnosis(t, db), "ok environment", "ok copy")
+	has(t, diagnosis(t, db), `ok environment … "production"`, "ok copy")
+	db.Do(t, `SELECT outbox.note_origin('staging'); INSERT INTO outbox.task (task_type) VALUES ('A')`)
+	const refused = ` environment staging … relays of the environment "staging" run nothing … its environment is ` +
+		`"production" … correct Config.Environment … outbox adopt -environment staging`
+	only(t, diagnosis(t, db), "critical"+refused, "critical relays … no relay is alive, and 1 task is ready -> see environment",
+		"warning unhandled-type A … -> see environment", "info starving-type … -> see environment")
+	worker(t, db, true, 10, 12, "B")
+	only(t, diagnosis(t, db), "warning"+refused, "warning unhandled-type A … -> see environment; else register")
+	db.Do(t, `UPDATE outbox.origin SET refused_at = clock_timestamp() - interval '2 minutes'`) // they have ended
+	only(t, diagnosis(t, db), "warning unhandled-type A … -> register")
+}
+
+// More relays and other handlers would not help there.
+func TestInACopyMissingRelaysAreNotBlamed(t *testing.T) {
+	db := ill(t)
+	db.Do(t, `UPDATE outbox.origin SET database_oid = 1, table_oid = 1;
+		INSERT INTO outbox.task (task_type) VALUES ('A');
+		INSERT INTO outbox.schedule (name, task_type, definition, timing, payload, next_at) VALUES ('often', 'A', 'x', 'x', '{}', now() - interval '1 hour')`)
+	only(t, diagnosis(t, db), "critical copy", "critical relays … no relay is alive, and 1 task is ready -> see copy",
+		"warning unhandled-type A … -> see copy", "info starving-type … -> see copy", "warning schedules often … -> see copy")
+}
+
+func TestRelaysOfAnotherSchemaAreNamedWhereNoneIsAlive(t *testing.T) {
+	db := ill(t)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(schema.Migrate(t.Context(), db.DB, schema.Schema("select")))
+	must(schema.Migrate(t.Context(), db.DB, schema.Schema("dead")))
+	worker(t, db, true, 10, 12, "A")
+	db.Do(t, `INSERT INTO "select".relay SELECT * FROM outbox.relay;
+		INSERT INTO dead.relay SELECT * FROM outbox.relay; UPDATE dead.relay SET alive_until = now() - interval '1 hour';
+		CREATE SCHEMA app; CREATE TABLE app.relay (n int); CREATE TABLE app.headless_key (n int);
+		DELETE FROM outbox.relay; INSERT INTO outbox.task (task_type) VALUES ('A')`)
+	f := has(t, diagnosis(t, db), `critical relays … 1 task is ready … alive are 1 relay in the schema "select" … `+
+		"correct relay.Config.Schema … else start a process that calls Relay.Run")
+	if strings.Contains(f.Message, "dead") || strings.Contains(f.Message, "app") {
+		t.Errorf("it names relays that are not alive: %+v", f)
+	}
 }
 
 func TestCountsOfManyTasksAreNotChecked(t *testing.T) {

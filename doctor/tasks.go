@@ -36,8 +36,15 @@ func checkTasks(ctx context.Context, v *visit) error {
 		}
 		v.checkType(t, relays, now)
 	}
-	v.checkRelays(relays, todo, ready)
-	if todo > 0 && !slices.ContainsFunc(relays, func(w worker) bool { return w.alive }) {
+	alive := slices.ContainsFunc(relays, func(w worker) bool { return w.alive })
+	var others []string
+	if todo > 0 && !alive {
+		if others, err = v.elsewhere(ctx); err != nil {
+			return err
+		}
+	}
+	v.checkRelays(relays, others, todo, ready)
+	if todo > 0 && !alive {
 		const what, do = "no relay is alive, so no task of any type is run", "see relays"
 		v.add("starving-type", SeverityInfo, "", what, do)
 		if !slices.ContainsFunc(v.found, func(f Finding) bool { return f.Check == "unhandled-type" }) { // all are leased

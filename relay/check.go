@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -36,17 +37,18 @@ type check struct {
 	refusals    refusals
 }
 
-// run waits while the database cannot be reached, and while it is a copy, unless it is RunOnce's.
-func (c *check) run(ctx context.Context) error {
+// run waits while the database cannot be reached, and while it is a copy, unless it is RunOnce's. It
+// returns which database it is.
+func (c *check) run(ctx context.Context) (origin.State, error) {
 	var copied, logged time.Time // since when it is a copy; when the log was last told
 	for {
 		began := time.Now()
-		state, err := c.try(ctx)
+		noted, state, err := c.try(ctx)
 		err = c.refusals.explain(ctx, explainBegin(ctx, c.db, string(c.store.Schema), err))
 		now, wait := time.Now(), copyRecheck
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return noted, nil
 		case err == nil:
 			c.answered(began, now)
 			if !copied.IsZero() {
@@ -54,12 +56,12 @@ func (c *check) run(ctx context.Context) error {
 				c.health.setCopied(nil)
 			}
 			logVersions(c.log, state)
-			return nil
+			return noted, nil
 		case c.once, errors.Is(err, pg.ErrDriver), errors.Is(err, schema.ErrNotMigrated), errors.Is(err, schema.ErrNewer),
 			errors.Is(err, schema.ErrUnsupportedServer), errors.Is(err, schema.ErrUnsupportedEncoding),
 			errors.Is(err, schema.ErrStatementPooling), errors.Is(err, schema.ErrReadOnly),
 			errors.Is(err, schema.ErrRowSecurity):
-			return err
+			return noted, err
 		case errors.Is(err, origin.ErrCopy):
 			c.answered(began, now)
 			c.health.setCopied(err)
@@ -80,7 +82,7 @@ func (c *check) run(ctx context.Context) error {
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
-			return nil
+			return noted, nil
 		}
 	}
 }
@@ -92,10 +94,11 @@ func (c *check) answered(began, now time.Time) {
 	}
 }
 
-func (c *check) try(ctx context.Context) (state schema.State, err error) {
+func (c *check) try(ctx context.Context) (noted origin.State, state schema.State, err error) {
 	if err := c.store.Conns.CheckDriver(ctx); err != nil {
-		return state, err
+		return noted, state, err
 	}
+	var copied error // committed, as it notes the relay's environment
 	err = c.store.Conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
 		if state, err = schema.Inspect(ctx, tx, schema.Schema(string(c.store.Schema))); err != nil {
 			return err
@@ -106,7 +109,11 @@ func (c *check) try(ctx context.Context) (state schema.State, err error) {
 		if err := schema.CheckRowSecurity(ctx, tx, schema.Schema(string(c.store.Schema))); err != nil {
 			return err
 		}
-		noted, err := origin.Note(ctx, tx, c.store.Schema, c.environment)
+		noted, err = origin.Note(ctx, tx, c.store.Schema, c.environment)
+		if errors.Is(err, origin.ErrCopy) {
+			copied = err
+			return nil
+		}
 		if err != nil {
 			return err
 		}
@@ -117,7 +124,7 @@ func (c *check) try(ctx context.Context) (state schema.State, err error) {
 		c.store.Identity.Set(noted.DatabaseID)
 		return c.store.StoreLimits(ctx, tx, c.limits, false)
 	})
-	return state, err
+	return noted, state, cmp.Or(err, copied)
 }
 
 // logVersions says that the schema or the server is newer than this code.

@@ -3,6 +3,7 @@ package relay_test
 import (
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
+	"github.com/txoutbox/outbox/schema"
 )
 
 // restored is the database of the URL, in which a dump of another one was restored.
@@ -119,11 +121,21 @@ func TestARelayOfAnotherEnvironmentRunsNothing(t *testing.T) {
 		t.Errorf("staging: %v", err)
 	}
 	db.want(t, 1, "tasks wait", `SELECT count(*) FROM outbox.task`)
+	db.wantText(t, "staging", `SELECT refused_environment FROM outbox.origin WHERE refused_at <= clock_timestamp()`)
 	for _, wrong := range []string{"a\x00b", "a\nb", "\xff", strings.Repeat("x", 129)} {
 		if _, err := relay.New(db.DB, all(), relay.Config{Environment: wrong}); err == nil {
 			t.Errorf("New takes the environment %q", wrong)
 		}
 	}
+}
+
+func TestTheLogSaysWhichDatabaseARelayWorksIn(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	r := run(t, db, all(), relay.Config{Environment: "production"})
+	eventually(t, 20*time.Second, "it has started", func() bool { return r.Log.Count("outbox: relay started") == 1 })
+	r.Log.Want(t, 1, fmt.Sprintf("environment=production database=%s schema=outbox version=(devel) schema_version=%d",
+		db.Text(t, `SELECT current_database()`), schema.Version()))
 }
 
 // Its rights are from before the table: GRANT … ON ALL TABLES names those that there are.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"runtime/debug"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/decide"
@@ -17,6 +18,7 @@ import (
 	"github.com/txoutbox/outbox/internal/txrun"
 	"github.com/txoutbox/outbox/internal/upkeep"
 	"github.com/txoutbox/outbox/internal/wake"
+	"github.com/txoutbox/outbox/schema"
 )
 
 // runParams are what a run needs of its Relay.
@@ -105,7 +107,8 @@ func (x *relayRun) run() error {
 	if os.Getenv("PQGO_DEBUG") == "1" { // as lib/pq asks for it
 		x.log.Warn("outbox: PQGO_DEBUG=1 makes lib/pq print what it sends and gets to stderr, payloads included")
 	}
-	if err := x.newCheck().run(x.claiming); err != nil || x.claiming.Err() != nil {
+	noted, err := x.newCheck().run(x.claiming)
+	if err != nil || x.claiming.Err() != nil {
 		return err
 	}
 	defer wake.Register(x.wake)()
@@ -116,7 +119,7 @@ func (x *relayRun) run() error {
 	working.start(x.leases.Run)
 	if !x.once {
 		started = true
-		x.startWaiting(&working)
+		x.startWaiting(&working, noted.Name)
 	}
 	working.start(x.drain)
 	select {
@@ -125,7 +128,6 @@ func (x *relayRun) run() error {
 	case <-x.claiming.Done():
 	}
 	x.begun()
-	var err error
 	if x.once && len(x.settings.schedules) > 0 {
 		err = x.newRefusals().explain(x.claiming, x.scheduler.Once(x.claiming))
 		if x.claiming.Err() != nil {
@@ -143,9 +145,10 @@ func (x *relayRun) run() error {
 }
 
 // startWaiting starts the parts of a run that waits for work: LISTEN and schedules.
-func (x *relayRun) startWaiting(working *parts) {
+func (x *relayRun) startWaiting(working *parts, database string) {
 	config := x.settings.config
-	x.log.Info("outbox: relay started", "relay_id", x.store.RelayID, "schema", config.Schema,
+	x.log.Info("outbox: relay started", "relay_id", x.store.RelayID, "environment", config.Environment,
+		"database", database, "schema", config.Schema, "version", moduleVersion(), "schema_version", schema.Version(),
 		"workers", config.Workers, "task_types", x.settings.types)
 	if config.ListenDSNFunc != nil {
 		working.start(x.listener.Run)
@@ -162,6 +165,21 @@ func (x *relayRun) startWaiting(working *parts) {
 			}
 		})
 	}
+}
+
+// moduleVersion is the outbox's in this program: "(devel)" where it was not downloaded.
+func moduleVersion() string {
+	const module = "github.com/txoutbox/outbox"
+	info, _ := debug.ReadBuildInfo()
+	if info == nil {
+		return "unknown"
+	}
+	for _, m := range append(info.Deps, &info.Main) {
+		if m.Path == module && m.Replace == nil && m.Version != "" {
+			return m.Version
+		}
+	}
+	return "(devel)"
 }
 
 func (x *relayRun) drain(drained <-chan struct{}) {

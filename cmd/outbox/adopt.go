@@ -78,8 +78,12 @@ func (a *app) askAdopt(ctx context.Context, o admin.AdoptOptions) (question stri
 		return "", err
 	}
 	state := of.Problem
-	if !of.Copy {
-		state = fmt.Sprintf("this database is %q, and not known to be a copy", of.Name)
+	if state == "" {
+		environment := ""
+		if of.Environment != "" {
+			environment = fmt.Sprintf(" of the environment %q", of.Environment)
+		}
+		state = fmt.Sprintf("this database is %q%s, and not known to be a copy", of.Name, environment)
 	}
 	waiting := count(sum.Ready+sum.Scheduled+sum.Leased+sum.Waiting, "task")
 	letters := count(sum.Dead, "dead letter")

@@ -28,6 +28,12 @@ func TestACopyIsAdoptedOrEmptied(t *testing.T) {
 	)
 	db.is(t, `SELECT string_agg(action || ' ' || count, ', ' ORDER BY entry_id)
 		FROM outbox.audit WHERE action LIKE 'adopt%'`, "adopt_discard 3, adopt 0")
+	db.steps(t,
+		step{"doctor", exitFindings, `environment: the environment is "staging"`},
+		step{"adopt -environment test", exitUsage, ` of the environment "staging", and not known to be a copy.`})
+	db.Do(t, `SELECT outbox.note_origin('test')`) // as a relay does
+	db.steps(t,
+		step{"adopt -environment test", exitUsage, `its environment is "staging", and Config.Environment is "test". Take`})
 	db.Do(t, becomeCopy)
 	db.steps(t, step{"adopt -keep-id -yes", exitOK, db.Text(t, `SELECT database_id FROM outbox.identity`)})
 }

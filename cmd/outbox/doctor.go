@@ -36,7 +36,7 @@ a warning or critical, and else 1 if a check was not possible (unknown), mostly 
 			}
 			lines, fine := []string(nil), 0
 			for _, f := range found {
-				if f.Severity == doctor.SeverityOK && !all {
+				if f.Severity == doctor.SeverityOK && !all && f.Check != "environment" {
 					fine++
 				} else {
 					lines = append(lines, findingLines(f)...)

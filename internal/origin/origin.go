@@ -72,8 +72,28 @@ func read(ctx context.Context, q Querier, query, environment string) (s State, e
 	return s, err
 }
 
+// ofSQL returns the environment of a relay that is refused at present: it tries each second, and that
+// is noted twice a minute.
+const ofSQL = `/* outbox: look which environment is refused */
+SELECT COALESCE(max(refused_environment), '') FROM outbox.origin
+ WHERE environment <> refused_environment AND refused_at > clock_timestamp() - interval '1 minute'`
+
+// LookForTools is Look for the environment of a relay that is refused at present, which it returns
+// too. It is "" where no relay is refused for its environment. A copy has relays of none.
+func LookForTools(ctx context.Context, q Querier, in pg.Schema) (s State, of string, err error) {
+	if s, err = Look(ctx, q, in, ""); err != nil || s.Refused {
+		return s, "", err
+	}
+	if err := q.QueryRowContext(ctx, in.SQL(ofSQL)).Scan(&of); err != nil || of == "" {
+		return s, "", err
+	}
+	s, err = Look(ctx, q, in, of)
+	return s, of, err
+}
+
 // Note first notes this database, unless it is a copy or the role may not write the table. It notes
-// the environment, unless it is "" or another one is noted. Then it is Check.
+// the environment, unless it is "" or another one is noted. Then it is Check. The note is worth a
+// commit also if the error is ErrCopy.
 func Note(ctx context.Context, q Querier, in pg.Schema, environment string) (State, error) {
 	s, err := read(ctx, q, in.SQL(noteSQL), environment)
 	if err == nil {

@@ -135,6 +135,7 @@ $$;
 
 -- Notes what this database is, unless a relay of that environment is refused or the role may not
 -- write it, and returns the state. The id stays, except in a database that was made of a template.
+-- A relay of another environment is noted for tools, as it has no row in relay.
 CREATE OR REPLACE FUNCTION outbox.note_origin(
   of_environment text,
   OUT database_id uuid, OUT database_name text, OUT environment text, OUT noted_at timestamptz,
@@ -177,6 +178,10 @@ BEGIN
       OR o.server_version <> this.server_version
       OR COALESCE(o.system_id <> this.system_id, o.system_id IS NULL AND this.system_id IS NOT NULL)
       OR o.environment IS NULL AND of_environment <> '');
+  UPDATE outbox.origin o SET refused_environment = of_environment, refused_at = clock_timestamp()
+   WHERE o.environment <> NULLIF(of_environment, '')
+     AND COALESCE(o.refused_at NOT BETWEEN clock_timestamp() - interval '30 seconds' AND clock_timestamp(),
+                  true);
   RETURN QUERY SELECT * FROM outbox.origin_state(of_environment);
 END
 $$;

@@ -134,7 +134,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE
 GRANT SELECT, INSERT, UPDATE ON outbox.promote_lock TO outbox_worker;
 GRANT SELECT, UPDATE ON SEQUENCE outbox.wake TO outbox_worker;
 GRANT EXECUTE ON FUNCTION
-      outbox.poll, outbox.rest, outbox.claimed, outbox.whole, outbox.timeline, outbox.lacking, outbox.row_of,
+      outbox.poll, outbox.rest, outbox.claimed, outbox.whole, outbox.timeline, outbox.lacking, outbox.row_of, outbox.with_defaults,
       outbox.put_back, outbox.bury, outbox.keep,
       outbox.claim_tasks, outbox.claim_group, outbox.claim_member, outbox.lease_tasks, outbox.finish_tasks, outbox.complete_task,
       outbox.record_runs, outbox.record_batch, outbox.split_lost, outbox.claim_ended, outbox.end_run, outbox.cancel_task, outbox.run_task_now,
@@ -180,7 +180,7 @@ GRANT INSERT (actor, tool, action, target, count) ON outbox.audit TO outbox_work
 -- them, and write tasks.
 GRANT SELECT, DELETE, UPDATE (run_at) ON outbox.dead_task TO outbox_operator; -- FOR UPDATE takes UPDATE of some column
 GRANT INSERT ON outbox.task TO outbox_operator;
-GRANT EXECUTE ON FUNCTION outbox.add_events, outbox.lacking, outbox.row_of TO outbox_operator;
+GRANT EXECUTE ON FUNCTION outbox.add_events, outbox.lacking, outbox.row_of, outbox.with_defaults TO outbox_operator;
 GRANT DELETE ON outbox.running, outbox.cancel TO outbox_operator;
 GRANT INSERT (task_type, ordering_key) ON outbox.headless_key TO outbox_operator;
 GRANT SELECT, INSERT, UPDATE (task_id) ON outbox.unique_key TO outbox_operator;

@@ -43,6 +43,17 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
    WHERE a.attrelid = target AND a.attnotnull AND a.attgenerated = '' AND NOT task ? a.attname::text
 $$;
 
+-- Returns a row with the defaults that it lacks. Code of version 1 calls it, with jsonb_populate_record.
+CREATE OR REPLACE FUNCTION outbox.with_defaults(task jsonb, defaults text) RETURNS jsonb
+LANGUAGE plpgsql AS $$
+BEGIN
+  IF defaults IS NOT NULL THEN
+    EXECUTE 'SELECT $1 || jsonb_build_object(' || defaults || ')' INTO task USING task;
+  END IF;
+  RETURN task;
+END
+$$;
+
 -- Returns the row of a table for an object, with the defaults that it lacks, which are evaluated for
 -- each row. The given row says the type. A null is NULL in it, except in payload, which has none.
 CREATE OR REPLACE FUNCTION outbox.row_of(of anyelement, task jsonb, defaults text) RETURNS anyelement
@@ -50,10 +61,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
   made record;
 BEGIN
-  IF defaults IS NOT NULL THEN
-    EXECUTE 'SELECT $1 || jsonb_build_object(' || defaults || ')' INTO task USING task;
-  END IF;
-  made := jsonb_populate_record(of, task);
+  made := jsonb_populate_record(of, outbox.with_defaults(task, defaults));
   made.payload := task -> 'payload';
   RETURN made;
 END

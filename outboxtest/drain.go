@@ -188,7 +188,7 @@ SELECT t.task_type FROM outbox.task t
 // runs none is ready.
 func (d *drainer) step() ([]step, error) {
 	for {
-		if _, err := d.exec(store.PromoteHeadsSQL, math.MaxInt32); err != nil { // of all keys
+		if _, err := d.exec(store.PromoteHeadsSQL, math.MaxInt32, 0); err != nil { // of all keys
 			return nil, err
 		}
 		var next string

@@ -32,6 +32,7 @@ type dispatcher struct {
 	alive        func(now time.Time) error // nil while the relay may claim
 	listening    func() bool               // wake-ups come by LISTEN
 	poll         func(context.Context, plan.Poll) (plan.PollResult, error)
+	promote      func(context.Context, plan.Promote) plan.Promoted
 	answered     *pg.Broadcast
 	woken        <-chan struct{} // to poll now
 	named        <-chan string   // tasks that are ready
@@ -95,6 +96,8 @@ func (d *dispatcher) carryOut(actions []plan.Action) (wait time.Duration, done *
 				result, err := d.poll(d.ctx, a)
 				d.events <- plan.Polled{Poll: a, Result: result, Failure: failureOf(d.explain(d.ctx, err))}
 			}()
+		case plan.Promote:
+			go func() { d.events <- d.promote(d.ctx, a) }()
 		case plan.StartClaim:
 			if d.handlers[a.Lane].Kind == outbox.KindLeased {
 				go d.runLeased(a)

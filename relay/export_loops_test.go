@@ -28,6 +28,13 @@ func (r *Relay) Parts(now func() time.Time, only string) Parts {
 	}
 	x := newRun(context.Background(), r.params(false, func() {}, now))
 	return Parts{Heart: x.heart, Journal: x.journal, Conns: x.store.Conns, Schedule: x.scheduler.Once,
-		Poll: func(ctx context.Context) error { _, err := x.newPoller().poll(ctx, plan.Poll{}); return err },
+		Poll: func(ctx context.Context) error {
+			p := x.newPoller()
+			result, err := p.poll(ctx, plan.Poll{})
+			if err == nil {
+				err = p.promote(ctx, plan.Promote{Types: result.DueTypes, Request: result.Request, Limit: 1000}).Failure.Err
+			}
+			return err
+		},
 	}
 }

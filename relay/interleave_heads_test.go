@@ -28,7 +28,7 @@ func promotes(a *actor) []step {
 			if !locked {
 				return 0, nil
 			}
-			return a.exec(statements["promote heads"], 1000)
+			return a.exec(statements["promote heads"], 1000, 0)
 		}},
 		a.ended(true, nil),
 	}

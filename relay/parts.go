@@ -130,6 +130,7 @@ func (x *relayRun) newDispatcher() *dispatcher {
 		}
 		p.Bound = b.of
 	}
+	poller := x.newPoller()
 	return &dispatcher{
 		decisions:    plan.New(p),
 		handlers:     x.settings.handlers,
@@ -142,7 +143,8 @@ func (x *relayRun) newDispatcher() *dispatcher {
 		events:       make(chan plan.Event, 2*config.Workers+4),
 		alive:        x.heart.Alive,
 		listening:    x.listener.Works,
-		poll:         x.newPoller().poll,
+		poll:         poller.poll,
+		promote:      poller.promote,
 		answered:     &x.answered,
 		woken:        x.woken,
 		named:        x.named,

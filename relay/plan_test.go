@@ -20,11 +20,13 @@ import (
 
 // plan is a node of EXPLAIN's.
 type plan struct {
-	Node     string `json:"Node Type"`
-	Relation string `json:"Relation Name"`
-	Index    string `json:"Index Name"`
-	Hit      int    `json:"Shared Hit Blocks"`
-	Read     int    `json:"Shared Read Blocks"`
+	Node     string  `json:"Node Type"`
+	Relation string  `json:"Relation Name"`
+	Index    string  `json:"Index Name"`
+	Hit      int     `json:"Shared Hit Blocks"`
+	Read     int     `json:"Shared Read Blocks"`
+	Rows     float64 `json:"Actual Rows"`
+	Loops    float64 `json:"Actual Loops"`
 	Plans    []plan
 }
 
@@ -71,7 +73,8 @@ func plannedWith(limit, taskID int) map[string]planned {
 		"claim":     {"", claimOf(limit, taskID, nil).args},
 		"claim one": {"task_pkey", []any{"TX", taskID}},
 		"poll": {"",
-			append([]any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int64{1, 2})}, relay.SpanArgs(taskID)...)},
+			append(append([]any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int64{1, 2})},
+				relay.SpanArgs(taskID)...), 0)},
 		"take over due": {"task_leased", []any{true}},
 		"last": {"task_lane",
 			[]any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int{0, 0}), pq.Array([]int{0, 0})}},
@@ -101,7 +104,7 @@ func plannedWith(limit, taskID int) map[string]planned {
 		"complete and keep": {"task_pkey",
 			[]any{pq.Array([]int{taskID}), token, pq.Array([]int{1000}), pq.Array([]sql.NullString{{}})}},
 		"lock heads":     {"", []any{"1000"}},
-		"promote heads":  {"task_waiting", []any{limit}},
+		"promote heads":  {"task_waiting", []any{limit, 0}},
 		"stats":          {"task_due", nil},
 		"stats, planned": {"task_scheduled", nil},
 		"lease again":    {"task_pkey", []any{taskID, someUUID, 0, nil}},
@@ -237,9 +240,16 @@ func TestBesideAForgottenTransactionNothingReadsWhatWasClaimed(t *testing.T) {
 	db.Do(t, `DELETE FROM outbox.task`)
 	db.Do(t, `INSERT INTO outbox.task (task_type) SELECT 'TX' FROM generate_series(1, $1::int)`, alive)
 	db.Do(t, `VACUUM ANALYZE outbox.task`)
+	db.Do(t, `INSERT INTO outbox.headless_key (task_type, ordering_key) SELECT 'TX', n FROM generate_series(1, $1) n`, dead)
+	db.Do(t, `DELETE FROM outbox.headless_key`)
+	request := db.Int(t, `SELECT pg_sequence_last_value('outbox.headless_key_headless_key_id_seq')`)
 	first := db.Int(t, `SELECT min(task_id) FROM outbox.task`)
 	for _, name := range []string{"poll", "claim", "claim one"} {
-		p := explain(t, db, true, statements[name], plannedWith(10, first)[name].args...)
+		args := plannedWith(10, first)[name].args
+		if name == "poll" {
+			args[len(args)-1] = request
+		}
+		p := explain(t, db, true, statements[name], args...)
 		if pages := p.Hit + p.Read; pages > most {
 			t.Errorf("beside %d dead rows the %s reads %d pages, want at most %d", dead, name, pages, most)
 		}

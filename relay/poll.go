@@ -3,12 +3,10 @@ package relay
 import (
 	"context"
 	"database/sql"
-	"math/rand/v2"
 	"time"
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/internal/pg"
-	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/internal/writable"
@@ -17,7 +15,7 @@ import (
 // Which lanes have work, and when the next scheduled task of each is due. What this process runs
 // itself is still visible until its claim commits, and left out.
 const pollSQL = `/* outbox: poll */
-SELECT i, task_id, priority, attempt, age, due_in FROM outbox.poll($1, $2, $3, $4, $5, $6, $7, $8)`
+SELECT i, task_id, priority, attempt, age, due_in FROM outbox.poll($1, $2, $3, $4, $5, $6, $7, $8, $9)`
 
 // The last task of each head's priority and attempt, for the range of a pivot. The row comparison
 // makes the planner read the lane's index backwards, where equality would tempt it to the primary
@@ -29,20 +27,6 @@ SELECT h.i, l.task_id
     SELECT task_id FROM outbox.task WHERE state = 'ready' AND task_type = h.task_type
        AND (priority, attempt, task_id) <= (h.priority, h.attempt, 9223372036854775807)
      ORDER BY priority DESC, attempt DESC, task_id DESC LIMIT 1) l`
-
-// NO KEY UPDATE is enough, and lets others read the row.
-const promoteScheduledSQL = `/* outbox: promote scheduled tasks */
-WITH due AS MATERIALIZED (
-  SELECT task_id FROM outbox.task WHERE state = 'scheduled' AND task_type = $1 AND run_at <= now()
-   ORDER BY run_at LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED)
-UPDATE outbox.task t SET state = 'ready' WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM due)) AND (SELECT ` + pg.CommitAsync + `) IS NOT NULL`
-
-// One poll promotes only so many scheduled tasks, as others wait for what it sees. The next one
-// goes on.
-const (
-	promoteScheduledTypes = 50
-	promoteScheduledTasks = 1000
-)
 
 const strandedLeasesSQL = `/* outbox: find leases of dead relays */
 SELECT EXISTS (SELECT 1 FROM outbox.task t WHERE t.state = 'leased'
@@ -58,14 +42,7 @@ type poller struct {
 	explain func(context.Context, error) error
 }
 
-// lanesRead is what a poll has read.
-type lanesRead struct {
-	plan.PollResult
-	headsMissing bool     // some ordering key may have no head
-	due          []string // types with scheduled tasks to promote
-}
-
-// poll reads the heads of the lanes, and promotes what is due first.
+// poll reads the heads of the lanes, and what is to be promoted.
 func (p *poller) poll(ctx context.Context, opts plan.Poll) (plan.PollResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, pg.StatementTimeout)
 	defer cancel()
@@ -105,9 +82,6 @@ func (p *poller) pollOn(ctx context.Context, conn *sql.Conn, opts plan.Poll) (no
 		}
 	}
 	read, err := p.readLanes(ctx, conn, opts)
-	if err == nil && (len(read.due) > 0 || read.headsMissing) {
-		read, err = p.promote(ctx, conn, opts, read)
-	}
 	if err != nil {
 		return none, err
 	}
@@ -115,43 +89,7 @@ func (p *poller) pollOn(ctx context.Context, conn *sql.Conn, opts plan.Poll) (no
 	if p.random {
 		err = p.readLast(ctx, conn, read.Heads)
 	}
-	return read.PollResult, err
-}
-
-// promote makes due tasks and heads of ordering keys ready, and reads the lanes again.
-func (p *poller) promote(ctx context.Context, conn *sql.Conn, opts plan.Poll, before lanesRead) (
-	read lanesRead, err error) {
-	promoted := 0
-	if before.headsMissing {
-		if promoted, err = p.PromoteHeads(ctx, conn); err != nil && !pgerr.Refusal(err) {
-			return read, err
-		}
-	}
-	headsRefused, refused, due := failureOf(p.explain(ctx, err)), map[string]plan.Failure{}, before.due
-	rand.Shuffle(len(due), func(i, j int) { due[i], due[j] = due[j], due[i] })
-	due = due[:min(len(due), promoteScheduledTypes)]
-	for _, taskType := range due {
-		_, err := conn.ExecContext(ctx, p.SQL(promoteScheduledSQL), taskType, promoteScheduledTasks/len(due))
-		if pgerr.Refusal(err) { // others go on
-			refused[taskType] = failureOf(p.explain(ctx, err))
-		} else if err != nil {
-			return read, err
-		}
-	}
-	if read, err = p.readLanes(ctx, conn, opts); err != nil {
-		return read, err
-	}
-	read.Refused, read.HeadsRefused = refused, headsRefused
-	if len(refused) > 0 && len(refused) == len(due) {
-		read.NextDue = max(read.NextDue, plan.RestMost)
-	}
-	if read.headsMissing && headsRefused.Err == nil {
-		read.Due, read.NextDue = true, 0 // the rest, soon
-		if promoted == 0 {
-			read.NextDue = store.PromotePause
-		}
-	}
-	return read, nil
+	return read, err
 }
 
 // readLast reads the last task of each lane that has a head.
@@ -184,9 +122,10 @@ func (p *poller) readLast(ctx context.Context, conn *sql.Conn, heads []*plan.Hea
 	return rows.Err()
 }
 
-func (p *poller) readLanes(ctx context.Context, conn *sql.Conn, opts plan.Poll) (s lanesRead, err error) {
+func (p *poller) readLanes(ctx context.Context, conn *sql.Conn, opts plan.Poll) (s plan.PollResult, err error) {
 	s.Heads = make([]*plan.Head, len(p.types))
 	args := append([]any{pq.Array(p.types), pq.Array(p.running())}, spanArgs(opts.Spans)...)
+	args = append(args, opts.FromRequest)
 	sent := time.Now()
 	rows, err := conn.QueryContext(ctx, p.SQL(pollSQL), args...)
 	if err != nil {
@@ -200,7 +139,7 @@ func (p *poller) readLanes(ctx context.Context, conn *sql.Conn, opts plan.Poll) 
 			return s, err
 		}
 		if i == 0 {
-			s.headsMissing = true
+			s.Request, s.LastRequest = id.Int64, age.Int64
 			continue
 		}
 		at := plan.Position{Priority: int(priority.Int64), Attempt: int(attempt.Int64), TaskID: id.Int64}
@@ -212,9 +151,8 @@ func (p *poller) readLanes(ctx context.Context, conn *sql.Conn, opts plan.Poll) 
 		}
 		in := max(time.Duration(dueIn.Int64)*time.Microsecond, opts.Resting[p.types[i-1]])
 		if in <= 0 {
-			s.due = append(s.due, p.types[i-1])
-		}
-		if !s.Due || in < s.NextDue {
+			s.DueTypes = append(s.DueTypes, p.types[i-1])
+		} else if !s.Due || in < s.NextDue {
 			s.Due, s.NextDue = true, in
 		}
 	}

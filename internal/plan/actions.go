@@ -15,6 +15,15 @@ type Poll struct {
 	Full          bool                     // read all lanes from their heads
 	Spans         [][]Span                 // by lane, the parts to read; nil is all lanes from their heads
 	Resting       map[string]time.Duration // types whose scheduled tasks are not promoted, for so long
+	FromRequest   int64                    // the first request for a head to look for
+}
+
+// Promote makes tasks ready, beside claims. Promoted answers it.
+type Promote struct {
+	Began   time.Time
+	Types   []string // whose scheduled tasks are due
+	Request int64    // the first request for the head of an ordering key; 0 for none
+	Limit   int      // of tasks, and of requests
 }
 
 // StartClaim claims tasks for so many slots. TxEnded or LeaseEnded answers it, after ClaimFound.
@@ -88,6 +97,7 @@ type TellFailures struct {
 }
 
 func (Poll) action()         {}
+func (Promote) action()      {}
 func (StartClaim) action()   {}
 func (Wait) action()         {}
 func (Done) action()         {}

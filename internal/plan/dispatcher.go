@@ -9,7 +9,8 @@ const (
 
 // New returns the Dispatcher of one run.
 func New(p Params) *Dispatcher {
-	d := &Dispatcher{params: p, free: p.Workers, lanes: lanes{workers: p.Workers, bound: p.Bound}}
+	d := &Dispatcher{params: p, free: p.Workers, lanes: lanes{workers: p.Workers, bound: p.Bound},
+		promotions: promotions{limit: promoteMost / 10}}
 	for i, t := range p.Types {
 		d.lanes.all = append(d.lanes.all,
 			&lane{index: i, of: t, leased: t.Kind == leasedKind, starts: Starts{Random: p.Random}})
@@ -55,11 +56,15 @@ func (d *Dispatcher) begin(now time.Time) (pause time.Duration, done bool) {
 	if d.outage.Active() {
 		return d.probe(now), false
 	}
+	d.promote(now)
 	age := now.Sub(d.polledAt)
 	for age <= pollFresh && !d.withdraws() && d.free > 0 && d.claimNext(now) {
 	}
 	switch {
 	case d.polling || d.free <= 0:
+		return noTimer, false
+	case d.promotions.unseen:
+		d.poll(now)
 		return noTimer, false
 	case age < pollAgain && d.claims > 0: // they may find more than the poll did
 		return pollAgain - age, false
@@ -77,7 +82,8 @@ func (d *Dispatcher) begin(now time.Time) (pause time.Duration, done bool) {
 	}
 	if wait := d.timer(now).Sub(now); wait > 0 {
 		idle := d.free+d.conns.withheld == d.params.Workers && d.nextPoll.After(now) &&
-			(d.nextDue.IsZero() || d.nextDue.After(now) && !d.now.Postponed(d.nextDue))
+			(d.nextDue.IsZero() || d.nextDue.After(now) && !d.now.Postponed(d.nextDue)) &&
+			!d.promotions.pending()
 		return wait, d.params.Once && idle && !d.stranded
 	}
 	d.poll(now)
@@ -123,6 +129,8 @@ func (d *Dispatcher) apply(e Event) {
 		d.scheduled(e.At)
 	case Polled:
 		d.polled(e)
+	case Promoted:
+		d.promoted(e)
 	case ClaimFound:
 		d.claimFound(e)
 	case TxEnded:

@@ -10,6 +10,7 @@
 //	Outage      the pauses while PostgreSQL is unavailable
 //	Starts      of a lane: makes its claims, and learns from what they found
 //	Start       where a claim begins, and in which order it takes tasks
+//	promotions  due tasks and keys without a head: a part at a time, beside claims
 //	FullPolls   when a poll reads lanes from their heads, and finds tasks below a watermark
 //
 // A watermark moves on with claims, 20 ms behind them, and back to a head that a full poll finds

@@ -28,14 +28,24 @@ type Polled struct {
 type PollResult struct {
 	Heads       []*Head       // by lane
 	Took        time.Duration // to read the lanes
-	Due         bool          // some task is scheduled
+	Due         bool          // some task is scheduled, and not due yet
 	NextDue     time.Duration // until the first of them is due
+	DueTypes    []string      // whose scheduled tasks are due
+	Request     int64         // the first request for the head of an ordering key; 0 if there is none
+	LastRequest int64         // without a request, the last that there was; it may not be committed
 	WakeRequest int64         // the wake-up request that was set; 0 if none
 	Stranded    bool          // dead relays hold leases
+}
+
+// Promoted is the end of a promotion.
+type Promoted struct {
+	Promote Promote
+	Done    int // tasks that are ready, and requests that are met
 	// Refused has the types whose scheduled tasks PostgreSQL refused to promote, and HeadsRefused the
 	// failure of the heads of ordering keys, if its Err is not nil.
 	Refused      map[string]Failure
 	HeadsRefused Failure
+	Failure      Failure // nothing is known of the rest
 }
 
 // ClaimFound is the result of a claim that goes on: with its handlers, or with its commit if the tasks are
@@ -107,6 +117,7 @@ func (Woken) event()       {}
 func (Withdrawn) event()   {}
 func (Scheduled) event()   {}
 func (Polled) event()      {}
+func (Promoted) event()    {}
 func (ClaimFound) event()  {}
 func (TxEnded) event()     {}
 func (LeaseEnded) event()  {}

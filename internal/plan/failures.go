@@ -112,18 +112,6 @@ func (d *Dispatcher) laneFailed(c *lane, limit int, failure Failure, began time.
 	}
 }
 
-// promotionFailed notes that PostgreSQL refused to promote what is due of a type. What is ready of it
-// is claimed all the same.
-func (d *Dispatcher) promotionFailed(c *lane, failure Failure, began time.Time) {
-	if d.params.Once {
-		d.failed = failure.Err
-		return
-	}
-	c.promoting.note(failure, began, d.now.Time)
-	d.logFailures(Promotions, c.of.Name, &c.promoting)
-	d.tellFailures(c)
-}
-
 func (d *Dispatcher) resultStuck(e ResultStuck) {
 	c := d.lanes.all[e.Lane]
 	if e.First {
@@ -141,26 +129,6 @@ func (d *Dispatcher) resultStuck(e ResultStuck) {
 	c.recording.note(e.Failure, e.Began, d.now.Time)
 	d.logFailures(Claims, c.of.Name, &c.recording)
 	d.tellFailures(c)
-}
-
-// headsPolled notes whether PostgreSQL refused to promote heads of ordering keys. Ready tasks are
-// claimed in both cases.
-func (d *Dispatcher) headsPolled(refused Failure, began time.Time) {
-	f := &d.heads
-	switch known := f.InARow(); {
-	case refused.Err == nil:
-		if f.succeeded(); known {
-			d.do(TellFailures{})
-		}
-	case d.params.Once:
-		d.failed = refused.Err
-	default:
-		f.note(refused, began, d.now.Time)
-		d.logFailures(Heads, "", f)
-		if f.InARow() {
-			d.do(TellFailures{"", f})
-		}
-	}
 }
 
 // works notes a success of a lane's claims with all that is recorded of them, or of its promotions; or

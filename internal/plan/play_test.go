@@ -13,11 +13,12 @@ var errFake = errors.New("fake")
 // play is a Dispatcher with the types tx and leased, and a time of its own.
 type play struct {
 	*testing.T
-	d    *Dispatcher
-	now  Moment
-	poll *Poll // under way
-	runs []StartClaim
-	wait time.Duration
+	d         *Dispatcher
+	now       Moment
+	poll      *Poll    // under way
+	promotion *Promote // under way
+	runs      []StartClaim
+	wait      time.Duration
 }
 
 func newPlay(t *testing.T, change func(p *Params)) *play {
@@ -51,6 +52,9 @@ func (g *play) step(e Event) string {
 				text += fmt.Sprint(" withdraw ", a.Withdraw)
 			}
 			out = append(out, text)
+		case Promote:
+			g.promotion = &a
+			out = append(out, "promote")
 		case StartClaim:
 			g.runs = append(g.runs, a)
 			text := fmt.Sprintf("claim %s %d", g.d.params.Types[a.Lane].Name, a.Claim.Limit)
@@ -91,6 +95,14 @@ func (g *play) polled(change func(r *PollResult), lanes ...string) string {
 	p := *g.poll
 	g.poll = nil
 	return g.step(Polled{Poll: p, Result: r})
+}
+
+// promoted answers the promotion under way.
+func (g *play) promoted(done int) string {
+	g.Helper()
+	p := *g.promotion
+	g.promotion = nil
+	return g.step(Promoted{Promote: p, Done: done})
 }
 
 func (g *play) pollFails(f Failure) string {

@@ -2,13 +2,14 @@ package plan
 
 import (
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
 const (
 	pollAgain    = 20 * time.Millisecond // how old it is when a busy relay polls for work of other types
 	pollPause    = 2 * time.Millisecond  // between polls that wake-ups or timers ask for
-	duePause     = 20 * time.Millisecond // where the last poll could not promote what was due
+	duePause     = 20 * time.Millisecond // where a task was due by the last poll
 	emptyPause   = 5 * time.Millisecond  // between the first polls that find nothing
 	idleAfter    = 6                     // empty polls in a row: until then, what was being inserted may still commit
 	prolongAfter = 30 * time.Second      // an idle relay sets its wake-up request anew with the first poll after that
@@ -69,6 +70,7 @@ func (d *Dispatcher) poll(now time.Time) {
 	d.free--
 	p := Poll{Began: now, Writable: d.outage.Active() || d.doubted(), Stranded: d.params.Once,
 		Resting: d.lanes.resting(now)}
+	d.promotions.unseen = false
 	// Without LISTEN it requests nothing. Where no relay does, no Enqueue sends NOTIFY, and an app
 	// may use PREPARE TRANSACTION.
 	idle := d.emptyPolls >= idleAfter
@@ -82,7 +84,7 @@ func (d *Dispatcher) poll(now time.Time) {
 	d.foundWork, d.wokeUp = false, false
 	// RunOnce ends when nothing is left, so it needs to see what is below the watermarks.
 	if p.Full = d.params.Once || d.fullPolls.Due(now); !p.Full {
-		p.Spans = d.lanes.spans()
+		p.Spans, p.FromRequest = d.lanes.spans(), d.promotions.requests.at
 	}
 	d.do(p)
 }
@@ -105,7 +107,6 @@ func (d *Dispatcher) polled(e Polled) {
 	if d.outage.Active() {
 		d.do(TellAnswer{})
 	}
-	d.headsPolled(r.HeadsRefused, began)
 	d.unused, d.stranded = true, r.Stranded
 	if r.WakeRequest > 0 && d.withdrawnAt.Before(began) {
 		d.wakeRequest, d.prolongAt = r.WakeRequest, began.Add(prolongAfter)
@@ -116,12 +117,11 @@ func (d *Dispatcher) polled(e Polled) {
 	}
 	for i, c := range d.lanes.all {
 		c.polled(r.Heads[i], now)
-		if f, refused := r.Refused[c.of.Name]; refused {
-			d.promotionFailed(c, f, began)
-		} else if !began.Before(c.promoting.until) {
+		if !slices.Contains(r.DueTypes, c.of.Name) && !began.Before(c.promoting.until) {
 			d.works(c, &c.promoting)
 		}
 	}
+	d.promotablePolled(r, began)
 	d.noOutage(began)
 	if !d.lanes.choosable(now) { // else a claim may find too few connections
 		d.succeeded(began)

@@ -39,9 +39,10 @@ type Dispatcher struct {
 	outage      Outage
 	doubtedAt   time.Time // a lane's error may be an outage, which no later success has denied; zero if there is none
 	pollsFailed int       // in a row
-	heads       Failing   // promotions of heads of ordering keys
 	noHeartbeat bool      // so it may not claim
 	conns       fewConns
+
+	promotions promotions
 
 	polling         bool
 	polledAt        time.Time
@@ -66,6 +67,27 @@ type fewConns struct {
 	withheld       int
 	retryAt        time.Time // when one of them may try again
 	since, triedAt time.Time // since when it has too few, zero if it has enough; when the last slot tried again
+}
+
+// promotions are what is known of scheduled tasks that are due, and of ordering keys without a head.
+// One promotion at a time makes a part of them ready. It has a slot, and so a connection, of its own, as
+// claims of other tasks do not wait for it.
+type promotions struct {
+	next     Promote   // what the latest poll saw, if that began after the end of the latest promotion
+	running  bool      // a promotion is under way
+	endedAt  time.Time // when the latest one did
+	unseen   bool      // what it made ready was not polled yet
+	held     bool      // it found due tasks locked
+	limit    int       // of the next one
+	turn     time.Time // until then it leaves the last free slot to claims
+	pause    time.Time // until then the next one does not begin
+	heads    Failing   // of heads of ordering keys
+	requests requestMark
+}
+
+// pending reports whether there is something to promote, for RunOnce.
+func (p *promotions) pending() bool {
+	return p.held || len(p.next.Types) > 0 || p.next.Request > 0
 }
 
 func (d *Dispatcher) do(a Action) { d.actions = append(d.actions, a) }

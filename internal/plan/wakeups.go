@@ -48,7 +48,7 @@ func (d *Dispatcher) requestWithdrawn() {
 }
 
 func (d *Dispatcher) scheduled(at time.Time) {
-	if !at.IsZero() && (d.nextDue.IsZero() || at.Before(d.nextDue)) {
-		d.nextDue = at
+	if !at.IsZero() {
+		d.dueAt(at)
 	}
 }

@@ -3,8 +3,6 @@ package store
 import (
 	"context"
 	"database/sql"
-	"errors"
-	"time"
 
 	"github.com/txoutbox/outbox/internal/pg"
 )
@@ -31,7 +29,8 @@ INSERT INTO outbox.promote_lock DEFAULT VALUES ON CONFLICT DO NOTHING`
 // takes a task that it cannot lock FOR KEY SHARE for one that runs.
 const PromoteHeadsSQL = `/* outbox: promote waiting tasks to heads */
 WITH c AS MATERIALIZED (
-  SELECT ctid FROM outbox.headless_key ORDER BY headless_key_id LIMIT $1 FOR UPDATE SKIP LOCKED),
+  SELECT ctid FROM outbox.headless_key WHERE headless_key_id >= $2
+   ORDER BY headless_key_id LIMIT $1 FOR UPDATE SKIP LOCKED),
 gone AS (
   DELETE FROM outbox.headless_key WHERE ctid = ANY (ARRAY(SELECT ctid FROM c)) RETURNING task_type, ordering_key),
 next AS MATERIALIZED (
@@ -41,25 +40,21 @@ next AS MATERIALIZED (
      SELECT task_id FROM outbox.task t
       WHERE t.task_type = k.task_type AND t.ordering_key = k.ordering_key AND t.state = 'waiting'
       ORDER BY t.task_type, t.ordering_key, t.task_id LIMIT 1) w
-   WHERE NOT EXISTS (SELECT 1 FROM outbox.task f
-      WHERE f.task_type = k.task_type AND f.ordering_key = k.ordering_key AND f.state <> 'waiting')),
+   WHERE (SELECT f.task_id FROM outbox.task f
+      WHERE f.task_type = k.task_type AND f.ordering_key = k.ordering_key AND f.state <> 'waiting' LIMIT 1) IS NULL),
 mine AS MATERIALIZED (
   SELECT task_id FROM outbox.task WHERE task_id = ANY (ARRAY(SELECT task_id FROM next)) FOR NO KEY UPDATE SKIP LOCKED),
 again AS (
   INSERT INTO outbox.headless_key (task_type, ordering_key)
-  SELECT task_type, ordering_key FROM next WHERE task_id NOT IN (SELECT task_id FROM mine))
-UPDATE outbox.task t SET state = CASE WHEN run_at > clock_timestamp() THEN 'scheduled' ELSE 'ready' END
- WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM mine))`
+  SELECT task_type, ordering_key FROM next WHERE task_id NOT IN (SELECT task_id FROM mine) RETURNING 1),
+promoted AS (
+  UPDATE outbox.task t SET state = CASE WHEN run_at > clock_timestamp() THEN 'scheduled' ELSE 'ready' END
+   WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM mine)))
+SELECT (SELECT count(*) FROM gone) - (SELECT count(*) FROM again)`
 
-// promoteKeys is of how many keys one poll promotes the heads.
-const promoteKeys = 1000
-
-// PromotePause is how long a relay waits before it tries again to promote heads where it could
-// promote none.
-const PromotePause = 100 * time.Millisecond
-
-// PromoteHeads makes the first of the waiting tasks of keys without a head ready, or scheduled.
-func (s *Store) PromoteHeads(ctx context.Context, conn *sql.Conn) (promoted int, err error) {
+// PromoteHeads makes the first of the waiting tasks of keys without a head ready, or scheduled, and
+// returns how many requests are met: at most limit, from the given one on.
+func (s *Store) PromoteHeads(ctx context.Context, conn *sql.Conn, first int64, limit int) (met int, err error) {
 	tx, err := conn.BeginTx(context.WithoutCancel(ctx), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return 0, err
@@ -74,12 +69,10 @@ func (s *Store) PromoteHeads(ctx context.Context, conn *sql.Conn) (promoted int,
 	if err != nil || len(locked) == 0 {
 		return 0, err
 	}
-	result, err := tx.ExecContext(ctx, s.SQL(PromoteHeadsSQL), promoteKeys)
-	if err != nil {
+	if err := tx.QueryRowContext(ctx, s.SQL(PromoteHeadsSQL), limit, first).Scan(&met); err != nil {
 		return 0, err
 	}
-	n, err := result.RowsAffected()
-	return int(n), errors.Join(err, tx.Commit())
+	return met, tx.Commit()
 }
 
 func (r *Row) Ordered() bool { return r.uses().OrderingKey != nil }

@@ -16,12 +16,13 @@
 -- for each type, and for the types of which much was claimed one for each span. A span is all of some
 -- priorities or, of one priority, the tasks behind a place up to an attempt: an index scan begins and
 -- ends at those bounds. The tasks in running are left out, as are types that are paused. Times are cut
--- to 95 years, as a time.Duration ends at 292. A row with i = 0 says that some ordering key may have
--- no head.
+-- to 95 years, as a time.Duration ends at 292. A row with i = 0 has the first request for a head, from
+-- the given one on. Without one it has the last that there was as its age, also if that commits later.
+-- Code of version 1 gives no request, and gets no such row then.
 CREATE OR REPLACE FUNCTION outbox.poll(
   types text[], running bigint[], span_types bigint[], first_priorities smallint[],
     first_attempts smallint[], first_ids bigint[],
-  last_priorities smallint[], last_attempts smallint[])
+  last_priorities smallint[], last_attempts smallint[], from_request bigint DEFAULT NULL)
 RETURNS TABLE (i bigint, task_id bigint, priority smallint, attempt smallint, age bigint,
   due_in bigint)
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
@@ -66,9 +67,13 @@ BEGIN
            AND t.attempt <= span.last_attempt
        ORDER BY t.priority, t.attempt, t.task_id LIMIT 1)) h
    UNION ALL
-  SELECT 0, NULL, NULL, NULL, NULL, NULL
-   WHERE (SELECT u.headless_key_id FROM outbox.headless_key u
-           ORDER BY u.headless_key_id LIMIT 1) IS NOT NULL;
+  SELECT 0, r.first, NULL, NULL, CASE WHEN r.first IS NULL THEN
+         COALESCE(pg_sequence_last_value('outbox.headless_key_headless_key_id_seq'::regclass), 0) END,
+         NULL
+    FROM (SELECT (SELECT u.headless_key_id FROM outbox.headless_key u
+                   WHERE u.headless_key_id >= COALESCE(from_request, 0)
+                   ORDER BY u.headless_key_id LIMIT 1) AS first) AS r
+   WHERE r.first IS NOT NULL OR from_request IS NOT NULL;
 END
 $$;
 

@@ -175,3 +175,27 @@ func TestHeadsArePromotedThroughIndexesWithAnyStatistics(t *testing.T) {
 		}
 	}
 }
+
+// Each statement requests one head for each of its keys, also where a view or a function inserts.
+func TestAStatementRequestsAHeadOncePerKey(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	var tasks []outbox.TaskSpec
+	for i := range 40 {
+		opts := []outbox.Option{outbox.OrderedBy(string(rune('a' + i%4)))}
+		if i >= 20 {
+			opts = append(opts, outbox.Unique(string(rune('A'+i))))
+		}
+		tasks = append(tasks, outbox.TaskSpec{Type: []string{"TX", "LEASED"}[i/4%2], Payload: payload{}, Options: opts})
+	}
+	tx := db.begin(t)
+	defer tx.Rollback()
+	if _, err := outbox.EnqueueMany(t.Context(), tx, tasks); err != nil {
+		t.Fatal(err)
+	}
+	var keys, requests int
+	if err := tx.QueryRow(`SELECT count(DISTINCT (task_type, ordering_key)), count(*)
+		FROM outbox.headless_key`).Scan(&keys, &requests); err != nil || keys != 8 || requests != 16 {
+		t.Errorf("%d keys have %d requests for a head, %v, want 8 by each of two statements", keys, requests, err)
+	}
+}

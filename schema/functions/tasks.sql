@@ -50,7 +50,7 @@ $$;
 -- Changes a new task that is not simply ready. Rows that arrive in another state are the library's
 -- own, written back: they keep their unique key if it still names them, and are never dropped. A row
 -- whose unique key is taken is dropped. A task with an ordering key waits until it is promoted, so it
--- asks no other transaction.
+-- asks no other transaction: task_wake requests the head, as it is told to until the transaction ends.
 CREATE OR REPLACE FUNCTION outbox.task_arrive() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -74,8 +74,7 @@ BEGIN
         USING ERRCODE = 'check_violation', TABLE = 'task', CONSTRAINT = 'task_ordering_check';
     END IF;
     NEW.state := 'waiting';
-    INSERT INTO outbox.headless_key (task_type, ordering_key)
-      VALUES (NEW.task_type, NEW.ordering_key);
+    PERFORM set_config('outbox_order.arrived', 'true', true);
   ELSIF NEW.run_at > now() THEN
     NEW.state := 'scheduled';
   END IF;
@@ -84,8 +83,8 @@ END
 $$;
 REVOKE EXECUTE ON FUNCTION outbox.task_arrive() FROM PUBLIC;
 
--- Counts, checks and wakes, after an INSERT of tasks. It is one function, as a second one costs a
--- single insert too much.
+-- Counts, checks and wakes, after an INSERT of tasks, and requests a head for each of their ordering
+-- keys. It is one function, as a second one costs a single insert too much.
 --
 -- The first three rows are counted one by one, since an aggregate costs a single row as much as all
 -- the rest. The others are counted in sums; the scan of a transition table has one order. A task that
@@ -132,6 +131,10 @@ BEGIN
   IF pg_sequence_last_value('outbox.home'::regclass)
      IS DISTINCT FROM split_part(pg_relation_filepath('outbox.home'::regclass), '/', -2)::bigint THEN
     PERFORM outbox.settle((SELECT count(*) FROM added));
+  END IF;
+  IF current_setting('outbox_order.arrived', true) = 'true' THEN
+    INSERT INTO outbox.headless_key (task_type, ordering_key)
+    SELECT DISTINCT task_type, ordering_key FROM added WHERE state = 'waiting';
   END IF;
   IF pg_sequence_last_value('outbox.wake'::regclass) > 0 THEN
     IF clock_timestamp() < to_timestamp(pg_sequence_last_value('outbox.wake'::regclass)) THEN

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"sync"
 
 	"github.com/txoutbox/outbox/relay"
@@ -12,7 +13,7 @@ type claims struct {
 	all []relay.Claim
 }
 
-func (c *claims) add(one relay.Claim) {
+func (c *claims) add(_ context.Context, one relay.Claim) {
 	if one.Tasks == 0 {
 		return
 	}

@@ -84,11 +84,13 @@ func (c *config) newEvent(ctx context.Context, t *outbox.Task[json.RawMessage]) 
 		e.setOrigin(*t)
 	}
 	e.Headers = withoutControl(t.Headers)
-	if c.subject != nil {
-		e.Subject = c.subject(e)
-	}
 	var err error
-	e.To, err = c.route(ctx, e)
+	if c.subject != nil {
+		e.Subject, err = c.subject(ctx, e)
+	}
+	if err == nil {
+		e.To, err = c.route(ctx, e)
+	}
 	return e, err
 }
 

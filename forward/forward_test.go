@@ -90,7 +90,7 @@ func TestATaskBecomesAnEvent(t *testing.T) {
 	t.Parallel()
 	db, to, reg := relaytest.NewDatabase(t), &broker{}, handlers.New()
 	f := forward.Register(reg, placed, to, forward.Source("/shop"), forward.To("shop.{type}.{key}"),
-		forward.Subject(func(e *forward.Event) string { return "order/" + e.OrderingKey }))
+		forward.Subject(func(_ context.Context, e *forward.Event) (string, error) { return "order/" + e.OrderingKey, nil }))
 	enqueue(t, db, 1, func(int) []outbox.Option {
 		return []outbox.Option{outbox.OrderedBy("c7"),
 			outbox.Headers(map[string]string{"traceparent": "00-1", "CE_id": "forged"})}
@@ -241,25 +241,31 @@ func TestWhatCannotBePublishedIsADeadLetter(t *testing.T) {
 	}
 }
 
-// A route that cannot be found now, as its database does not answer, costs an attempt and no more.
-func TestARouteThatFailsIsTriedAgain(t *testing.T) {
+// A subject or a route that cannot be found now, as its database does not answer, costs an attempt
+// and no more.
+func TestASubjectOrARouteThatFailsIsTriedAgain(t *testing.T) {
 	t.Parallel()
-	db, to, reg, calls := relaytest.NewDatabase(t), &broker{}, handlers.New(), atomic.Int64{}
-	f := forward.Register(reg, placed, to, forward.HandlerOptions(handlers.Retention(time.Hour), relaytest.RetrySoon()),
-		forward.Route(func(ctx context.Context, _ *forward.Event) (string, error) {
+	for name, option := range map[string]func(func(context.Context, *forward.Event) (string, error)) forward.Option{
+		"Subject": forward.Subject, "Route": forward.Route,
+	} {
+		db, to, reg, calls := relaytest.NewDatabase(t), &broker{}, handlers.New(), atomic.Int64{}
+		lookUp := option(func(ctx context.Context, _ *forward.Event) (string, error) {
 			if _, limited := ctx.Deadline(); !limited {
-				t.Error("the context has no end")
+				t.Errorf("%s: the context has no end", name)
 			}
 			if calls.Add(1) == 1 {
 				return "", errors.New("the table of endpoints does not answer")
 			}
 			return "orders", nil
-		}))
-	enqueue(t, db, 1, nil)
-	relaytest.Run(t, db.DB, reg, relay.Config{})
-	forwardtest.NothingLeft(t, db)
-	if got := db.Text(t, doneSQL); got != "1 2" || len(to.received()) != 1 || f.Stats().Temporary != 1 {
-		t.Errorf("done and attempts %s, %d events, %+v", got, len(to.received()), f.Stats())
+		})
+		f := forward.Register(reg, placed, to, lookUp,
+			forward.HandlerOptions(handlers.Retention(time.Hour), relaytest.RetrySoon()))
+		enqueue(t, db, 1, nil)
+		relaytest.Run(t, db.DB, reg, relay.Config{})
+		forwardtest.NothingLeft(t, db)
+		if got := db.Text(t, doneSQL); got != "1 2" || len(to.received()) != 1 || f.Stats().Temporary != 1 {
+			t.Errorf("%s: done and attempts %s, %d events, %+v", name, got, len(to.received()), f.Stats())
+		}
 	}
 }
 

@@ -21,7 +21,7 @@ const (
 type config struct {
 	eventType, source, target string
 
-	subject func(*Event) string
+	subject func(context.Context, *Event) (string, error)
 	route   func(context.Context, *Event) (string, error)
 	batch   int
 	timeout time.Duration
@@ -67,9 +67,9 @@ func Type(name string) Option {
 	return func(c *config) { c.eventType = name }
 }
 
-// Subject sets the subject of an event, from its other fields but To. of is called by several
-// goroutines at once. It panics if of is nil.
-func Subject(of func(*Event) string) Option {
+// Subject sets the subject of an event, from its other fields but To. Workers call of at once. Its
+// ctx and its errors are as those of [Route]. Subject panics if of is nil.
+func Subject(of func(ctx context.Context, e *Event) (string, error)) Option {
 	if of == nil {
 		panic("forward: Subject: the function is nil")
 	}

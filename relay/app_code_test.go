@@ -188,10 +188,10 @@ func TestAppCodeMayPanicOrEndItsGoroutine(t *testing.T) {
 			h, log := &heard{}, &records{}
 			r, err := relay.New(db.DB, reg, relay.Config{
 				OnDead: func(_ context.Context, d relay.DeadLetter) { look(d.Type, d.Err); how.now() },
-				Observers: append([]relay.Observer{{Claimed: func(relay.Claim) { how.now() },
-					Ended: func(relay.RunEnd) { how.now() }, Changed: func(relay.Change) { how.now() }}},
+				Observers: append([]relay.Observer{{Claimed: func(context.Context, relay.Claim) { how.now() },
+					Ended: func(context.Context, relay.RunEnd) { how.now() }, Changed: func(context.Context, relay.Change) { how.now() }}},
 					h.observers()...),
-				WorkersByType: func(relay.Load) map[string]int { how.now(); return nil },
+				WorkersByType: func(context.Context, relay.Load) map[string]int { how.now(); return nil },
 				Logger:        slog.New(badLog{slog.NewTextHandler(log, nil), how}),
 			})
 			if err != nil {

@@ -17,7 +17,7 @@ func TestBoundsByPriorityDecideWhatIsClaimed(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
-	strict := func(l relay.Load) map[string]int {
+	strict := func(_ context.Context, l relay.Load) map[string]int {
 		most := map[string]int{}
 		for _, t := range l.Types {
 			for _, other := range l.Types {
@@ -59,7 +59,7 @@ func TestATypeThatWasHeldBackStartsByItself(t *testing.T) {
 	db := newDatabase(t)
 	db.Enqueue(t, "TX", 10)
 	var most, asked atomic.Int64
-	r := run(t, db, all(), relay.Config{PollInterval: time.Minute, WorkersByType: func(relay.Load) map[string]int {
+	r := run(t, db, all(), relay.Config{PollInterval: time.Minute, WorkersByType: func(context.Context, relay.Load) map[string]int {
 		asked.Add(1)
 		return map[string]int{"TX": int(most.Load())}
 	}})

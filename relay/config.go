@@ -63,11 +63,12 @@ type Config struct {
 	//
 	// It is called before each claim, and each 50 ms or so while it holds a type back. The relay
 	// claims nothing meanwhile, so it must return at once. It copies the result. Calls of several
-	// relays may come at the same time: each returns a map of its own. A panic is logged once, and
+	// relays may come at the same time: each returns a map of its own. ctx has the values of the
+	// context of Run, Start or RunOnce, and ends once the relay stops. A panic is logged once, and
 	// types are not bounded then. RunOnce returns although tasks are held back.
 	//
 	// Experimental: a minor version may change it.
-	WorkersByType func(Load) map[string]int
+	WorkersByType func(ctx context.Context, load Load) map[string]int
 
 	// PollInterval is how long an idle relay that was not woken waits before it polls again, with
 	// jitter. It bounds the delay of tasks whose wake-up was lost or, without ListenDSN, never

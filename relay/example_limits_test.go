@@ -65,8 +65,8 @@ func Example_rate() {
 }
 
 // Weights, hours and free workers decide what runs. An app gives hour from its clock.
-func workersByType(hour func() int) func(relay.Load) map[string]int {
-	return func(load relay.Load) map[string]int {
+func workersByType(hour func() int) func(context.Context, relay.Load) map[string]int {
+	return func(_ context.Context, load relay.Load) map[string]int {
 		most := map[string]int{"REPORT": 2} // of ten workers
 		if h := hour(); h >= 8 && h < 18 {
 			most["EXPORT"] = 0 // at night

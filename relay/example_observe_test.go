@@ -31,7 +31,7 @@ func ExampleObserver() {
 	r, err := relay.New(db, reg, relay.Config{
 		Workers: 1, // else it takes a mutex
 		Logger:  discard(),
-		Observers: []relay.Observer{{Ended: func(e relay.RunEnd) {
+		Observers: []relay.Observer{{Ended: func(_ context.Context, e relay.RunEnd) {
 			for _, task := range e.Tasks {
 				counts[task.Outcome]++
 			}

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"context"
 	"log/slog"
 	"maps"
 	"time"
@@ -31,7 +32,8 @@ type TypeLoad struct {
 
 // bounds asks Config.WorkersByType, of which anything may come.
 type bounds struct {
-	ask    func(Load) map[string]int
+	ctx    context.Context
+	ask    func(context.Context, Load) map[string]int
 	types  map[string]bool
 	log    *slog.Logger
 	logged bool
@@ -43,7 +45,7 @@ func (b *bounds) of(free int, types []plan.Load) (out map[string]int) {
 	for i, t := range types {
 		load.Types[i] = TypeLoad(t)
 	}
-	if err := guard.Call(func() { out = maps.Clone(b.ask(load)) }); err != nil {
+	if err := guard.Call(func() { out = maps.Clone(b.ask(b.ctx, load)) }); err != nil {
 		b.logOnce("outbox: Config.WorkersByType panicked; types are not bounded",
 			"error", pgerr.Text(err), "stack", string(guard.Stack(err)))
 		return nil

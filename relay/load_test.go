@@ -2,6 +2,7 @@ package relay
 
 import (
 	"bytes"
+	"context"
 	"log/slog"
 	"maps"
 	"strings"
@@ -15,16 +16,16 @@ func TestAnAnswerOfWorkersByTypeThatCannotBeFollowedHarmsNothing(t *testing.T) {
 	t.Parallel()
 	load := []plan.Load{{Type: "A", Running: 3, Waiting: true, Priority: 1, Age: time.Second}, {Type: "B"}}
 	for name, c := range map[string]struct {
-		ask  func(Load) map[string]int
+		ask  func(context.Context, Load) map[string]int
 		want map[string]int
 		log  string
 	}{
-		"valid":          {func(Load) map[string]int { return map[string]int{"A": 3, "B": 0} }, map[string]int{"A": 3, "B": 0}, ""},
-		"none":           {func(Load) map[string]int { return nil }, nil, ""},
-		"another type":   {func(Load) map[string]int { return map[string]int{"C": 1} }, map[string]int{"C": 1}, "task_type=C"},
-		"panic":          {func(Load) map[string]int { panic("it is broken") }, nil, "panic: it is broken"},
-		"writes into it": {func(l Load) map[string]int { l.Types[0].Type = "C"; return nil }, nil, ""},
-		"all of the load": {func(l Load) map[string]int {
+		"valid":          {func(context.Context, Load) map[string]int { return map[string]int{"A": 3, "B": 0} }, map[string]int{"A": 3, "B": 0}, ""},
+		"none":           {func(context.Context, Load) map[string]int { return nil }, nil, ""},
+		"another type":   {func(context.Context, Load) map[string]int { return map[string]int{"C": 1} }, map[string]int{"C": 1}, "task_type=C"},
+		"panic":          {func(context.Context, Load) map[string]int { panic("it is broken") }, nil, "panic: it is broken"},
+		"writes into it": {func(_ context.Context, l Load) map[string]int { l.Types[0].Type = "C"; return nil }, nil, ""},
+		"all of the load": {func(_ context.Context, l Load) map[string]int {
 			if l.Free != 4 || len(l.Types) != 2 || l.Types[0] != (TypeLoad{"A", 3, true, 1, time.Second}) {
 				panic(l)
 			}
@@ -32,7 +33,7 @@ func TestAnAnswerOfWorkersByTypeThatCannotBeFollowedHarmsNothing(t *testing.T) {
 		}, nil, ""},
 	} {
 		var log bytes.Buffer
-		b := bounds{ask: c.ask, types: map[string]bool{"A": true, "B": true}, log: slog.New(slog.NewTextHandler(&log, nil))}
+		b := bounds{ctx: t.Context(), ask: c.ask, types: map[string]bool{"A": true, "B": true}, log: slog.New(slog.NewTextHandler(&log, nil))}
 		for range 3 {
 			if got := b.of(4, load); !maps.Equal(got, c.want) {
 				t.Errorf("%s: got %v, want %v", name, got, c.want)
@@ -48,7 +49,7 @@ func TestAnAnswerOfWorkersByTypeThatCannotBeFollowedHarmsNothing(t *testing.T) {
 func TestTheBoundsAreThoseOfTheCall(t *testing.T) {
 	t.Parallel()
 	kept, calls := map[string]int{}, 0
-	b := bounds{ask: func(Load) map[string]int {
+	b := bounds{ctx: t.Context(), ask: func(context.Context, Load) map[string]int {
 		calls++
 		kept["A"] = calls
 		return kept

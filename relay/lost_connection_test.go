@@ -139,7 +139,7 @@ func testUnknownCommits(t *testing.T, driver string) {
 			}, retrySoon())
 	}
 	run(t, pool, reg, relay.Config{Workers: 4, PollInterval: 50 * time.Millisecond,
-		Observers: []relay.Observer{{Ended: func(e relay.RunEnd) {
+		Observers: []relay.Observer{{Ended: func(_ context.Context, e relay.RunEnd) {
 			if e.Type != "COMPLETE" && e.Tasks[0].Outcome == relay.OutcomeLeaseLost { // of COMPLETE the handler's own commit is cut
 				lost.Add(1)
 			}

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"context"
 	"log/slog"
 	"slices"
 	"time"
@@ -18,20 +19,21 @@ import (
 // The goroutines that do the work wait for the functions, outside of locks and transactions but for
 // Claimed, which comes while the claim of a Tx or Batch handler is open. So they must return soon,
 // without I/O, as what they take is lost to the relay; they may be called at the same time, also by
-// several relays. A panic in one is logged and hurts nobody.
+// several relays. A panic in one is logged and hurts nobody. Their ctx has the values of the context
+// of Run, Start or RunOnce, and does not end.
 type Observer struct {
 	// Claimed hears of each claim that came through. What fails is told to Changed as an outage, if
 	// it is one.
-	Claimed func(Claim)
+	Claimed func(ctx context.Context, c Claim)
 
 	// Ended hears of the end of each run, once it is known what became of its tasks: after the
 	// commit. Each task of a Claim is told once by an Ended, unless its process dies.
-	Ended func(RunEnd)
+	Ended func(ctx context.Context, e RunEnd)
 
 	// Changed hears when the relay starts and stops, and when an outage or a refusal begins and ends.
 	// Each EventStarted has one EventStopped, each EventOutageBegan one EventOutageEnded, and each
 	// EventRefusalBegan one EventRefusalEnded, before EventStopped at the latest.
-	Changed func(Change)
+	Changed func(ctx context.Context, c Change)
 }
 
 // Claim is one claim of tasks of one type.
@@ -119,6 +121,7 @@ type Change struct {
 
 // observers tells the Observers of a relay, and OnDead, what they are to hear.
 type observers struct {
+	ctx   context.Context // of the run, without its end
 	all   []Observer
 	dead  *deadLetters
 	log   *slog.Logger
@@ -143,7 +146,7 @@ func (o *observers) Claimed(h *handler.Handler, tasks int, began, had time.Time)
 	c := Claim{Type: h.Type, Kind: h.Kind, Tasks: tasks, Start: began, Duration: had.Sub(began)}
 	o.tell(func(one Observer) {
 		if one.Claimed != nil {
-			one.Claimed(c)
+			one.Claimed(o.ctx, c)
 		}
 	})
 }
@@ -158,7 +161,7 @@ func (o *observers) Ended(e report.End) {
 		if one.Ended != nil {
 			own := end
 			own.Tasks = slices.Clone(end.Tasks)
-			one.Ended(own)
+			one.Ended(o.ctx, own)
 		}
 	})
 }
@@ -174,7 +177,7 @@ func (o *observers) tellChange(e Event, at time.Time) {
 	}
 	o.tell(func(one Observer) {
 		if one.Changed != nil {
-			one.Changed(Change{Event: e, At: at, Types: slices.Clone(o.types)})
+			one.Changed(o.ctx, Change{Event: e, At: at, Types: slices.Clone(o.types)})
 		}
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -35,9 +36,9 @@ func (h *heard) observers() []relay.Observer {
 		f()
 	}
 	return []relay.Observer{{}, { // one that hears nothing is fine
-		Claimed: func(c relay.Claim) { locked(func() { h.claims = append(h.claims, c) }) },
-		Ended:   func(e relay.RunEnd) { locked(func() { h.ends = append(h.ends, e) }) },
-		Changed: func(c relay.Change) { locked(func() { h.changes = append(h.changes, c) }) },
+		Claimed: func(_ context.Context, c relay.Claim) { locked(func() { h.claims = append(h.claims, c) }) },
+		Ended:   func(_ context.Context, e relay.RunEnd) { locked(func() { h.ends = append(h.ends, e) }) },
+		Changed: func(_ context.Context, c relay.Change) { locked(func() { h.changes = append(h.changes, c) }) },
 	}}
 }
 
@@ -46,8 +47,8 @@ func TestObserversShareNothing(t *testing.T) {
 	t.Parallel()
 	db, h := newDatabase(t), &heard{}
 	spoils := relay.Observer{
-		Ended:   func(e relay.RunEnd) { clear(e.Tasks) },
-		Changed: func(c relay.Change) { clear(c.Types) },
+		Ended:   func(_ context.Context, e relay.RunEnd) { clear(e.Tasks) },
+		Changed: func(_ context.Context, c relay.Change) { clear(c.Types) },
 	}
 	reg := handlers.New()
 	handlers.Batch(reg, typeBatch, 10, func(context.Context, *sql.Tx, []*outbox.Task[payload]) error { return nil })
@@ -109,6 +110,53 @@ func (h *heard) balanced(t *testing.T) {
 	}
 	if fmt.Sprint(claimed) != fmt.Sprint(ended) || len(claimed) == 0 {
 		t.Errorf("claimed\n%v, ended\n%v", claimed, ended)
+	}
+}
+
+// An exporter finds what it needs in the context that the app started the relay with, also after
+// that has ended.
+func TestCallbacksGetTheValuesOfTheRunsContext(t *testing.T) {
+	t.Parallel()
+	db, key := newDatabase(t), new(int)
+	ctx, stop := context.WithCancel(context.WithValue(t.Context(), key, "of the app"))
+	defer stop()
+	var observed, asked atomic.Int32
+	var ofRelay atomic.Pointer[context.Context]
+	observe := func(ctx context.Context) {
+		if observed.Add(1); ctx.Value(key) != "of the app" || ctx.Err() != nil || ctx.Done() != nil {
+			t.Errorf("an observer got %v, which ended: %v", ctx, ctx.Err())
+		}
+	}
+	stopped := false
+	r, err := relay.New(db.DB, all(), relay.Config{
+		WorkersByType: func(ctx context.Context, _ relay.Load) map[string]int {
+			if asked.Add(1); ctx.Value(key) != "of the app" {
+				t.Errorf("WorkersByType got %v", ctx)
+			}
+			ofRelay.Store(&ctx)
+			return nil
+		},
+		Observers: []relay.Observer{{
+			Claimed: func(ctx context.Context, _ relay.Claim) { observe(ctx) },
+			Ended:   func(ctx context.Context, _ relay.RunEnd) { observe(ctx); stop() },
+			Changed: func(ctx context.Context, c relay.Change) {
+				observe(ctx)
+				stopped = c.Event == relay.EventStopped
+			},
+		}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	db.Enqueue(t, "TX", 1)
+	if err := r.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if observed.Load() < 4 || !stopped || asked.Load() == 0 {
+		t.Errorf("observers were called %d times, WorkersByType %d times", observed.Load(), asked.Load())
+	}
+	if c := ofRelay.Load(); c == nil || (*c).Err() == nil {
+		t.Error("the context of WorkersByType has not ended with the relay")
 	}
 }
 

@@ -21,7 +21,7 @@ import (
 
 func (x *relayRun) newObservers() *observers {
 	config := x.settings.config
-	return &observers{all: config.Observers, dead: newDeadLetters(x.claiming, config.OnDead, x.log), log: x.log,
+	return &observers{ctx: context.WithoutCancel(x.ctx), all: config.Observers, dead: newDeadLetters(x.claiming, config.OnDead, x.log), log: x.log,
 		types: x.settings.types, ahead: func() time.Duration { return x.heart.Ahead() }}
 }
 
@@ -124,7 +124,7 @@ func (x *relayRun) newDispatcher() *dispatcher {
 	p := plan.Params{Types: laneTypes(x.settings.handlers, x.runner.ClaimSize), Workers: config.Workers,
 		Random: config.Order == OrderRandom, PollInterval: config.PollInterval, StatementTimeout: pg.StatementTimeout, Once: x.once}
 	if config.WorkersByType != nil {
-		b := bounds{ask: config.WorkersByType, types: map[string]bool{}, log: x.log}
+		b := bounds{ctx: x.claiming, ask: config.WorkersByType, types: map[string]bool{}, log: x.log}
 		for _, name := range x.settings.types {
 			b.types[name] = true
 		}

@@ -99,15 +99,14 @@ func (t *Telemetry) observeStats(m metric.Meter) error {
 
 // Observer measures relays. Any number of them may have it in relay.Config.Observers.
 func (t *Telemetry) Observer() relay.Observer {
-	ctx := context.Background()
 	return relay.Observer{
-		Claimed: func(c relay.Claim) {
+		Claimed: func(ctx context.Context, c relay.Claim) {
 			of := metric.WithAttributes(with(opReceive, semconv.MessagingDestinationName(c.Type))...)
 			t.operation.Record(ctx, c.Duration.Seconds(), of)
 			t.consumed.Add(ctx, int64(c.Tasks),
 				metric.WithAttributes(with(opReceive[:2], semconv.MessagingDestinationName(c.Type))...))
 		},
-		Ended: func(e relay.RunEnd) {
+		Ended: func(ctx context.Context, e relay.RunEnd) {
 			destination := semconv.MessagingDestinationName(e.Type)
 			failedAs := ""
 			for _, task := range e.Tasks {
@@ -133,7 +132,7 @@ func (t *Telemetry) Observer() relay.Observer {
 			}
 			t.handled.Record(ctx, e.Duration.Seconds(), metric.WithAttributes(of...))
 		},
-		Changed: func(c relay.Change) {
+		Changed: func(ctx context.Context, c relay.Change) {
 			switch c.Event {
 			case relay.EventStarted:
 				t.running.Add(ctx, 1)

@@ -61,11 +61,11 @@ func TestTheNamesAreThoseOfTheDocumentation(t *testing.T) {
 		_ = a.Middleware()(func(context.Context, *handlers.Call) error { return result })(t.Context(), call)
 	}
 	o := a.Observer()
-	o.Claimed(relay.Claim{Type: "X", Tasks: 1})
-	o.Ended(relay.RunEnd{Type: "X", Start: time.Now(), Tasks: []relay.TaskEnd{{Outcome: relay.OutcomeDead}}})
-	o.Changed(relay.Change{Event: relay.EventStarted})
-	o.Changed(relay.Change{Event: relay.EventOutageBegan})
-	o.Changed(relay.Change{Event: relay.EventRefusalBegan})
+	o.Claimed(t.Context(), relay.Claim{Type: "X", Tasks: 1})
+	o.Ended(t.Context(), relay.RunEnd{Type: "X", Start: time.Now(), Tasks: []relay.TaskEnd{{Outcome: relay.OutcomeDead}}})
+	o.Changed(t.Context(), relay.Change{Event: relay.EventStarted})
+	o.Changed(t.Context(), relay.Change{Event: relay.EventOutageBegan})
+	o.Changed(t.Context(), relay.Change{Event: relay.EventRefusalBegan})
 
 	got := map[string]bool{}
 	for _, span := range a.spans.GetSpans() {

@@ -1,6 +1,7 @@
 package outboxprom
 
 import (
+	"context"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/txoutbox/outbox/internal/decide"
 	"github.com/txoutbox/outbox/internal/taskview"
@@ -59,11 +60,11 @@ func (m *relayMetrics) all() []prometheus.Collector {
 func (c *Collector) Observer() relay.Observer {
 	m := &c.relays
 	return relay.Observer{
-		Claimed: func(claim relay.Claim) {
+		Claimed: func(_ context.Context, claim relay.Claim) {
 			m.claim.WithLabelValues(claim.Type).Observe(claim.Duration.Seconds())
 			m.claimed.WithLabelValues(claim.Type).Add(float64(claim.Tasks))
 		},
-		Ended: func(end relay.RunEnd) {
+		Ended: func(_ context.Context, end relay.RunEnd) {
 			if !end.Start.IsZero() {
 				m.handler.WithLabelValues(end.Type).Observe(end.Duration.Seconds())
 			}
@@ -80,7 +81,7 @@ func (c *Collector) Observer() relay.Observer {
 	}
 }
 
-func (c *Collector) changed(change relay.Change) {
+func (c *Collector) changed(_ context.Context, change relay.Change) {
 	m := &c.relays
 	switch change.Event {
 	case relay.EventStarted:

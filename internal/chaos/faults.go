@@ -53,6 +53,8 @@ var faults = []fault{
 	{"lock", 3, quiet, "a table of the outbox is locked against all others, as by VACUUM FULL", lockTable},
 	{"rewrite", 2, quiet, "all tables of the outbox are rewritten, by VACUUM FULL, CLUSTER, ALTER TABLE " +
 		"or pg_repack (if it is installed); the server's identifier is hidden", rewriteTables},
+	{"settings", 1, blamed, "the database has settings by which PostgreSQL plans badly and compiles " +
+		"statements, and the app's role a statement_timeout of 60 ms", hinder},
 	{"unreadable", 1, blameless,
 		"a task's payload cannot be read, as after damage on the disk (needs the extension pg_surgery)", damageTask},
 	{"forged", 2, calm, "a role without rights sends wake-ups that no relay can follow", forgeWakeUps},
@@ -63,8 +65,9 @@ var faults = []fault{
 	{"ahead", 4, blameless, "the server's clock is a day ahead for some seconds (needs libfaketime)", clockAhead},
 }
 
-// notInAll are the faults that need more than PostgreSQL's binaries.
-var notInAll = []string{"clock", "ahead"}
+// notInAll are the faults that need more than PostgreSQL's binaries, and settings, under which relays
+// do not get on yet.
+var notInAll = []string{"clock", "ahead", "settings"}
 
 func faultHelp() string {
 	var b strings.Builder

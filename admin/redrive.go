@@ -6,69 +6,20 @@ import (
 	"fmt"
 )
 
-// One statement moves the row, so it is in one place at any time. It arrives as scheduled and due,
-// so that no trigger takes it for a new task, or as waiting behind others of its ordering key,
-// until it is the head; its insert wakes the relays. What the journal may still have of its runs
-// would count as attempts, and a request to cancel it is from before. Without attempted_at it is
-// counted as a task that came.
-//
-// A dead letter takes its unique key first, by the rules of take_key. The key is another's if its
-// row has changed since the statement began, or names a task that waits, or one that keeps its key
-// until it is done. Of several dead letters with one key the first to die takes it. Keys are locked
-// in the order in which enqueues lock them, which is that of the payloads for keys made of these
-// (only a payload that RunAgainWith replaced may be out of it).
-const takeKeysSQL = `/* outbox: redrive dead letters */
+// The function writes tasks with the owner's rights (schema/functions/redrive.sql), as an operator
+// has no right to insert them.
+const redriveChosenSQL = `/* outbox: redrive dead letters */
 WITH d AS MATERIALIZED (
-  SELECT task_id, died_at, task_type, payload, unique_key FROM outbox.dead_task WHERE %s FOR UPDATE SKIP LOCKED),
-keys AS MATERIALIZED (
-  INSERT INTO outbox.unique_key AS k (task_type, key, task_id)
-  SELECT task_type, unique_key, task_id
-    FROM (SELECT DISTINCT ON (task_type, unique_key) task_type, unique_key, task_id, payload,
-                 unique_key LIKE '$payload:%%' AS of_payload
-            FROM d WHERE unique_key IS NOT NULL ORDER BY task_type, unique_key, died_at, task_id) AS n
-   ORDER BY task_type COLLATE "C", CASE WHEN of_payload THEN '$payload' ELSE unique_key END COLLATE "C",
-            CASE WHEN of_payload THEN payload END
-  ON CONFLICT (task_type, key) DO UPDATE SET task_id = EXCLUDED.task_id
-   WHERE k.ctid = (SELECT seen.ctid FROM outbox.unique_key seen
-                    WHERE seen.task_type = EXCLUDED.task_type AND seen.key = EXCLUDED.key)
-     AND (SELECT t.unique_until_done FROM outbox.task t WHERE t.task_id = k.task_id) IS NOT TRUE
-     AND NOT EXISTS (SELECT 1 FROM outbox.task t WHERE t.task_id = k.task_id AND t.state <> 'leased'
-                        FOR KEY SHARE SKIP LOCKED)
-  RETURNING task_id),
-chosen AS (
-  SELECT task_id FROM d`
+  SELECT task_id FROM outbox.dead_task WHERE %s FOR UPDATE SKIP LOCKED)
+SELECT task_id, died_us, chosen, written
+  FROM outbox.redrive(ids => ARRAY(SELECT task_id FROM d), actor => %s, without_key => `
 
 const (
 	// redriveSQL leaves those whose key is another's.
-	redriveSQL = takeKeysSQL + ` WHERE unique_key IS NULL OR task_id IN (SELECT task_id FROM keys)` + redriveChosenSQL
+	redriveSQL = redriveChosenSQL + `false) ORDER BY died_us, task_id`
 	// redriveWithoutKeySQL takes their key from them.
-	redriveWithoutKeySQL = takeKeysSQL + redriveChosenSQL
+	redriveWithoutKeySQL = redriveChosenSQL + `true) ORDER BY died_us, task_id`
 )
-
-const redriveChosenSQL = `),
-runs AS (
-  DELETE FROM outbox.running WHERE task_id = ANY (ARRAY(SELECT task_id FROM chosen))),
-asked AS (
-  DELETE FROM outbox.cancel WHERE task_id = ANY (ARRAY(SELECT task_id FROM chosen))),
-gone AS (
-  DELETE FROM outbox.dead_task d WHERE task_id = ANY (ARRAY(SELECT task_id FROM chosen))
-  RETURNING task_id, task_type, ordering_key, timeline, to_jsonb(d) AS task),
-back AS (
-  INSERT INTO outbox.task OVERRIDING SYSTEM VALUE
-  SELECT t.* FROM gone CROSS JOIN LATERAL
-         outbox.row_of(NULL::outbox.task, gone.task || jsonb_build_object(
-         'run_at', now(), 'attempted_at', NULL, 'attempt', 0, 'max_attempts', gone.task -> 'task_max_attempts',
-         'state', CASE WHEN gone.ordering_key IS NULL THEN 'scheduled' ELSE 'waiting' END,
-         'unique_key', CASE WHEN gone.task_id IN (SELECT task_id FROM keys) THEN gone.task -> 'unique_key' END,
-         'timeline', outbox.add_events(gone.timeline, jsonb_build_array(jsonb_strip_nulls(
-           jsonb_build_object('event', 'redriven', 'by', NULLIF(%s, '')))))),
-         (SELECT outbox.lacking('outbox.task', task) FROM gone LIMIT 1)) AS t
-  RETURNING task_id),
-headless AS (
-  INSERT INTO outbox.headless_key (task_type, ordering_key)
-  SELECT DISTINCT task_type, ordering_key FROM gone WHERE ordering_key IS NOT NULL)
-SELECT d.task_id, (extract(epoch FROM d.died_at) * 1000000)::bigint, gone.task_id IS NOT NULL, back.task_id IS NOT NULL
-  FROM d LEFT JOIN gone USING (task_id) LEFT JOIN back USING (task_id) ORDER BY d.died_at, d.task_id`
 
 const purgeSQL = `/* outbox: purge dead letters */
 WITH d AS MATERIALIZED (

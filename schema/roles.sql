@@ -176,15 +176,12 @@ GRANT SELECT ON SEQUENCE outbox.task_task_id_seq, outbox.headless_key_headless_k
 GRANT SELECT ON outbox.audit TO outbox_worker, outbox_viewer, outbox_operator;
 GRANT INSERT (actor, tool, action, target, count) ON outbox.audit TO outbox_worker, outbox_operator;
 
--- Dead letters: redrive moves whole rows with the rights of who asks, so an operator may read
--- them, and write tasks.
+-- Dead letters: an operator may read them. Redrive writes tasks with the owner's rights, as an INSERT
+-- with an id would let an operator take the ids of tasks to come.
 GRANT SELECT, DELETE, UPDATE (run_at) ON outbox.dead_task TO outbox_operator; -- FOR UPDATE takes UPDATE of some column
-GRANT INSERT ON outbox.task TO outbox_operator;
-GRANT EXECUTE ON FUNCTION outbox.add_events, outbox.lacking, outbox.row_of, outbox.with_defaults TO outbox_operator;
-GRANT DELETE ON outbox.running, outbox.cancel TO outbox_operator;
-GRANT INSERT (task_type, ordering_key) ON outbox.headless_key TO outbox_operator;
-GRANT SELECT, INSERT, UPDATE (task_id) ON outbox.unique_key TO outbox_operator;
+GRANT EXECUTE ON FUNCTION outbox.redrive TO outbox_worker, outbox_operator;
 -- admin.Client.HandBack.
+GRANT EXECUTE ON FUNCTION outbox.add_events TO outbox_operator;
 GRANT UPDATE (state, lease_token, leased_until, timeline) ON outbox.task TO outbox_operator;
 -- outbox.Cancel and RunNow; admin.Client.PauseType and ResumeType; the same for schedules, and
 -- RemoveSchedule.

@@ -57,8 +57,6 @@ func last(results ...any) error {
 const (
 	everyone  = "owner enqueuer worker viewer operator"
 	enqueuers = "owner enqueuer worker"
-	// Operators write what redrive writes, too: by an INSERT into the table of tasks.
-	writers   = "owner enqueuer worker operator"
 	viewers   = "owner worker viewer operator"
 	operators = "owner worker operator"
 	workers   = "owner worker"
@@ -96,16 +94,16 @@ func calls() []right {
 	tried := admin.DeadQuery{Filter: searched, MaxScan: 1}
 	return []right{
 		enqueue("Enqueue", enqueuers),
-		enqueue("Enqueue with all options", writers, all...),
-		enqueue("Enqueue at a time", writers, outbox.RunAt(time.Now())),
+		enqueue("Enqueue with all options", enqueuers, all...),
+		enqueue("Enqueue at a time", enqueuers, outbox.RunAt(time.Now())),
 		enqueue("Enqueue with a unique key and all options", enqueuers, keyed...),
 		enqueue("Enqueue with a taken key", enqueuers, outbox.Unique("taken"), outbox.OnConflict(outbox.ConflictSkip)),
 		enqueue("Enqueue with Replace", enqueuers, outbox.Unique("taken"), outbox.OnConflict(outbox.ConflictReplace)),
 		enqueue("Enqueue with Reschedule", enqueuers, reschedule...),
 		enqueue("Enqueue with UniquePayload", enqueuers, outbox.UniquePayload()),
 		enqueue("Enqueue with UniquePayload UntilDone", enqueuers, outbox.UniquePayload(outbox.UntilDone())),
-		many("EnqueueMany", writers),
-		many("EnqueueMany with all options", writers, all...),
+		many("EnqueueMany", enqueuers),
+		many("EnqueueMany with all options", enqueuers, all...),
 		many("EnqueueMany with keys", enqueuers, keyed...),
 		{"Cancel", operators, false, cancels},
 		{"RunNow", operators, false, runsNow},

@@ -4,16 +4,16 @@ package rights_test
 func statements() (out []right) {
 	for _, s := range []struct{ statement, may string }{
 		// Enqueueing.
-		{`INSERT INTO outbox.task (task_type, payload) VALUES ('A', '{}') RETURNING task_id`, writers},
-		{`WITH a AS (SELECT 1) INSERT INTO outbox.task (task_type, payload) SELECT 'A', '{}' FROM a`, writers},
-		{`INSERT INTO outbox.task (task_type, run_at, unique_key) VALUES ('A', now() + interval '1 hour', '$payload')`, writers},
+		{`INSERT INTO outbox.task (task_type, payload) VALUES ('A', '{}') RETURNING task_id`, enqueuers},
+		{`WITH a AS (SELECT 1) INSERT INTO outbox.task (task_type, payload) SELECT 'A', '{}' FROM a`, enqueuers},
+		{`INSERT INTO outbox.task (task_type, run_at, unique_key) VALUES ('A', now() + interval '1 hour', '$payload')`, enqueuers},
 		{`SELECT outbox.enqueue_task('A', '{}')`, enqueuers},
 		{`INSERT INTO outbox.keyed_task (task_type, unique_key, on_conflict) VALUES ('A', 'k', 'skip') RETURNING outcome`, enqueuers},
-		{`INSERT INTO outbox.task (task_type, state) VALUES ('A', 'scheduled')`, operators},
-		{`INSERT INTO outbox.task (task_type, attempt) VALUES ('A', 5)`, operators},
-		{`INSERT INTO outbox.task (task_id, task_type) OVERRIDING SYSTEM VALUE VALUES (5000, 'A')`, operators},
+		{`INSERT INTO outbox.task (task_type, state) VALUES ('A', 'scheduled')`, workers},
+		{`INSERT INTO outbox.task (task_type, attempt) VALUES ('A', 5)`, workers},
+		{`INSERT INTO outbox.task (task_id, task_type) OVERRIDING SYSTEM VALUE VALUES (5000, 'A')`, workers},
 		{`INSERT INTO outbox.task (task_type, state, relay_id, lease_token)
-			VALUES ('A', 'leased', gen_random_uuid(), gen_random_uuid())`, operators},
+			VALUES ('A', 'leased', gen_random_uuid(), gen_random_uuid())`, workers},
 		{`INSERT INTO outbox.task (task_type, payload) VALUES ('A', '{}') RETURNING payload`, workers},
 		{`INSERT INTO outbox.task (task_id, task_type) OVERRIDING SYSTEM VALUE VALUES (1001, 'A')
 			ON CONFLICT (task_id) DO UPDATE SET payload = '{}'`, workers},
@@ -40,7 +40,7 @@ func statements() (out []right) {
 		{`SELECT headers FROM outbox.done_task`, workers},
 		{`SELECT name, next_at, paused, spec FROM outbox.schedule`, viewers},
 		{`SELECT payload FROM outbox.schedule`, workers},
-		{`SELECT key FROM outbox.unique_key`, operators},
+		{`SELECT key FROM outbox.unique_key`, workers},
 		{`SELECT ordering_key FROM outbox.headless_key`, workers},
 		{`SELECT host, alive_until, task_types FROM outbox.relay`, viewers},
 		{`SELECT task_id, started_at FROM outbox.running`, viewers},
@@ -61,6 +61,10 @@ func statements() (out []right) {
 		{`DELETE FROM outbox.dead_task WHERE task_id = 1004`, operators},
 		{`DELETE FROM outbox.done_task WHERE task_id = 1006`, workers},
 		{`INSERT INTO outbox.dead_task SELECT * FROM outbox.dead_task LIMIT 0`, workers},
+		{`INSERT INTO outbox.unique_key (task_type, key, task_id) VALUES ('A', 'other', 1001)`, workers},
+		{`INSERT INTO outbox.headless_key (task_type, ordering_key) VALUES ('A', 'o')`, workers},
+		{`DELETE FROM outbox.running`, workers},
+		{`DELETE FROM outbox.cancel`, workers},
 		{`INSERT INTO outbox.counter_log VALUES (1, 1, 'A', 'ready')`, workers},
 		{`DELETE FROM outbox.counter_log`, workers},
 		{`UPDATE outbox.schedule SET task_type = 'B'`, workers},
@@ -90,6 +94,7 @@ func statements() (out []right) {
 		// The functions, called directly: those that are SECURITY DEFINER most of all.
 		{`SELECT outbox.cancel_task(1001)`, operators},
 		{`SELECT outbox.run_task_now(1007)`, operators},
+		{`SELECT outbox.redrive('{1004}', false, '')`, operators},
 		{`SELECT outbox.claim_tasks('A', 0::smallint, 0::smallint, 0, 0::smallint, 10, NULL, '0', '0', '0')`, workers},
 		{`SELECT outbox.claim_group('A', 0::smallint, 0::smallint, 0, 0::smallint, 10, NULL, '0', '0', '0', false)`, workers},
 		{`SELECT outbox.claim_member('(0,1)', '0', '0', '0')`, workers},

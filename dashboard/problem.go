@@ -115,7 +115,8 @@ func (v *view) explain(err error) problem {
 			"this dashboard's pool are in use. Try again in a moment."}
 	case tooLong(err):
 		return problem{unavailable, "It took too long", fmt.Sprintf("This took longer than %v and was stopped. "+
-			"If you search, search for less: a type, or an age.", cmp.Or(v.limit, v.site.config.StatementTimeout))}
+			"If you search, search for less: a type, or an age. Counts take longer with each enqueue while no relay "+
+			"works: run one.", cmp.Or(v.limit, v.site.config.StatementTimeout))}
 	case fault == pgerr.Server, fault == pgerr.Connection:
 		return problem{unavailable, "PostgreSQL is unavailable", "This dashboard has no connection to it. Try again " +
 			"when the server is back. The log of this server has the reason."}

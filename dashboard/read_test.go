@@ -22,7 +22,7 @@ func TestPagesAreReadOnlyAndBounded(t *testing.T) {
 	s := serve(t, db, dashboard.Config{Authorize: as(everything), StatementTimeout: time.Second})
 	unlock := db.Hold(t, `LOCK TABLE outbox.dead_task, outbox.audit, outbox.schedule IN ACCESS EXCLUSIVE MODE`)
 	for _, path := range []string{"dead", "schedules", "dead?error=x"} {
-		s.get(t, path).has(t, 503, "took longer than 1s")
+		s.get(t, path).has(t, 503, "took longer than 1s", "while no relay works")
 	}
 	// A page that polls says so, and does not ask for it every 2 s.
 	poll := []string{"HX-Request", "true", "Outbox-Have", "x"}

@@ -92,7 +92,7 @@ func (c check) unknown(err error, schema string) (out []Finding) {
 		}
 	case "57014":
 		what, do = "not checked: it took longer than its timeout", "try again with a longer one, "+
-			"and look why the server is busy"
+			"look why the server is busy, and see relays: counts take longer with each enqueue while no relay works"
 	case "55P03":
 		what, do = "not checked: another session holds a lock on a table of the outbox",
 			"see lock-wait and held-transaction"

@@ -13,8 +13,10 @@ type candidate struct {
 	field   reflect.StructField
 	name    string
 	tagged  bool // the name is the tag's
-	quoted  bool
+	quoted  bool // its value is in a string
 	omitted bool // if it is empty or zero
+	// An error of encoding/json: it is in an embedded pointer to an unexported struct.
+	unsettable bool
 }
 
 // fieldsOf are the fields that encoding/json decodes, by name. Of those with one name the least
@@ -23,33 +25,39 @@ type candidate struct {
 func fieldsOf(t reflect.Type) (out []candidate, lost []reflect.StructField) {
 	found := map[string][]candidate{}
 	visited := map[reflect.Type]bool{}
-	for level := []reflect.Type{t}; len(level) > 0; {
+	type part struct {
+		of         reflect.Type
+		unsettable bool
+	}
+	for level := []part{{of: t}}; len(level) > 0; {
 		here := map[string][]candidate{}
-		var next []reflect.Type
+		var next []part
 		for _, one := range level {
-			for i := range one.NumField() {
-				f := one.Field(i)
+			for i := range one.of.NumField() {
+				f := one.of.Field(i)
+				unsettable := one.unsettable || !f.IsExported() && f.Type.Kind() == reflect.Pointer
 				c, embedded := read(f)
 				if c == nil && f.Tag.Get(tag) != "" {
 					lost = append(lost, f)
 				}
-				if embedded != nil && !visited[embedded] {
-					next = append(next, embedded)
+				if embedded != nil {
+					next = append(next, part{embedded, unsettable})
 				}
 				if c != nil {
+					c.unsettable = unsettable
 					here[c.name] = append(here[c.name], *c)
 				}
 			}
 		}
 		for _, one := range level {
-			visited[one] = true
+			visited[one.of] = true
 		}
 		for name, all := range here {
 			if found[name] == nil {
 				found[name] = all
 			}
 		}
-		level = slices.DeleteFunc(next, func(t reflect.Type) bool { return visited[t] })
+		level = slices.DeleteFunc(next, func(p part) bool { return visited[p.of] })
 	}
 	for _, name := range slices.Sorted(maps.Keys(found)) {
 		all := found[name]
@@ -87,11 +95,19 @@ func read(f reflect.StructField) (*candidate, reflect.Type) {
 	if name == "" {
 		c.name = f.Name
 	}
+	if f.Type.Kind() != reflect.Pointer || f.Type.Name() != "" {
+		of = f.Type
+	}
 	for option := range strings.SplitSeq(options, ",") {
-		c.quoted = c.quoted || option == "string"
+		c.quoted = c.quoted || option == "string" && quotable(of.Kind())
 		c.omitted = c.omitted || option == "omitempty" || option == "omitzero"
 	}
 	return c, nil
+}
+
+// quotable reports whether the option string of a json tag has an effect.
+func quotable(k reflect.Kind) bool {
+	return reflect.Bool <= k && k <= reflect.Float64 || k == reflect.String
 }
 
 // validName reports whether encoding/json takes the name of a tag.

@@ -4,12 +4,12 @@ package shape
 
 import (
 	"bytes"
+	"cmp"
 	"encoding"
 	"encoding/json"
 	"fmt"
 	"reflect"
 	"slices"
-	"strings"
 )
 
 // The types of JSON that are made of others. All other types are leaves.
@@ -19,8 +19,17 @@ const (
 	dict   = "map"
 )
 
-// anything is the type of a leaf that takes any JSON.
-const anything = "any"
+// The types of leaves that take any JSON.
+const (
+	anything = "any"  // an interface: numbers become float64
+	raw      = "JSON" // json.RawMessage
+)
+
+// base64 is the leaf of a []byte, and quoted ends the leaf of a value in a string.
+const (
+	base64 = "base64"
+	quoted = " in a string"
+)
 
 // tag is the key of the struct tag that marks a field that a payload must have.
 const (
@@ -38,7 +47,8 @@ type Shape struct {
 	named    map[string]*field
 	required uint64 // the bits of the required ones
 	elem     *Shape // of an array or a dict
-	bounds   string // in its lines: the length of an array of Go, or the keys of a dict, if not any text
+	opaque   string // the name of a type that only encodes itself: its JSON is not known
+	bounds   string // in its tree: the length of an array of Go, or the keys of a dict, if not any text
 }
 
 // field is a field of an object.
@@ -62,15 +72,31 @@ type builder struct {
 	err   error
 }
 
-var (
-	unmarshaler     = reflect.TypeFor[json.Unmarshaler]()
-	textUnmarshaler = reflect.TypeFor[encoding.TextUnmarshaler]()
-)
-
 // decodesItself reports whether methods of the type decode it.
 func decodesItself(t reflect.Type) bool {
-	p := reflect.PointerTo(t)
-	return t.Implements(unmarshaler) || t.Implements(textUnmarshaler) || p.Implements(unmarshaler) || p.Implements(textUnmarshaler)
+	return implements[json.Unmarshaler](t) || implements[encoding.TextUnmarshaler](t)
+}
+
+// encodesItself reports whether methods of the type encode it.
+func encodesItself(t reflect.Type) bool {
+	return implements[json.Marshaler](t) || implements[encoding.TextMarshaler](t)
+}
+
+// implements reports whether a type, or a pointer to it, has the methods of I.
+func implements[I any](t reflect.Type) bool {
+	return t.Implements(reflect.TypeFor[I]()) || reflect.PointerTo(t).Implements(reflect.TypeFor[I]())
+}
+
+// nameOf is the name of a type with its package. The pointer to a type without a name is another
+// type: encoding/json finds methods of the pointer through it alone.
+func nameOf(t reflect.Type) string {
+	if t.Kind() == reflect.Pointer && t.Elem().Name() != "" {
+		t = t.Elem()
+	}
+	if t.PkgPath() == "" {
+		return t.String()
+	}
+	return t.PkgPath() + "." + t.Name()
 }
 
 func (b *builder) of(t reflect.Type) *Shape {
@@ -78,13 +104,26 @@ func (b *builder) of(t reflect.Type) *Shape {
 		return s
 	}
 	switch {
-	case t.Kind() == reflect.Interface, t == reflect.TypeFor[json.RawMessage]():
+	case t == reflect.TypeFor[json.RawMessage]():
+		return &Shape{kind: raw}
+	case t.Kind() == reflect.Interface && t.NumMethod() == 0:
 		return &Shape{kind: anything}
+	case t.Kind() == reflect.Interface: // nothing but null decodes into it
+		return &Shape{kind: nameOf(t)}
 	case t == reflect.TypeFor[json.Number]():
 		return &Shape{kind: "number"}
 	case decodesItself(t):
-		return &Shape{kind: strings.TrimPrefix(t.String(), "*")}
+		return &Shape{kind: nameOf(t)}
 	}
+	s := b.made(t)
+	if encodesItself(t) {
+		s.opaque = nameOf(t)
+	}
+	return s
+}
+
+// made is the shape of a type that encoding/json decodes by its kind.
+func (b *builder) made(t reflect.Type) *Shape {
 	switch t.Kind() {
 	case reflect.Pointer:
 		return b.of(t.Elem())
@@ -94,8 +133,8 @@ func (b *builder) of(t reflect.Type) *Shape {
 		b.fill(s, t)
 		return s
 	case reflect.Slice, reflect.Array, reflect.Map:
-		if t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8 && !decodesItself(t.Elem()) {
-			return &Shape{kind: "base64"}
+		if t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8 && !encodesItself(t.Elem()) {
+			return &Shape{kind: base64}
 		}
 		s := &Shape{kind: array}
 		switch t.Kind() {
@@ -103,7 +142,7 @@ func (b *builder) of(t reflect.Type) *Shape {
 			s.bounds = fmt.Sprintf("[%d]", t.Len())
 		case reflect.Map:
 			s.kind = dict
-			if key := b.of(t.Key()).kind; key != reflect.String.String() {
+			if key := b.of(t.Key()).leaf(); key != reflect.String.String() {
 				s.bounds = "[" + key + "]"
 			}
 		}
@@ -126,8 +165,11 @@ func (b *builder) fill(s *Shape, t reflect.Type) {
 	}
 	for _, c := range fields {
 		f := &field{name: c.name, fold: []byte(c.name), of: b.of(c.field.Type)}
-		if c.quoted && quotable(f.of.kind) {
-			f.of = &Shape{kind: f.of.kind + " in a string"}
+		if c.quoted {
+			f.of = &Shape{kind: f.of.leaf() + quoted}
+		}
+		if c.unsettable {
+			f.of = &Shape{kind: f.of.leaf() + " in an embedded pointer to an unexported struct"}
 		}
 		switch text := c.field.Tag.Get(tag); {
 		case text == "":
@@ -152,10 +194,8 @@ func (b *builder) fail(format string, args ...any) {
 	}
 }
 
-// quotable reports whether the option string of a json tag has an effect.
-func quotable(kind string) bool {
-	return kind == "string" || kind == "bool" || strings.HasPrefix(kind, "int") || strings.HasPrefix(kind, "uint") || strings.HasPrefix(kind, "float")
-}
+// leaf is the shape in a word.
+func (s *Shape) leaf() string { return cmp.Or(s.opaque, s.kind+s.bounds) }
 
 // Checks reports whether there is an object in it, which may lack fields or have unknown ones.
 func (s *Shape) Checks() bool {

@@ -1,15 +1,23 @@
 package doctor
 
-// Sessions that have locked a table of the outbox, or want to, and wait for a lock of any kind. The
-// pid of a prepared transaction is 0.
+// Sessions that wait for a lock of a table of the outbox, or of its rows. Who waits for a row waits for a
+// transaction, and has the row's tuple lock meanwhile. For a unique key there is none: there the
+// statement names the outbox, or is not shown. The pid of a prepared transaction is 0.
 const locksSQL = `/* outbox: sessions that hold up others on the tables */
-WITH waiting AS (
+WITH own AS (
+  SELECT l.pid, l.locktype, l.granted
+    FROM pg_locks l JOIN pg_class c ON c.oid = l.relation JOIN pg_namespace n ON n.oid = c.relnamespace
+   WHERE n.nspname = $1 AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())),
+waiting AS (
   SELECT w.pid, w.locktype, clock_timestamp() - w.waitstart AS waited, pg_blocking_pids(w.pid) AS blockers
-    FROM pg_locks w
-   WHERE NOT w.granted AND EXISTS (
-     SELECT 1 FROM pg_locks l JOIN pg_class c ON c.oid = l.relation JOIN pg_namespace n ON n.oid = c.relnamespace
-      WHERE l.pid = w.pid AND n.nspname = $1
-        AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()))),
+    FROM pg_locks w LEFT JOIN pg_stat_activity a ON a.pid = w.pid
+   WHERE NOT w.granted AND EXISTS (SELECT 1 FROM own WHERE own.pid = w.pid)
+     AND CASE WHEN w.relation IS NOT NULL
+                THEN EXISTS (SELECT 1 FROM own WHERE own.pid = w.pid AND NOT own.granted)
+              WHEN EXISTS (SELECT 1 FROM pg_locks t WHERE t.pid = w.pid AND t.locktype = 'tuple' AND t.granted)
+                THEN EXISTS (SELECT 1 FROM own WHERE own.pid = w.pid AND own.locktype = 'tuple')
+              ELSE COALESCE(a.query, '<insufficient privilege>') ~
+                   ('<insufficient privilege>|/\* outbox: |\m' || $1 || '"?\.') END),
 blocker AS (
   SELECT b.pid, count(*) AS sessions, bool_or(w.locktype = 'relation') AS of_table,
          date_trunc('milliseconds', max(w.waited)) AS longest

@@ -178,6 +178,42 @@ func waits(t *testing.T, db *database, statement string) (done chan struct{}) {
 	return done
 }
 
+// A handler or an Enqueue has locks of the outbox's, and waits for another of the app's own.
+func TestAWaitForALockOfTheAppsOwnIsNotTheOutboxs(t *testing.T) {
+	t.Parallel()
+	db := ill(t)
+	db.Do(t, `CREATE TABLE account (id int PRIMARY KEY, n int); INSERT INTO account VALUES (1, 0)`)
+	for _, c := range []struct{ held, waits string }{
+		{`UPDATE account SET n = 1`, `UPDATE account SET n = 2`},
+		{`INSERT INTO account VALUES (2, 0)`, `INSERT INTO account VALUES (2, 0)`},
+		{`LOCK TABLE account`, `SELECT FROM account`},
+		{`SELECT pg_advisory_xact_lock(1)`, `SELECT pg_advisory_xact_lock(1)`},
+	} {
+		_, end := hold(t, db, sql.LevelDefault, c.held)
+		waiter := direct(t, db.URL)
+		tx, err := waiter.BeginTx(t.Context(), nil)
+		if err == nil {
+			_, err = tx.Exec(`INSERT INTO outbox.task (task_type) VALUES ('A')`)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, _ = tx.Exec(c.waits)
+			_ = tx.Rollback()
+		}()
+		eventually(t, 30*time.Second, "it waits", func() bool {
+			return db.Int(t, `SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)
+				WHERE datname = current_database() AND NOT granted AND waitstart < clock_timestamp() - interval '10 ms'`) > 0
+		})
+		fine(t, diagnosis(t, db, soon), "lock-wait")
+		end()
+		<-done
+	}
+}
+
 func TestASessionThatHoldsUpOthersIsFound(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ held, waits, severity string }{
@@ -185,6 +221,8 @@ func TestASessionThatHoldsUpOthersIsFound(t *testing.T) {
 			`UPDATE outbox.maintenance SET due_at = now()`, "critical"},
 		"a key": {`INSERT INTO outbox.task_type (task_type) VALUES ('A')`,
 			`INSERT INTO outbox.task_type (task_type) VALUES ('A')`, "warning"},
+		"a row": {`UPDATE outbox.origin SET noted_at = now()`,
+			`UPDATE outbox.origin SET noted_at = now()`, "warning"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -49,6 +49,19 @@ func TestAnEventWithoutAnAnswerIsNoOutage(t *testing.T) {
 	}
 }
 
+// It cannot be another kind of handler.
+func TestAForwarderIsNotToldToBeLeased(t *testing.T) {
+	t.Parallel()
+	db, reg := relaytest.NewDatabase(t), handlers.New()
+	forward.Register(reg, placed, hanging{&broker{}}, forward.Timeout(20*time.Second))
+	enqueue(t, db, 5, nil)
+	r := relaytest.Run(t, db.DB, reg, relay.Config{DrainTimeout: time.Millisecond})
+	relaytest.Eventually(t, time.Minute, "it is logged", func() bool {
+		return r.Log.Count("open for long: the broker has not acknowledged its events") == 1
+	})
+	r.Log.Want(t, 0, "Leased")
+}
+
 // sorting publishes the events in another order, in place.
 type sorting struct{ *broker }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 )
 
 // Forwarder publishes the tasks of one type. It is safe for concurrent use.
@@ -53,7 +54,7 @@ func register(reg *handlers.Registry, taskType string, c *config, to Publisher) 
 	}
 	limit := c.timeout + trialGrace
 	f := &Forwarder{config: c, taskType: taskType, to: to, circuits: circuits{taskType: taskType, limit: limit}}
-	of, opts := outbox.NewTaskType[json.RawMessage](taskType), append(c.handler, handlers.Use(withLogger))
+	of, opts := outbox.NewTaskType[json.RawMessage](taskType), append(c.handler, handlers.Use(withLogger), handler.Forwards.(handlers.Option))
 	handlers.Batch(reg, of, c.batch, f.handle, opts...)
 	return f
 }

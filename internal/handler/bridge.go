@@ -7,4 +7,6 @@ var (
 	Registered func(registry any) []*Handler
 	// IsBatchResult reports whether an error is a handlers.BatchResult, or a pointer to one.
 	IsBatchResult = func(error) bool { return false }
+	// Forwards is the handlers.Option that sets Handler.Forwards.
+	Forwards any
 )

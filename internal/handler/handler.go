@@ -26,6 +26,7 @@ type Handler struct {
 	NoJitter    bool          // the backoff's waits are not spread
 	Priority    int           // added to each task's own in the choice between types
 	Retention   time.Duration // how long finished tasks stay in the history; 0: they do not get there
+	Forwards    bool          // it is package forward's: it waits for a broker
 
 	MaxRunningPerRelay int           // calls at once in one relay; 0 is any number
 	MaxRunning         int           // calls at once in all relays; 0 is any number

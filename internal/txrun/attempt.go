@@ -2,6 +2,7 @@ package txrun
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/apptx"
@@ -21,10 +22,11 @@ type attempt struct {
 	claim  handler.Claim
 	watch  *report.Watch
 
-	leaveSuspects func()        // when they have ended
-	took          time.Duration // the handler's call
-	alone         []int64       // tasks that are to run one by one next
-	left          []*store.Row  // tasks of a group that are as before their claim
+	leaveSuspects func()         // when they have ended
+	took          time.Duration  // the handler's call
+	alone         []int64        // tasks that are to run one by one next
+	left          []*store.Row   // tasks of a group that are as before their claim
+	looks         sync.WaitGroup // at the backend of a slow handler
 }
 
 // timeout is that of the first call: of all tasks, or of the first task of a group.
@@ -40,6 +42,7 @@ func (a *attempt) call(ctx context.Context) error {
 	u, timeout := a.unit, a.timeout()
 	tasks := u.Tasks()
 	a.watch.Calling(tasks...)
+	returned := a.watchSlow()
 	start := time.Now()
 	limit, end := context.WithTimeoutCause(a.open.ctx, timeout+call.Grace(timeout), call.TimedOut(timeout))
 	defer end()
@@ -49,24 +52,30 @@ func (a *attempt) call(ctx context.Context) error {
 		tasks = u.Tasks() // as they were: the handler may have changed the others
 		out = call.Run(limit, run)
 	}
+	returned()
 	d := time.Since(start)
 	out.Took, a.took = d, d
 	a.watch.Called(start, d)
 	a.groups.note(u.h, 1, d)
-	a.warnSlow(d)
 	if out.Abandoned {
 		return a.abandon(out)
 	}
 	return a.end(ctx, out)
 }
 
-// slowTransaction is when the relay warns of a Tx or Batch handler.
-const slowTransaction = 5 * time.Second
-
-func (a *attempt) warnSlow(d time.Duration) {
-	if d > slowTransaction {
-		a.p.Report.Log.Warn("outbox: a handler kept a transaction open for long; register it as Leased",
-			"task_type", a.unit.h.Type, "duration", d.Round(time.Millisecond))
+// watchSlow warns of a handler that keeps its transaction open for long, while it does, until
+// returned is called.
+func (a *attempt) watchSlow() (returned func()) {
+	h, xid, tasks := a.unit.h, a.unit.Tx.XID(), len(a.unit.Rows)
+	a.looks.Add(1)
+	timer := time.AfterFunc(slowTransaction, func() {
+		defer a.looks.Done()
+		a.p.warnSlow(h, xid, tasks)
+	})
+	return func() {
+		if timer.Stop() {
+			a.looks.Done()
+		}
 	}
 }
 

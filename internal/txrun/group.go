@@ -41,6 +41,8 @@ func newGroup(a *attempt) *group {
 // has passed or the relay stops, and commits. Tasks whose turn has not come are as they were.
 func (g *group) run(ctx context.Context) error {
 	a, u := g.a, g.a.unit
+	returned := a.watchSlow()
+	defer returned()
 	for i := 0; i < len(g.rows); {
 		if i > 0 { // the first is allowed for
 			if err := u.Allow(decide.Timeout(u.h, g.rows[i])); err != nil {
@@ -58,7 +60,7 @@ func (g *group) run(ctx context.Context) error {
 		i = next
 	}
 	d := time.Since(g.start)
-	a.warnSlow(d)
+	returned()
 	a.groups.note(u.h, len(g.begun), d)
 	u.Rows = g.begun
 	end := u.Tx.End(nil, func(refused error) apptx.Plan {

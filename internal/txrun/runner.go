@@ -117,6 +117,7 @@ func (r *Runner) claim(ctx context.Context, h *handler.Handler, c Claim, claimed
 		claim: handler.Claim{Began: began, Ended: had, Log: r.p.Report.Log},
 		watch: r.p.Report.Watch(h, u.Rows, had)}
 	err = a.run(ctx)
+	a.looks.Wait()
 	a.watch.Tell()
 	return a, err
 }

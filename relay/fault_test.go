@@ -144,7 +144,7 @@ var ownTimes = []string{"connect", "ping", "see how the pool made a session", "R
 	"heartbeat", "dead relays", "relays are dead", "no living relay", "have no row", "ran out", "reap", "take over",
 	"wake-ups", "promote scheduled",
 	"maintenance", "fold", "sample", "purge", "that are gone", "page of unique keys", "rows are hidden",
-	"what became of running tasks", "request to cancel", "canceled tasks"}
+	"what became of running tasks", "compare", "nobody runs", "left over", "request to cancel", "canceled tasks"}
 
 func (v *victim) enqueue(t *testing.T) {
 	v.db.Enqueue(t, typeTx.Name(), v.tasks)

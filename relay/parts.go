@@ -61,6 +61,8 @@ func (x *relayRun) newCheck() *check {
 func (x *relayRun) newHeartbeat() *upkeep.Heartbeat {
 	config := x.settings.config
 	hearing := &hearing{store: &x.store, runner: x.runner, leases: x.leases, interval: upkeep.Interval}
+	comparison := &comparison{store: &x.store, leases: x.leases, journal: x.journal,
+		unbroken: func() time.Time { return x.heart.Unbroken() }, ready: x.wake, log: x.log}
 	host, _ := os.Hostname()
 	return upkeep.New(upkeep.Params{
 		RelayID: x.store.RelayID, Host: host, PID: os.Getpid(), Types: x.settings.types, Workers: config.Workers,
@@ -74,6 +76,7 @@ func (x *relayRun) newHeartbeat() *upkeep.Heartbeat {
 		Jobs: []upkeep.Job{
 			{Name: upkeep.CheckRows, Run: rowCheck{schema: config.Schema, log: x.log, found: x.health.rowsHidden}.run},
 			{Name: "hear", Run: hearing.run},
+			{Name: "compare", Run: comparison.run},
 			{Name: "give tokens back", Run: func(ctx context.Context, on *pg.Dedicated) (time.Duration, error) {
 				return upkeep.TakeoverInterval, x.rates.giveBack(ctx, on, false)
 			}},

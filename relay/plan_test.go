@@ -96,6 +96,8 @@ func plannedWith(limit, taskID int) map[string]planned {
 		"begin suspects":    {"task_pkey", []any{"{1,2,3}", someUUID}},
 		"extend":            {"task_pkey", []any{taskID, someUUID, 1000}},
 		"hear":              {"task_pkey", []any{pq.Array([]int{taskID}), pq.Array([]int{taskID}), token}},
+		"compare leases":    {"task_leased", []any{someUUID, pq.Array([]int{taskID}), token, 1000}},
+		"free leases":       {"task_pkey", []any{pq.Array([]int{taskID}), token}},
 		"remove canceled":   {"task_pkey", []any{pq.Array([]int{taskID})}},
 		"key page":          {"task_pkey", []any{"", "", 1000}},
 		"lock keys":         {"task_pkey", []any{"", "", "TX", "z", 1000}},

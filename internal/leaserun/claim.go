@@ -56,6 +56,7 @@ func (l *Leases) leaseOnce(ctx context.Context, h *handler.Handler, c plan.Claim
 	terms, claimed := Terms(h, store.NewUUID()), store.Claimed{}
 	allowed = c.Limit
 	ctx = context.WithoutCancel(ctx)
+	l.mine.claim(terms.Token)
 	if h.MaxRunning > 0 {
 		err = l.Store.Conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
 			claimed, allowed = store.Claimed{}, 0
@@ -76,8 +77,13 @@ func (l *Leases) leaseOnce(ctx context.Context, h *handler.Handler, c plan.Claim
 			found(runs)
 		})
 	}
-	if err != nil && len(runs) > 0 {
-		l.release(runs, claimed.XID) // the commit's outcome may be unknown
+	switch {
+	case err == nil:
+		l.mine.claimed(terms.Token, claimed.Rows)
+	case len(runs) > 0: // the commit's outcome may be unknown
+		l.release(runs, claimed.XID, terms.Token)
+	default:
+		l.mine.claimed(terms.Token, nil)
 	}
 	return runs, allowed, err
 }
@@ -92,14 +98,15 @@ func (l *Leases) newRuns(h *handler.Handler, token string, rows []*store.Row) []
 
 // release gives a claim back whose commit may have failed or not, once that is known or the relay
 // stops.
-func (l *Leases) release(runs []*Run, xid string) {
+func (l *Leases) release(runs []*Run, xid, token string) {
 	var back []*store.LeaseEnd
 	for _, x := range runs {
 		r := x.lease.row
-		back = append(back, &store.LeaseEnd{Row: r, Token: x.lease.token, Back: true,
+		back = append(back, &store.LeaseEnd{Row: r, Token: token, Back: true,
 			Change: store.Change{Attempt: r.Unclaimed()}, LostBy: r.LostBy})
 	}
 	l.results.writing.Go(func() {
+		defer l.mine.claimed(token, nil)
 		for !l.giveBack(back, xid) {
 			select {
 			case <-time.After(time.Second):

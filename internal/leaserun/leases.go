@@ -36,14 +36,15 @@ type Leases struct {
 	stopping  chan struct{} // closed at the end of Run
 
 	mu      sync.Mutex
-	holders map[*lease]struct{}
+	holders map[*lease]struct{} // their handlers run
+	mine    *mine
 	results *results
 }
 
 // New returns Leases.
 func New(p Params) *Leases {
 	return &Leases{Params: p, abandoned: make(chan struct{}), stopping: make(chan struct{}),
-		holders: map[*lease]struct{}{}, results: newResults()}
+		holders: map[*lease]struct{}{}, mine: newMine(), results: newResults()}
 }
 
 // Abandon ends the wait for results that are not written yet.
@@ -82,13 +83,13 @@ func (l *Leases) held() []*lease {
 	return slices.Collect(maps.Keys(l.holders))
 }
 
-// Held are the leases whose handlers run.
-func (l *Leases) Held() (out []store.Lease) {
-	for _, one := range l.held() {
-		out = append(out, one.id())
-	}
-	return out
-}
+// Held are the leases of this relay, from their claims until their results are written.
+func (l *Leases) Held() []store.Lease { return l.mine.all() }
+
+// LeftOver returns those of this relay's leased rows that it does not run. The rows are to be read
+// before: a lease that is claimed later is not among them, and a lease that has ended meanwhile has
+// no row with its token any more.
+func (l *Leases) LeftOver(rows []store.Lease) []store.Lease { return l.mine.leftOver(rows) }
 
 // Underway are the tasks whose handlers run, by type.
 func (l *Leases) Underway() map[string][]int64 {
@@ -114,6 +115,7 @@ func (l *Leases) Cancel(canceled map[int64]bool, lost map[store.Lease]bool) {
 			one.ctx.Cancel(outbox.ErrCanceled)
 		}
 	}
+	l.mine.lost(lost)
 }
 
 // Lose ends the contexts of all leased handlers: this relay has not reached the server for as long

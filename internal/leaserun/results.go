@@ -25,6 +25,10 @@ type Result struct {
 // Handler is that of the task.
 func (r *Result) Handler() *handler.Handler { return r.handler }
 
+func (r *Result) lease() store.Lease {
+	return store.Lease{TaskID: r.end.Row.ID, Token: r.end.Token}
+}
+
 // Ordered reports whether the task has an ordering key.
 func (r *Result) Ordered() bool { return r.end.Row.Ordered() }
 
@@ -86,12 +90,20 @@ func (l *Leases) writeWaiting() {
 func (l *Leases) giveUp(group []*Result) {
 	for _, r := range group {
 		r.Outcome = decide.Infrastructure
+		l.mine.givenUp(r.lease())
 	}
-	l.ended(group)
+	l.tell(group)
 }
 
 // ended tells the runs that their leases have ended.
 func (l *Leases) ended(group []*Result) {
+	for _, r := range group {
+		l.mine.written(r.lease())
+	}
+	l.tell(group)
+}
+
+func (l *Leases) tell(group []*Result) {
 	for _, r := range group {
 		r.run.ended()
 	}

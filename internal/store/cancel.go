@@ -19,7 +19,7 @@ UNION ALL
 SELECT 'lost', l.task_id, l.token::text FROM unnest($2::bigint[], $3::uuid[]) AS l (task_id, token)
  WHERE (SELECT t.lease_token FROM outbox.task t WHERE t.task_id = l.task_id) IS DISTINCT FROM l.token`
 
-// Lease is a task and the token of its lease.
+// Lease is a task and the token of its lease, or of its run in the journal.
 type Lease struct {
 	TaskID int64
 	Token  string
@@ -35,10 +35,7 @@ type Heard struct {
 // Hear reads what became of tasks that run in this relay.
 func (s *Store) Hear(ctx context.Context, conn *sql.Conn, running []int64, leases []Lease) (Heard, error) {
 	h := Heard{Canceled: map[int64]bool{}, Lost: map[Lease]bool{}}
-	leasedIDs, tokens := []int64{}, []string{}
-	for _, l := range leases {
-		leasedIDs, tokens = append(leasedIDs, l.TaskID), append(tokens, l.Token)
-	}
+	leasedIDs, tokens := splitLeases(leases)
 	rows, err := conn.QueryContext(ctx, s.SQL(HearSQL), pq.Array(append(running, leasedIDs...)), pq.Array(leasedIDs), pq.Array(tokens))
 	if err != nil {
 		return h, err

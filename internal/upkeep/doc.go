@@ -14,6 +14,6 @@
 // A relay claims only while its latest beat is younger than LeaseDuration. It takes over from
 // others only after unbroken beats of that length, as after an outage all relays look dead:
 //
-//	started --beats for 10 s--> settled --a gap--> started
+//	started --beats for 10 s--> settled --a gap or a restore--> started
 //	alive   --10 s without a beat--> not alive: leased handlers end, nothing is claimed --a beat--> alive
 package upkeep

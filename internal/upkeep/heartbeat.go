@@ -33,7 +33,9 @@ type Heartbeat struct {
 	jobs   jobs
 	streak streak
 
-	refused bool                      // PostgreSQL has refused the last beat
+	refused    bool  // PostgreSQL has refused the last beat
+	aliveUntil int64 // of the relay's row, as the last beat wrote it; µs since 1970
+
 	end     atomic.Pointer[time.Time] // when the leases end unless a beat comes through
 	failure atomic.Pointer[error]     // of the last beat
 	ahead   atomic.Int64              // ns: PostgreSQL's clock less this process's, as the last beat saw it
@@ -82,11 +84,15 @@ func (h *Heartbeat) LeaseEnd() time.Time {
 	return time.Time{}
 }
 
+// Unbroken is since when beats come through in the same database: an outage, a step of the server's
+// clock or a restore begins a new time. It is for jobs.
+func (h *Heartbeat) Unbroken() time.Time { return h.streak.first }
+
 // Ahead is PostgreSQL's clock less this process's, as the last beat saw it.
 func (h *Heartbeat) Ahead() time.Duration { return time.Duration(h.ahead.Load()) }
 
-// beatSQL renews the relay's row, and returns PostgreSQL's clock and the id of the
-// database. In a copy it returns no row.
+// beatSQL renews the relay's row, and returns PostgreSQL's clock, until when the relay was alive
+// before and is now, and the id of the database. In a copy it returns no row.
 const beatSQL = `/* outbox: heartbeat */
 INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types, workers, connections, schedules)
 SELECT $1::uuid, $2::text, $3::integer, clock_timestamp() + $4::bigint * interval '1 microsecond', $5::text[],
@@ -95,6 +101,9 @@ SELECT $1::uuid, $2::text, $3::integer, clock_timestamp() + $4::bigint * interva
 ON CONFLICT (relay_id) DO UPDATE
    SET alive_until = EXCLUDED.alive_until, connections = EXCLUDED.connections, taken_over_at = NULL
 RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
+          (SELECT (extract(epoch FROM l.alive_until) * 1000000)::bigint FROM outbox.relay l
+            WHERE l.relay_id = $1::uuid),
+          (extract(epoch FROM alive_until) * 1000000)::bigint,
           COALESCE((SELECT database_id::text FROM outbox.identity), ''), ` + pg.CommitAsync
 
 // Run beats until stop is closed, and then signs off.
@@ -163,16 +172,18 @@ func (h *Heartbeat) Run(stop <-chan struct{}) {
 
 // Beat renews the relay's row. The lease counts from before the statement was sent.
 func (h *Heartbeat) Beat(ctx context.Context) error {
-	sent, ahead, copied := h.Now(), time.Duration(0), false
+	sent, ahead, copied, restored := h.Now(), time.Duration(0), false, false
 	err := h.on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
 		ctx, cancel := context.WithTimeout(ctx, Interval)
 		defer cancel()
 		args := []any{h.RelayID, h.Host, h.PID, LeaseDuration.Microseconds(), pq.Array(h.Types), h.Workers,
 			h.Pool.MaxConns(), h.Schedules, h.Environment}
-		var now int64
+		var now, aliveUntil int64
+		var before sql.NullInt64
 		var databaseID string
 		sent := time.Now()
-		err := conn.QueryRowContext(ctx, h.Schema.SQL(beatSQL), args...).Scan(&now, &databaseID, new(string))
+		err := conn.QueryRowContext(ctx, h.Schema.SQL(beatSQL), args...).
+			Scan(&now, &before, &aliveUntil, &databaseID, new(string))
 		if errors.Is(err, sql.ErrNoRows) {
 			copied = true
 			return nil
@@ -180,6 +191,8 @@ func (h *Heartbeat) Beat(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		restored = before.Int64 < h.aliveUntil
+		h.aliveUntil = aliveUntil
 		h.Identified(databaseID)
 		ahead = time.UnixMicro(now).Sub(sent.Add(time.Since(sent) / 2))
 		return nil
@@ -197,7 +210,7 @@ func (h *Heartbeat) Beat(ctx context.Context) error {
 	if h.streak.last.IsZero() {
 		close(h.First) // after the end is stored, which a waiter may read
 	}
-	h.streak.beat(sent, ahead)
+	h.streak.beat(sent, ahead, restored)
 	return nil
 }
 

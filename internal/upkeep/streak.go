@@ -2,14 +2,16 @@ package upkeep
 
 import "time"
 
-// streak is beats that came through without a gap and without a step of the server's clock.
+// streak is beats that came through without a gap, without a step of the server's clock, and in the
+// same database.
 type streak struct {
 	first, last time.Time
 	ahead       time.Duration // of the server's clock, as the last beat saw it
 }
 
-func (s *streak) beat(sent time.Time, ahead time.Duration) {
-	if sent.Sub(s.last) > beatGap {
+// beat notes a beat. restored: the database has lost the beat before, as all relays' latest ones.
+func (s *streak) beat(sent time.Time, ahead time.Duration, restored bool) {
+	if restored || sent.Sub(s.last) > beatGap {
 		s.first = sent
 	}
 	s.stepped(sent, ahead)

@@ -28,7 +28,7 @@ func TestTakeoverWaitsForUnbrokenHeartbeats(t *testing.T) {
 	} {
 		var s streak
 		for _, b := range c.beats {
-			s.beat(at(b), time.Hour)
+			s.beat(at(b), time.Hour, false)
 		}
 		if got := s.settled(at(c.now)); got != c.want {
 			t.Errorf("%s: settled %v, want %v", c.name, got, c.want)
@@ -39,15 +39,24 @@ func TestTakeoverWaitsForUnbrokenHeartbeats(t *testing.T) {
 	for _, step := range []time.Duration{-24 * time.Hour, 5 * time.Second, 24 * time.Hour} {
 		var s streak
 		for _, b := range []float64{0, 3, 6, 9} {
-			s.beat(at(b), 0)
+			s.beat(at(b), 0, false)
 		}
 		if !s.stepped(at(10.1), step) || s.settled(at(10.1)) {
 			t.Errorf("a step of %v between two beats: settled", step)
 		}
-		s.beat(at(12), step)
+		s.beat(at(12), step, false)
 		if s.settled(at(12.1)) || s.stepped(at(12.1), step) {
 			t.Errorf("a step of %v before a beat: settled, or another step", step)
 		}
+	}
+	var s streak // a restored database shows the others as they were
+	for _, b := range []float64{0, 3, 6, 9} {
+		s.beat(at(b), 0, false)
+	}
+	s.beat(at(12), 0, true)
+	s.beat(at(15), 0, false)
+	if s.settled(at(16)) {
+		t.Error("4 s after a restore: settled")
 	}
 	// No relay's lease runs out in an outage that this one does not count as such.
 	if others := beatGap + Interval + TakeoverInterval; others >= LeaseDuration {

@@ -142,6 +142,36 @@ func TestADeadRelayIsLoggedOnceAndListedForAnHour(t *testing.T) {
 	is(t, db, "1", `SELECT count(*) FROM outbox.relay WHERE taken_over_at IS NULL`)
 }
 
+// In a database that was restored in place, or lost its latest transactions in a failover, all
+// relays look dead until they renew. A relay's own row is older than its beats then, or gone.
+func TestAfterARestoreRelaysRenewBeforeTheirLeasesAreTakenOver(t *testing.T) {
+	t.Parallel()
+	for name, restore := range map[string]string{
+		"older": `UPDATE outbox.relay SET alive_until = now() - interval '1 hour'`,
+		"gone":  `DELETE FROM outbox.relay`,
+	} {
+		db := relaytest.NewDatabase(t)
+		first, other := newRelay(t, db), newRelay(t, db)
+		db.Do(t, leasedOf+`) VALUES ('LEASED', 'leased', 1, $1::uuid, $1::uuid)`, other.RelayID)
+		db.Do(t, restore)
+		for range 3 { // the other one has not renewed yet
+			relaytest.Must(first.Beat(t.Context()))
+			first.do(t, "take over")
+			first.now = first.now.Add(upkeep.Interval)
+		}
+		relaytest.Must(other.Beat(t.Context()))
+		for range 3 {
+			relaytest.Must(first.Beat(t.Context()))
+			first.do(t, "take over")
+			first.now = first.now.Add(upkeep.Interval)
+		}
+		if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE lease_token IS NULL`); n != 0 {
+			t.Errorf("its row is %s: the lease of a relay that lives was taken over", name)
+		}
+		first.log.Want(t, 0, taken)
+	}
+}
+
 // Times that were written while the server's clock was a day ahead stop no upkeep: the leases of a
 // relay that died then are taken over, and shared jobs go on.
 func TestTimesOfAClockThatWasAheadAreNotBelieved(t *testing.T) {

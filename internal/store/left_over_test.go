@@ -1,0 +1,127 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+const (
+	otherToken = "00000000-0000-4000-8000-00000000000b"
+	deadRelay  = "00000000-0000-4000-8000-00000000000d"
+)
+
+// onConn calls f with a connection of its own.
+func onConn(t *testing.T, db *sql.DB, f func(ctx context.Context, conn *sql.Conn)) {
+	t.Helper()
+	conn, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	f(t.Context(), conn)
+}
+
+func exec(t *testing.T, db *sql.DB, query string, args ...any) {
+	t.Helper()
+	if _, err := db.Exec(query, args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func text(t *testing.T, db *sql.DB, query string, args ...any) (s string) {
+	t.Helper()
+	if err := db.QueryRow(query, args...).Scan(&s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// A lease is named by its task and its token: of the tasks of a claim, which has one token, some may
+// be held.
+func TestOtherLeasesAreThoseOfThisRelayThatItDoesNotHold(t *testing.T) {
+	t.Parallel()
+	s, db := newStore(t)
+	exec(t, db, `INSERT INTO outbox.task (task_type) SELECT 'T' FROM generate_series(1, 6)`)
+	exec(t, db, `UPDATE outbox.task SET state = 'leased', relay_id = CASE task_id WHEN 5 THEN $3 ELSE $1 END::uuid,
+		lease_token = CASE WHEN task_id = 3 THEN $4 ELSE $2 END::uuid WHERE task_id < 6`,
+		s.RelayID, aToken, deadRelay, otherToken)
+	onConn(t, db, func(ctx context.Context, conn *sql.Conn) {
+		got, err := s.OtherLeases(ctx, conn, []Lease{{1, aToken}, {2, otherToken}, {3, otherToken}})
+		if want := []Lease{{2, aToken}, {4, aToken}}; err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("other leases are %v, want %v; error %v", got, want, err)
+		}
+	})
+}
+
+// A freed task is as before its claim. Only the token says whether a lease is still the one that was
+// compared.
+func TestAFreedLeaseIsAsBeforeItsClaim(t *testing.T) {
+	t.Parallel()
+	s, db := newStore(t)
+	lost := `[{"event": "failed", "attempt": 1}, {"event": "lost", "attempt": 2, "relay": "` + deadRelay + `"}]`
+	cases := []struct{ name, attempt, token, timeline, want string }{
+		{"its first run", "1", aToken, "", "ready 0 "},
+		{"a later run", "3", aToken, "", "ready 2 "},
+		{"a suspect whose attempt is not counted yet", "2", aToken, lost, "ready 2 " + deadRelay},
+		{"a suspect whose attempt is counted", "3", aToken, lost, "ready 2 "},
+		{"claimed anew", "1", otherToken, "", "leased 1 " + s.RelayID},
+		{"its result is being written", "1", aToken, "", "leased 1 " + s.RelayID},
+	}
+	var leases []Lease
+	for i, c := range cases {
+		exec(t, db, `INSERT INTO outbox.task (task_type) VALUES ('T')`)
+		exec(t, db, `UPDATE outbox.task SET state = 'leased', attempt = $2, relay_id = $3, lease_token = $4, leased_until = now(),
+			timeline = NULLIF($5, '')::jsonb WHERE task_id = $1`, i+1, c.attempt, s.RelayID, c.token, c.timeline)
+		leases = append(leases, Lease{int64(i + 1), aToken})
+	}
+	held, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = held.Rollback() }()
+	if _, err := held.Exec(`SELECT FROM outbox.task WHERE task_id = $1 FOR UPDATE`, len(cases)); err != nil {
+		t.Fatal(err)
+	}
+	onConn(t, db, func(ctx context.Context, conn *sql.Conn) {
+		if n, err := s.FreeLeases(ctx, conn, leases); err != nil || n != len(cases)-2 {
+			t.Errorf("%d freed, want %d; error %v", n, len(cases)-2, err)
+		}
+	})
+	for i, c := range cases {
+		got := text(t, db, `SELECT concat_ws(' ', state, attempt, COALESCE(relay_id::text, '')) FROM outbox.task WHERE task_id = $1`, i+1)
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+	const wrong = `SELECT count(*) FROM outbox.task WHERE (state = 'leased') <> (lease_token IS NOT NULL)
+		OR (state = 'leased') <> (leased_until IS NOT NULL)`
+	if got := text(t, db, wrong); got != "0" {
+		t.Errorf("%s tasks are half leased", got)
+	}
+}
+
+// Rows of the journal that stay: of runs that go on, that lost their connection, whose note is still
+// to be written, and of other relays.
+func TestTheJournalForgetsRowsOfThisRelayWhoseRunsHaveEnded(t *testing.T) {
+	t.Parallel()
+	s, db := newStore(t)
+	j := &Journal{store: s, open: map[string]struct{}{}, poke: make(chan struct{}, 1)}
+	token := func(n int) string { return fmt.Sprintf("00000000-0000-4000-8000-0000000000%02d", n) }
+	exec(t, db, `INSERT INTO outbox.running (task_id, token, relay_id, lost_connection)
+		SELECT n, ('00000000-0000-4000-8000-0000000000' || lpad(n::text, 2, '0'))::uuid,
+		       CASE n WHEN 7 THEN $2 ELSE $1 END::uuid, n = 6 FROM generate_series(1, 7) n`, s.RelayID, deadRelay)
+	exec(t, db, `UPDATE outbox.running SET task_ids = '{2, 20}', first_id = 2, last_id = 20 WHERE task_id = 2`)
+	j.open[token(3)] = struct{}{}
+	j.MarkLost(&Runs{IDs: []int64{4}, Token: token(4)})
+	j.ForgetRuns(&Runs{IDs: []int64{5}, Token: token(5)})
+	onConn(t, db, func(ctx context.Context, conn *sql.Conn) {
+		n, err := j.ForgetLeftOver(ctx, conn)
+		if left := text(t, db, `SELECT string_agg(task_id::text, ' ' ORDER BY task_id) FROM outbox.running`); err != nil ||
+			n != 2 || strings.TrimSpace(left) != "3 4 5 6 7" {
+			t.Errorf("%d forgotten, and the rows of tasks %s are left, want those of 3 to 7; error %v", n, left, err)
+		}
+	})
+}

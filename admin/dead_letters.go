@@ -5,8 +5,7 @@ import "context"
 // DeadQuery selects a page of dead letters. The zero value is the first page of all.
 type DeadQuery struct {
 	Filter DeadFilter
-	// After is TaskPage.Next or DeadCount.Next of the page before; "" is the first page. It has the
-	// form dead.1700000000000000.42: the time of death in µs since 1970, and the id.
+	// After is TaskPage.Next or DeadCount.Next of the page before; "" is the first page.
 	After string
 	// Limit is the most rows, at most 1,000; 0 means 100, and 20 for DeadGroups. It does not bound a
 	// count.

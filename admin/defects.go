@@ -9,9 +9,13 @@ import (
 )
 
 // DefectKind is the kind of a [Defect].
+//
+// Experimental: a minor version may change it.
 type DefectKind string
 
 // The kinds of defects, in the order in which Repair mends them.
+//
+// Experimental: a minor version may change them.
 const (
 	// DefectSequences: a sequence would give an id again, that of a row or of an earlier task.
 	DefectSequences DefectKind = "sequence"
@@ -32,6 +36,8 @@ const (
 
 // Defect is a contradiction between an outbox's tables and its tasks, as after a partial restore or a
 // switch-over by logical replication.
+//
+// Experimental: a minor version may change it.
 type Defect struct {
 	Kind     DefectKind
 	Subject  string // a sequence; a task type, with a state for DefectCounts; a table for DefectTaskIDs
@@ -41,6 +47,8 @@ type Defect struct {
 }
 
 // RepairOptions narrow [Client.Defects] and [Client.Repair]. The zero value means all defects.
+//
+// Experimental: a minor version may change it.
 type RepairOptions struct {
 	Kinds []DefectKind // none: all
 	// Above is an id that new tasks must exceed, as the last_value of the old server's sequence
@@ -72,6 +80,8 @@ func (o RepairOptions) has(k DefectKind) bool {
 //
 // It reads all tasks, dead letters and unique keys once or twice, in seconds for millions. It needs
 // the rights of a worker. For DefectSequences and DefectCounts those of a viewer suffice.
+//
+// Experimental: a minor version may change it.
 func (c *Client) Defects(ctx context.Context, o RepairOptions) (found []Defect, err error) {
 	if err := o.check(); err != nil {
 		return nil, err

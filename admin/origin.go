@@ -11,6 +11,7 @@ import (
 	"github.com/txoutbox/outbox/internal/wake"
 )
 
+// Experimental: a minor version may change them.
 var (
 	// ErrNotCopy is returned by Adopt in a database that is no copy, without another Environment.
 	ErrNotCopy = errors.New("admin: this database is no copy")
@@ -19,6 +20,8 @@ var (
 )
 
 // Origin is the database that the tasks belong to, as it was noted. In a copy that is another one.
+//
+// Experimental: a minor version may change it.
 type Origin struct {
 	DatabaseID  string    // "": none is noted, before the first relay
 	Name        string    // of the database
@@ -33,6 +36,8 @@ type Origin struct {
 
 // Origin returns the database that the tasks belong to, and whether this is a copy of it. Only the
 // environment tells a snapshot from its original: there a relay of another environment is Refused.
+//
+// Experimental: a minor version may change it.
 func (c *Client) Origin(ctx context.Context) (o Origin, err error) {
 	err = c.read(func(q outbox.Querier) (err error) {
 		o, err = c.origin(ctx, q)
@@ -57,6 +62,8 @@ func (c *Client) origin(ctx context.Context, q outbox.Querier) (Origin, error) {
 }
 
 // AdoptOptions say how Adopt takes a database over.
+//
+// Experimental: a minor version may change it.
 type AdoptOptions struct {
 	// Environment is written into the database, which then refuses relays of another environment. ""
 	// leaves it to the first relay with an environment; with KeepID the environment stays as it was.
@@ -71,6 +78,8 @@ type AdoptOptions struct {
 }
 
 // AdoptResult is what became of the original's rows by [Client.Adopt].
+//
+// Experimental: a minor version may change it.
 type AdoptResult struct {
 	DatabaseID  string
 	Leases      int64 // tasks that the original's relays ran, ready again
@@ -98,6 +107,8 @@ SELECT EXISTS (SELECT 1 FROM outbox.relay
 // A snapshot looks like its original, so it is adopted with another Environment.
 //
 // Errors are ErrNotCopy; ErrRelaysLive, where this database is no copy and KeepID is not set.
+//
+// Experimental: a minor version may change it.
 func (c *Client) Adopt(ctx context.Context, o AdoptOptions) (a AdoptResult, err error) {
 	if o.KeepID && o.Discard {
 		return a, invalid("Adopt: KeepID and Discard exclude each other")

@@ -13,6 +13,8 @@ import (
 var leftover = regexp.MustCompile(`_cc(new|old)[0-9]*$`)
 
 // Index is an index that [Client.Reindex] has built anew.
+//
+// Experimental: a minor version may change it.
 type Index struct {
 	Table, Name             string
 	BytesBefore, BytesAfter int64
@@ -37,6 +39,8 @@ SELECT COALESCE(pg_catalog.pg_relation_size(pg_catalog.to_regclass($1)), 0)`
 // index. The next Reindex drops the leftovers of a broken build: invalid indexes whose names end in
 // _ccnew or _ccold and a number. A second Reindex at the same time may fail with a deadlock, and does
 // no harm. The audit log has an entry before it and an entry after it.
+//
+// Experimental: a minor version may change it.
 func (c *Client) Reindex(ctx context.Context) (done []Index, err error) {
 	db, err := c.pool("Reindex")
 	if err != nil {

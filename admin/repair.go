@@ -78,6 +78,8 @@ func (r repair) do(ctx context.Context, c *Client, o RepairOptions) error {
 //
 // It needs the rights of a worker; to set sequences, the role must own them. The audit log has an
 // entry before it and one after it.
+//
+// Experimental: a minor version may change it.
 func (c *Client) Repair(ctx context.Context, o RepairOptions) (found []Defect, err error) {
 	if _, err := c.pool("Repair"); err != nil {
 		return nil, err

@@ -9,6 +9,8 @@ import (
 // Sample has the counts of a type at one minute of the last day. One of the relays takes it; without a
 // relay there is none. Of more than 1,000 types only those with most tasks have samples; the sum is
 // of all.
+//
+// Experimental: a minor version may change it.
 type Sample struct {
 	At          time.Time
 	Type        string
@@ -28,12 +30,16 @@ SELECT at, ready, scheduled, leased, waiting, dead, finished, failed, oldest_rea
  WHERE task_type = $1 AND at >= now() - $2::bigint * interval '1 microsecond' ORDER BY at LIMIT 10000`
 
 // SampleQuery selects samples. The zero value means those of all types for a day.
+//
+// Experimental: a minor version may change it.
 type SampleQuery struct {
 	Type string        // "": all types summed up; OldestReady is the greatest
 	Last time.Duration // until now; 0: a day, which is all there is
 }
 
 // Samples returns the samples of a type, the oldest first.
+//
+// Experimental: a minor version may change it.
 func (c *Client) Samples(ctx context.Context, q SampleQuery) ([]Sample, error) {
 	if err := checkText("SampleQuery.Type", q.Type); err != nil {
 		return nil, err

@@ -170,6 +170,8 @@ func Rate(n int, per time.Duration) Option {
 // n is at most 1,000; 0 and 1 mean one task. PostgreSQL keeps 64 subtransactions of a transaction
 // at hand: with more that write, reads of other transactions take longer. within is at most 1 s; 0
 // means 20 ms.
+//
+// Experimental: a minor version may change it.
 func GroupCommit(n int, within time.Duration) Option {
 	return func(r *registration) { r.GroupSize, r.GroupWithin = n, within }
 }
@@ -187,7 +189,8 @@ func GroupCommit(n int, within time.Duration) Option {
 // The error names the fields, as address.zip, items[].sku or prices.*.cents. The attempt counts, and
 // the task is retried, so the next deploy can repair the type. A field with the value null is
 // present. Strict does not look into interfaces and types with methods UnmarshalJSON or
-// UnmarshalText. It compares names as encoding/json does, without case.
+// UnmarshalText. It compares names as encoding/json does, without case. The tag is experimental: a
+// minor version may change it.
 func Strict() Option { return func(r *registration) { r.strict = true } }
 
 // Use adds middleware around this handler, inside that of the registry.

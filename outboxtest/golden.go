@@ -20,6 +20,8 @@ import (
 const updateGolden = "OUTBOX_UPDATE_GOLDEN"
 
 // TaskType is an outbox.TaskType of any payload.
+//
+// Experimental: a minor version may change it.
 type TaskType interface {
 	Name() string
 	PayloadType() reflect.Type
@@ -40,6 +42,8 @@ type TaskType interface {
 // types that are gone.
 //
 // Types that encode or decode themselves are compared by their names alone.
+//
+// Experimental: a minor version may change it.
 func Golden(t testing.TB, types ...TaskType) {
 	t.Helper()
 	g := golden{update: os.Getenv(updateGolden) != "", files: map[string]bool{}}

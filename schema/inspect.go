@@ -9,6 +9,8 @@ import (
 )
 
 // State has the versions of a schema and its server.
+//
+// Experimental: a minor version may change it.
 type State struct {
 	// Version is the newest migration that was applied, 0 for none.
 	Version int
@@ -23,6 +25,8 @@ type State struct {
 
 // Inspect is [Check] that also returns the State, for a log record that the schema or the server is
 // newer than this code. With an error the State is filled as far as it is known.
+//
+// Experimental: a minor version may change it.
 func Inspect(ctx context.Context, q Querier, opts ...SchemaOption) (State, error) {
 	name, err := nameOf(opts)
 	if err != nil {

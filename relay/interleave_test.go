@@ -17,7 +17,7 @@ type lifecycle struct {
 	db      *database
 	a, b    *actor
 	task    int
-	expires bool // a's lease runs out by itself, whatever its heartbeat says
+	runsOut bool // a's lease runs out by itself, whatever its heartbeat says
 
 	place   string // ready, scheduled, done, dead, or the token of the lease
 	beaten  bool   // a's relay is alive
@@ -117,10 +117,10 @@ func (l *lifecycle) steal() step {
 				return 0, err
 			}
 		}
-		expired, err := l.b.exec(statements["expire"])
-		return n + expired, errors.Join(err, l.b.commit())
+		ended, err := l.b.exec(statements["leases end"])
+		return n + ended, errors.Join(err, l.b.commit())
 	}, done: func(n int) {
-		should := l.place == tokenA && (l.scanned || l.expires)
+		should := l.place == tokenA && (l.scanned || l.runsOut)
 		if should {
 			l.db.Due(l.t) // a takeover may let the task wait
 			l.db.Do(l.t, statements["promote scheduled"], "LEASED", 1)
@@ -140,12 +140,12 @@ func testEveryInterleaving(t *testing.T) {
 	ends := [][]string{{"completes", "fails", "releases"}, {"fails", "releases", "completes"},
 		{"releases", "buries", "completes"}}
 	scenario{all, 4, func(variant int) ([][]step, func() string) {
-		i, expires := variant%3, variant == 3
-		l := &lifecycle{t: t, db: db, a: a, b: b, expires: expires, place: "ready"}
+		i, runsOut := variant%3, variant == 3
+		l := &lifecycle{t: t, db: db, a: a, b: b, runsOut: runsOut, place: "ready"}
 		db.Do(t, emptyAll+dead(relayA, "-1 second")+dead(relayB, "1 hour"))
 		l.task = db.Int(t, `INSERT INTO outbox.task (task_type) VALUES ('LEASED') RETURNING task_id`)
 		lease := time.Duration(0)
-		if expires {
+		if runsOut {
 			lease = time.Microsecond
 		}
 		end := ends[i]

@@ -70,7 +70,7 @@ func TestMaintenanceActsOnRowsAsTheyAre(t *testing.T) {
 		{"dead relays", leasedBy(deadRelay, "NULL"), []string{"dead relays", "take over"}, []any{liveRelay}, ids,
 			map[string]string{
 				"revived": `UPDATE outbox.relay SET alive_until = now() + interval '5 minutes'`}},
-		{"expire", leasedBy(liveRelay, "now() - interval '1 second'"), []string{"expire"}, nil, nil, map[string]string{
+		{"leases end", leasedBy(liveRelay, "now() - interval '1 second'"), []string{"leases end"}, nil, nil, map[string]string{
 			"completed": completed, "leased again": again, "extended": `UPDATE outbox.task
 				SET leased_until = now() + interval '1 hour'`}},
 		{"stranded", leasedBy(newRelay, "NULL"), []string{"stranded", "take stranded"}, nil, ids, map[string]string{

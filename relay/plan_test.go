@@ -80,7 +80,7 @@ func plannedWith(limit, taskID int) map[string]planned {
 			[]any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int{0, 0}), pq.Array([]int{0, 0})}},
 		"promote scheduled": {"task_scheduled", []any{"TX", limit}},
 		"take over":         {"task_leased", []any{token}},
-		"expire":            {"task_leased", nil},
+		"leases end":        {"task_leased", nil},
 		"stranded":          {"task_leased", nil},
 		"take stranded":     {"task_pkey", []any{pq.Array([]int{taskID})}},
 		"stranded leases":   {"task_leased", nil},

@@ -26,7 +26,7 @@ var statements = func() map[string]string {
 		"lock heads": "lock the promotion of heads", "promote heads": "promote waiting tasks to heads",
 		"lock slots": "lock slots of a type", "fill slots": "fill slots with leases",
 		"take over due": "whether leases are to be taken over", "take over": "take leases over from dead relays",
-		"dead relays": "lock dead relays", "expire": "end leases that ran out",
+		"dead relays": "lock dead relays", "leases end": "end leases that ran out",
 		"stranded": "lock leases of relays that have no row", "take stranded": "take over leases of relays that have no row",
 		"unhandled": "types that no living relay has a handler for", "sign off": "sign off",
 		"reap runs": "reap runs of tasks that are gone", "reap relays": "reap relays that died long ago",

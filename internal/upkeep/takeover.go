@@ -64,7 +64,7 @@ UPDATE outbox.task t SET relay_id = t.relay_id, ` + freed + `, timeline = ` + Lo
  WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM c))`
 
 // The relay's id goes: the relay may live, so the task is no suspect.
-const expireSQL = `/* outbox: end leases that ran out */
+const leasesEndSQL = `/* outbox: end leases that ran out */
 WITH c AS MATERIALIZED (
   SELECT task_id FROM outbox.task WHERE state = 'leased' AND leased_until < clock_timestamp()
    LIMIT 1000 FOR UPDATE SKIP LOCKED)
@@ -134,7 +134,7 @@ func (t *takeover) run(ctx context.Context, on *pg.Dedicated) (next time.Duratio
 				}
 			}
 		}
-		if err := change(expireSQL); err != nil || !strandedToo {
+		if err := change(leasesEndSQL); err != nil || !strandedToo {
 			return err
 		}
 		stranded, err := pg.Texts(tx.QueryContext(ctx, t.Schema.SQL(StrandedSQL)))

@@ -234,6 +234,7 @@ func TestBulkActionsShowTheCountAndDoWhatWasConfirmed(t *testing.T) {
 		CREATE TRIGGER boom BEFORE DELETE ON outbox.dead_task FOR EACH ROW WHEN (OLD.task_id = 2000100)
 		EXECUTE FUNCTION outbox.boom()`)
 	dashboardtest.Bury(t, db.DB, "BROKEN", "attempts", "x", 2_000_000, 1500) // the oldest have the highest ids
+	s = serve(t, db, dashboard.Config{Authorize: as(everything)})            // it has not read the types before
 	part = s.bulk(t, s.get(t, "bulk?do=purge&type=BROKEN"), "HX-Request", "true")
 	part.has(t, 200, "1,000 of 1,500 purged", "PostgreSQL refused this.", "Go on")
 	s.log.Want(t, 1, "count=1000")

@@ -91,8 +91,9 @@ func TestEachPageAndActionSaysWhatHappenedAndLeadsBack(t *testing.T) {
 			broken.fails(t, "no schema", pages, 500, "The schema does not fit")
 			owner.Do(t, `ALTER SCHEMA elsewhere RENAME TO outbox`)
 
-			away := open(func(*url.URL) {})
-			away.get(t, "audit", "HX-Request", "true").has(t, 200) // a connection waits in its pool
+			pool := relaytest.Direct(t, server.URL(), driver)
+			serve(t, pool, dashboard.Config{Authorize: as(everything)}).get(t, "audit").has(t, 200)
+			away := serve(t, pool, dashboard.Config{Authorize: as(everything)}) // a connection waits in its pool
 			relaytest.Must(server.Stop("immediate"))
 			away.fails(t, "away", pages, 503, "PostgreSQL is unavailable")
 			for _, from := range []string{"", "https://elsewhere.example/dead", away.URL + "/outbox/pause", away.URL + "/", "%"} {

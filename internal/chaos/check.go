@@ -33,6 +33,9 @@ func check(a *arena, o options) error {
 	if o.worst() <= blameless {
 		maps.Copy(queries, ofBlameless)
 	}
+	if o.worst() <= repeated {
+		maps.Copy(queries, ofRepeated)
+	}
 	if o.worst() <= quiet {
 		maps.Copy(queries, ofQuiet)
 	}

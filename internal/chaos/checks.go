@@ -87,10 +87,14 @@ var ofBlameless = checks{
 		AND NOT (f.kind = 'LEASED' AND f.error ~ 'bad connection|EOF|closed|reset|terminat|shutdown')`,
 }
 
-// ofQuiet is for runs whose faults are quiet at worst: none ends a process, a connection or a
-// lease. A claim of a leased task has counted its attempt.
-var ofQuiet = checks{
+// ofRepeated is for runs whose faults end no process, no connection and no run. A claim of a leased
+// task has counted its attempt.
+var ofRepeated = checks{
 	"attempts that nothing can have cost": attempts + `WHERE attempt > 1 + fail AND kind = 'LEASED'`,
+}
+
+// ofQuiet is for runs whose faults are quiet at worst: no result is lost either.
+var ofQuiet = checks{
 	"calls that nothing can have repeated": `SELECT k || ': ' || calls || ' times' FROM call JOIN ledger USING (k)
 		WHERE calls > 1 AND kind = 'PLAIN'`,
 }

@@ -16,6 +16,7 @@ type harm int
 const (
 	calm      harm = iota // a handler runs longer or waits
 	quiet                 // a task.Complete fails, after which its task runs again
+	repeated              // a Leased task that was done runs again, without an attempt
 	blameless             // runs are cut off; no process and no handler's time is lost, so no attempt counts
 	blamed                // attempts count
 )
@@ -44,6 +45,8 @@ var faults = []fault{
 	{"delay", 3, blameless, "all answers come late", delay},
 	{"freeze", 1, blamed, "SIGSTOP of a relay, past its lease", freeze},
 	{"failover", 2, blameless, "the primary is killed and its synchronous standby promoted", failover},
+	{"restore", 2, repeated, "results of Leased tasks are lost, as by a failover to an asynchronous standby: the " +
+		"tasks are leased again by relays that live", restoreLeases},
 	{"connections", 1, blameless, "the database takes few connections", fewConnections},
 	{"xmin", 1, blameless, "a transaction keeps its snapshot", holdSnapshot},
 	{"notify", 3, blameless, "a LISTEN connection falls silent", silence(true)},

@@ -33,6 +33,10 @@ var edgeMutants = []mutant{
 			{"outbox.this_database", "table_oid := 'outbox.origin'::regclass;",
 				"table_oid := pg_relation_filenode('outbox.origin');"},
 		}, run: chaosRun{"rewrite", 20 * time.Second, time.Second, []string{"tasks that are left"}}},
+	{name: "no-comparison", help: "a relay never compares the leases of its memory with those of the tables",
+		edits: []edit{
+			{"", "	if since.Equal(c.since) && time.Since(c.at) < upkeep.ReapInterval {\n", "	if true {\n"},
+		}, run: chaosRun{"restore", 15 * time.Second, time.Second, []string{"tasks that are left"}}},
 	{name: "believes-next", help: "a firing that a clock has put off by a day stays there", edits: []edit{
 		{"", "	if time.Duration(next-one.now)*time.Microsecond < farAhead {\n", "	if true {\n"},
 	}, run: chaosRun{"ahead", 15 * time.Second, 5 * time.Second, []string{"schedules that stopped"}}},

@@ -40,6 +40,8 @@ func TestSettingsOfSessionsThatHurtRelaysAreFound(t *testing.T) {
 			"triggers do not fire",
 		`DATABASE postgres SET client_encoding = 'LATIN1'`: "warning session-settings client_encoding … pgx " +
 			"… LATIN1",
+		`DATABASE postgres SET enable_nestloop = off`:     "warning session-settings enable_nestloop … for the database postgres",
+		`ROLE shop SET jit_above_cost = 10`:               "warning session-settings jit_above_cost … for the role shop",
 		`DATABASE postgres SET client_encoding = 'utf-8'`: "",
 		`ROLE web SET default_transaction_read_only = on`: "warning session-settings " +
 			"default_transaction_read_only … 25006",

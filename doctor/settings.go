@@ -1,15 +1,24 @@
 package doctor
 
+// plannerRules are those of the methods that statements of the outbox need.
+var plannerRules = func() (rules string) {
+	for _, method := range []string{"seqscan", "indexscan", "indexonlyscan", "bitmapscan", "sort", "nestloop", "hashjoin", "hashagg"} {
+		rules += "('enable_" + method + "', NULL, 'PostgreSQL plans statements of tools and of the app badly, and may compile " +
+			"them; relays turn it on for their own, at more round trips', NULL),\n  "
+	}
+	return rules
+}()
+
 // The settings of the server, this database, and the roles that may write tasks. Other settings are
 // not read: an app may keep secrets there. Of the settings that clients send when they connect, only
 // the doctor's own are visible. A rule has the least timeout that relays need: they set the timeouts
 // of their own transactions while a handler runs; their other statements take up to these times. The
 // connection of ListenDSN sends something every 15 s.
-const settingsSQL = `/* outbox: settings of sessions */
+var settingsSQL = `/* outbox: settings of sessions */
 WITH rule (name, least, what, more) AS (VALUES
-  ('statement_timeout', interval '5 s', 'it may end statements of the relays that claim, poll or clean up',
+  ('statement_timeout', interval '5 s', 'enqueues, tools and the first statements of relays may fail; relays lift it for their others, at more round trips',
    'at least 30s'),
-  ('lock_timeout', interval '1 s', 'writes of relays, and enqueues with a unique key, may fail after a short wait',
+  ('lock_timeout', interval '1 s', 'enqueues with a unique key may fail after a short wait; relays lift it, at more round trips',
    'at least 10s'),
   ('transaction_timeout', interval '5 s', 'it ends connections of relays that claim, poll or clean up; ' ||
    'it is lifted for handlers, task.Complete and schema.Migrate', 'at least 30s'),
@@ -18,6 +27,9 @@ WITH rule (name, least, what, more) AS (VALUES
   ('default_transaction_read_only', NULL, 'relays do not start, and schema.Migrate refuses; transactions without ' ||
    'READ WRITE, as on pgx, fail with SQLSTATE 25006, enqueues among them', NULL),
   ('session_replication_role', NULL, 'triggers do not fire, and ` + onTriggers + `', NULL),
+  ('jit_above_cost', NULL, 'PostgreSQL compiles most statements of tools and of the app, for up to a second each; ' ||
+   'relays turn that off for their own, at more round trips', NULL),
+  ` + plannerRules + `
   ('client_encoding', NULL, 'pgx sends UTF-8 all the same, so text beyond ASCII is stored as other characters; ' ||
    'lib/pq sets UTF8 itself', NULL)),
 given AS (
@@ -45,10 +57,12 @@ given AS (
 judged AS (
   SELECT g.*, r.what, r.more, CASE g.name
          WHEN 'session_replication_role' THEN CASE WHEN value = 'replica' THEN 'critical' END
+         WHEN 'jit_above_cost' THEN CASE WHEN value::double precision BETWEEN 0 AND 99999 THEN 'warning' END
          WHEN 'client_encoding' THEN
            CASE WHEN replace(lower(value), '-', '') NOT IN ('utf8', 'unicode') THEN 'warning' END
          WHEN 'default_transaction_read_only' THEN CASE WHEN value IN ('on', 'true', 'yes', '1') THEN 'warning' END
-         ELSE CASE WHEN NOT relays OR t.timeout <= interval '0' THEN NULL WHEN t.timeout < r.least THEN 'warning'
+         ELSE CASE WHEN g.name LIKE 'enable%' THEN CASE WHEN value IN ('off', 'false', 'no', '0') THEN 'warning' END
+                   WHEN NOT relays OR t.timeout <= interval '0' THEN NULL WHEN t.timeout < r.least THEN 'warning'
                    WHEN g.name = 'idle_session_timeout' THEN 'info' END END AS severity
     FROM given g JOIN rule r USING (name) CROSS JOIN LATERAL (
       SELECT CASE WHEN name NOT LIKE '%timeout' THEN NULL WHEN value ~ '^[0-9]+$' THEN value::bigint * interval '1 ms'

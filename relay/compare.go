@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"database/sql"
 	"log/slog"
 	"time"
 
@@ -35,7 +34,7 @@ func (c *comparison) run(ctx context.Context, on *pg.Dedicated) (next time.Durat
 		return upkeep.Interval, nil
 	}
 	more := false
-	err = on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+	err = on.Do(ctx, func(ctx context.Context, conn pg.Querier) error {
 		if more, err = c.compareLeases(ctx, conn); err != nil {
 			return err
 		}
@@ -51,7 +50,7 @@ func (c *comparison) run(ctx context.Context, on *pg.Dedicated) (next time.Durat
 }
 
 // compareLeases frees the leases of this relay that it does not run.
-func (c *comparison) compareLeases(ctx context.Context, conn *sql.Conn) (more bool, err error) {
+func (c *comparison) compareLeases(ctx context.Context, conn pg.Querier) (more bool, err error) {
 	rows, err := c.store.OtherLeases(ctx, conn, c.leases.Held())
 	if err != nil {
 		return false, err

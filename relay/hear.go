@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"database/sql"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/leaserun"
@@ -38,7 +37,7 @@ func (h *hearing) run(ctx context.Context, on *pg.Dedicated) (next time.Duration
 	} else if time.Since(h.ranAt) > h.idle() && time.Since(h.heardAt) < h.idle() {
 		return h.interval, nil
 	}
-	return h.interval, on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+	return h.interval, on.Do(ctx, func(ctx context.Context, conn pg.Querier) error {
 		heard, err := h.store.Hear(ctx, conn, open, held)
 		if err != nil {
 			return err

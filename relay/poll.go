@@ -61,25 +61,26 @@ func (p *poller) poll(ctx context.Context, opts plan.Poll) (plan.PollResult, err
 
 // pollOn requests wake-ups before it reads, if it should: what commits later sends a notification then.
 func (p *poller) pollOn(ctx context.Context, conn *sql.Conn, opts plan.Poll) (none plan.PollResult, err error) {
-	if opts.Writable {
-		if err := writable.Check(ctx, conn); err != nil {
-			return none, err
-		}
-	}
 	var wakeRequest int64
-	if opts.Withdraw > 0 {
-		err = p.WithdrawWakeUp(ctx, conn, opts.Withdraw)
-	} else if opts.RequestWakeUp > 0 {
-		wakeRequest, err = p.RequestWakeUp(ctx, conn, opts.RequestWakeUp)
-	}
+	var stranded bool
+	err = p.Conns.Own(ctx, conn, func(q pg.Querier) (err error) {
+		if opts.Writable {
+			if err := writable.Check(ctx, q); err != nil {
+				return err
+			}
+		}
+		if opts.Withdraw > 0 {
+			err = p.WithdrawWakeUp(ctx, q, opts.Withdraw)
+		} else if opts.RequestWakeUp > 0 {
+			wakeRequest, err = p.RequestWakeUp(ctx, q, opts.RequestWakeUp)
+		}
+		if err == nil && opts.Stranded { // before the lanes are read, so that what is taken over in between is seen there
+			err = q.QueryRowContext(ctx, p.SQL(strandedLeasesSQL)).Scan(&stranded)
+		}
+		return err
+	})
 	if err != nil {
 		return none, err
-	}
-	stranded := false
-	if opts.Stranded { // before the lanes are read, so that what is taken over in between is seen there
-		if err := conn.QueryRowContext(ctx, p.SQL(strandedLeasesSQL)).Scan(&stranded); err != nil {
-			return none, err
-		}
 	}
 	read, err := p.readLanes(ctx, conn, opts)
 	if err != nil {
@@ -106,23 +107,33 @@ func (p *poller) readLast(ctx context.Context, conn *sql.Conn, heads []*plan.Hea
 	if len(of) == 0 {
 		return nil
 	}
-	rows, err := conn.QueryContext(ctx, p.SQL(lastSQL), pq.Array(types), pq.Array(priorities), pq.Array(attempts))
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var i int
-		var id int64
-		if err := rows.Scan(&i, &id); err != nil {
+	return p.Conns.Own(ctx, conn, func(q pg.Querier) error {
+		rows, err := q.QueryContext(ctx, p.SQL(lastSQL), pq.Array(types), pq.Array(priorities), pq.Array(attempts))
+		if err != nil {
 			return err
 		}
-		of[i-1].LastID = id
-	}
-	return rows.Err()
+		defer rows.Close()
+		for rows.Next() {
+			var i int
+			var id int64
+			if err := rows.Scan(&i, &id); err != nil {
+				return err
+			}
+			of[i-1].LastID = id
+		}
+		return rows.Err()
+	})
 }
 
 func (p *poller) readLanes(ctx context.Context, conn *sql.Conn, opts plan.Poll) (s plan.PollResult, err error) {
+	err = p.Conns.Own(ctx, conn, func(q pg.Querier) error {
+		s, err = p.lanes(ctx, q, opts)
+		return err
+	})
+	return s, err
+}
+
+func (p *poller) lanes(ctx context.Context, conn pg.Querier, opts plan.Poll) (s plan.PollResult, err error) {
 	s.Heads = make([]*plan.Head, len(p.types))
 	args := append([]any{pq.Array(p.types), pq.Array(p.running())}, spanArgs(opts.Spans)...)
 	args = append(args, opts.FromRequest)

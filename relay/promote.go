@@ -50,7 +50,11 @@ func (p *poller) promoteOn(ctx context.Context, conn *sql.Conn, done *plan.Promo
 	rand.Shuffle(len(due), func(i, j int) { due[i], due[j] = due[j], due[i] })
 	due = due[:min(len(due), promoteScheduledTypes)]
 	for _, taskType := range due {
-		result, err := conn.ExecContext(ctx, p.SQL(promoteScheduledSQL), taskType, max(1, done.Promote.Limit/len(due)))
+		var result sql.Result
+		err := p.Conns.Own(ctx, conn, func(q pg.Querier) (err error) {
+			result, err = q.ExecContext(ctx, p.SQL(promoteScheduledSQL), taskType, max(1, done.Promote.Limit/len(due)))
+			return err
+		})
 		if pgerr.Refusal(err) { // others go on
 			done.Refused[taskType] = failureOf(p.explain(ctx, err))
 			continue

@@ -46,7 +46,7 @@ func (r refusals) tellOn(ctx context.Context, on *pg.Dedicated, part string, err
 	if access.Needed(err) {
 		ctx, cancel := context.WithTimeout(ctx, explainTimeout)
 		defer cancel()
-		_ = on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+		_ = on.Do(ctx, func(ctx context.Context, conn pg.Querier) error {
 			err = access.Explain(ctx, conn, r.schema, err)
 			return nil
 		})

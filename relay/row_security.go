@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"log/slog"
 	"time"
@@ -22,7 +21,7 @@ type rowCheck struct {
 
 func (c rowCheck) run(ctx context.Context, on *pg.Dedicated) (wait time.Duration, err error) {
 	var hidden error
-	err = on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+	err = on.Do(ctx, func(ctx context.Context, conn pg.Querier) error {
 		if hidden = schema.CheckRowSecurity(ctx, conn, schema.Schema(c.schema)); errors.Is(hidden, schema.ErrRowSecurity) {
 			return nil
 		}

@@ -17,11 +17,18 @@ type Dedicated struct {
 
 func NewDedicated(c *Pool) Dedicated { return Dedicated{pool: c} }
 
-// Do runs f on the connection, and dials if there is none. f leaves no transaction open. An error
+// Do runs f on the connection, see Pool.Own.
+func (h *Dedicated) Do(ctx context.Context, f func(ctx context.Context, q Querier) error) error {
+	return h.on(ctx, func(ctx context.Context, conn *sql.Conn) error {
+		return h.pool.Own(ctx, conn, func(q Querier) error { return f(ctx, q) })
+	})
+}
+
+// on runs f on the connection, and dials if there is none. f leaves no transaction open. An error
 // without a SQLSTATE drops the connection. A Dedicated never repeats a statement, as a *sql.DB
-// does. Do repeats f only after a conflict with another transaction, where transactions are
+// does. It repeats f only after a conflict with another transaction, where transactions are
 // serializable by default.
-func (h *Dedicated) Do(ctx context.Context, f func(ctx context.Context, conn *sql.Conn) error) error {
+func (h *Dedicated) on(ctx context.Context, f func(ctx context.Context, conn *sql.Conn) error) error {
 	ctx, cancel := context.WithTimeout(ctx, StatementTimeout)
 	defer cancel()
 	if h.conn != nil && time.Since(h.used) > trusted && h.conn.PingContext(ctx) != nil {
@@ -60,12 +67,15 @@ func (h *Dedicated) InTx(ctx context.Context, f func(ctx context.Context, tx *sq
 
 // InBareTx is InTx for an f that makes these settings before it locks anything.
 func (h *Dedicated) InBareTx(ctx context.Context, f func(ctx context.Context, tx *sql.Tx) error) error {
-	return h.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+	return h.on(ctx, func(ctx context.Context, conn *sql.Conn) error {
 		tx, err := conn.BeginTx(context.WithoutCancel(ctx), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 		if err != nil {
 			return err
 		}
 		defer func() { _ = tx.Rollback() }()
+		if err := h.pool.Guard(ctx, tx); err != nil {
+			return err
+		}
 		if err := f(ctx, tx); err != nil {
 			return err
 		}

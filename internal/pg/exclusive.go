@@ -51,6 +51,14 @@ func (p *Pool) Raw(conn *sql.Conn, f func(Exclusive) error) (err error) {
 	return errors.Join(rawErr, err)
 }
 
+// Exclusively calls f for what Own calls its function with.
+func (p *Pool) Exclusively(q Querier, f func(Exclusive) error) error {
+	if tx, within := q.(*sql.Tx); within {
+		return f(Within(tx))
+	}
+	return p.Raw(q.(*sql.Conn), f)
+}
+
 // ExecContext is that of a *sql.Tx.
 func (c Exclusive) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
 	if c.tx != nil {

@@ -19,9 +19,6 @@ const (
 	replyTimeout = 30 * time.Second // to BEGIN, COMMIT and ROLLBACK; COMMIT may have to wait for a standby
 )
 
-// BeginSQL begins a transaction as InTx does.
-const BeginSQL = "BEGIN ISOLATION LEVEL READ COMMITTED"
-
 // CommitAsync, evaluated by a statement, has its transaction commit without waiting for the disk or
 // a synchronous standby. It is for work that is repeated if a crash of the server loses it. So
 // liveness never waits for durability.
@@ -30,3 +27,6 @@ const CommitAsync = "set_config('synchronous_commit', 'off', true)"
 // letGo has the server end the transaction of a relay that is frozen or gone, and its locks.
 // Otherwise the server waits for hours. It is for transactions of more than one message.
 var letGo = "SET LOCAL idle_in_transaction_session_timeout = " + Millis(idleTimeout)
+
+// beginSQL begins a transaction as InTx does.
+const beginSQL = "BEGIN ISOLATION LEVEL READ COMMITTED"

@@ -31,6 +31,9 @@ type Pool struct {
 	several bool   // the driver takes several statements in one message; set by CheckDriver
 	untimed string // see Untimed; set by CheckDriver
 	login   atomic.Pointer[Login]
+	closing sync.Once
+	gone    chan struct{} // closed when the *sql.DB is known to be closed
+	guarded atomic.Bool   // a connection has had settings that a relay cannot work with
 
 	mu      sync.Mutex
 	idle    []idleConn
@@ -48,7 +51,16 @@ type idleConn struct {
 	since time.Time
 }
 
-func NewPool(db *sql.DB) *Pool { return &Pool{db: db} }
+func NewPool(db *sql.DB) *Pool { return &Pool{db: db, gone: make(chan struct{})} }
+
+// ErrPoolClosed: the app has closed the *sql.DB.
+var ErrPoolClosed = errors.New("relay: the *sql.DB is closed: call Relay.Stop before DB.Close")
+
+// dbClosed is the text of the error of database/sql, which has no name.
+const dbClosed = "sql: database is closed"
+
+// Gone is closed when a connection was asked of a closed *sql.DB, which no waiting mends.
+func (p *Pool) Gone() <-chan struct{} { return p.gone }
 
 // Login is the role of the pool's connections and their database.
 type Login struct{ Role, Database string }
@@ -78,7 +90,7 @@ func (p *Pool) Get(ctx context.Context) (*sql.Conn, error) {
 			waits := p.db.Stats().WaitCount
 			p.asking = append(p.asking, waits)
 			p.mu.Unlock()
-			conn, err := living(ctx, p.db)
+			conn, err := p.living(ctx)
 			p.mu.Lock()
 			i := slices.Index(p.asking, waits)
 			p.asking = slices.Delete(p.asking, i, i+1)
@@ -96,11 +108,15 @@ func (p *Pool) Get(ctx context.Context) (*sql.Conn, error) {
 	}
 }
 
-// living takes a connection from the *sql.DB and pings it. After a restart of the server each idle
+// living takes a connection from the *sql.DB and looks at it. After a restart of the server each idle
 // connection is dead, and each would be an error.
-func living(ctx context.Context, db *sql.DB) (*sql.Conn, error) {
-	for tries := db.Stats().Idle + 2; ; tries-- {
-		conn, err := db.Conn(ctx)
+func (p *Pool) living(ctx context.Context) (*sql.Conn, error) {
+	for tries := p.db.Stats().Idle + 2; ; tries-- {
+		conn, err := p.db.Conn(ctx)
+		if err != nil && err.Error() == dbClosed {
+			p.closing.Do(func() { close(p.gone) })
+			return nil, ErrPoolClosed
+		}
 		if err != nil {
 			switch err = pgerr.WithoutDSN(err); {
 			case pgerr.Of(err) == pgerr.Foreign: // the driver's, or the app's connector's
@@ -110,7 +126,7 @@ func living(ctx context.Context, db *sql.DB) (*sql.Conn, error) {
 			}
 			return nil, err
 		}
-		if err = conn.PingContext(ctx); err == nil {
+		if err = p.look(ctx, conn); err == nil {
 			boundReplies(conn)
 			return conn, nil
 		}
@@ -245,7 +261,7 @@ func (p *Pool) InTx(ctx context.Context, f func(ctx context.Context, tx *sql.Tx)
 	if err != nil {
 		return err
 	}
-	if _, err = tx.ExecContext(ctx, letGo); err == nil {
+	if _, err = tx.ExecContext(ctx, p.own()); err == nil {
 		err = f(ctx, tx)
 	}
 	if err == nil {

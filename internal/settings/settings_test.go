@@ -30,7 +30,7 @@ var groups = map[string][]string{
 		"statement_timeout = '60s'", "lock_timeout = '30s'", "idle_in_transaction_session_timeout = '60s'", "transaction_timeout = '60s'",
 		"idle_session_timeout = '60s'", "deadlock_timeout = '100ms'", "lo_compat_privileges = on", "session_replication_role = origin",
 		"enable_indexscan = off", "enable_indexonlyscan = off", "enable_bitmapscan = off", "enable_hashjoin = off", "enable_nestloop = off",
-		"enable_hashagg = off", "enable_material = off", "plan_cache_mode = force_custom_plan", "random_page_cost = 1000", "jit = off",
+		"enable_hashagg = off", "enable_material = off", "plan_cache_mode = force_custom_plan", "random_page_cost = 1000", "jit = on",
 		"cursor_tuple_fraction = 1", "from_collapse_limit = 1", "join_collapse_limit = 1", "constraint_exclusion = on", "work_mem = '64kB'",
 		"TimeZone = '-13:37'", "DateStyle = 'SQL, MDY'",
 	},

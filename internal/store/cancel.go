@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/internal/pg"
@@ -33,7 +32,7 @@ type Heard struct {
 }
 
 // Hear reads what became of tasks that run in this relay.
-func (s *Store) Hear(ctx context.Context, conn *sql.Conn, running []int64, leases []Lease) (Heard, error) {
+func (s *Store) Hear(ctx context.Context, conn pg.Querier, running []int64, leases []Lease) (Heard, error) {
 	h := Heard{Canceled: map[int64]bool{}, Lost: map[Lease]bool{}}
 	leasedIDs, tokens := splitLeases(leases)
 	rows, err := conn.QueryContext(ctx, s.SQL(HearSQL), pq.Array(append(running, leasedIDs...)), pq.Array(leasedIDs), pq.Array(tokens))

@@ -60,6 +60,9 @@ func (s *Store) PromoteHeads(ctx context.Context, conn *sql.Conn, first int64, l
 		return 0, err
 	}
 	defer func() { _ = tx.Rollback() }()
+	if err := s.Conns.Guard(ctx, tx); err != nil {
+		return 0, err
+	}
 	locked, err := pg.Texts(tx.QueryContext(ctx, s.SQL(LockHeadsSQL), pg.Millis(pg.Bookkeeping)))
 	if err == nil && len(locked) == 0 { // another relay is at it, or somebody has emptied the table
 		if _, err = tx.ExecContext(ctx, s.SQL(newHeadsLockSQL)); err == nil {

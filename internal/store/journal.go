@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"database/sql/driver"
 	"fmt"
 	"slices"
@@ -215,9 +214,9 @@ func (j *Journal) writeSingle(ctx context.Context, single []*Runs) {
 
 // ask journals, and returns what earlier runs left of the tasks.
 func (j *Journal) ask(ctx context.Context, query string, args ...any) (found map[int64][]Earlier, err error) {
-	err = j.held.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+	err = j.held.Do(ctx, func(ctx context.Context, conn pg.Querier) error {
 		found = nil // it may be repeated
-		return j.store.Conns.Raw(conn, func(c pg.Exclusive) error {
+		return j.store.Conns.Exclusively(conn, func(c pg.Exclusive) error {
 			return c.Together(ctx, "", j.store.SQL(query), args, "", func(v []driver.Value) error {
 				e := Earlier{Token: pg.Text(v[1]), LostConn: pg.Boolean(v[2])}
 				e.alive, e.open = time.Duration(pg.Integer(v[3]))*time.Microsecond, j.isOpen(e.Token)

@@ -60,13 +60,13 @@ func placesText(from plan.Start) string {
 
 // As the journal, a lease must survive the death of a relay, and not that of the server, which may
 // lose those of its last second: their tasks run again, and the results of the first runs are refused.
-const beginLease = pg.BeginSQL + "; SET LOCAL synchronous_commit = off"
+const leaseSettings = "SET LOCAL synchronous_commit = off"
 
 // Lease claims leased tasks in a transaction of its own. COMMIT follows the rows, and found: no
 // claim commits whose tasks this relay has not read. After an error with rows the claim may have
 // committed.
 func (s *Store) Lease(ctx context.Context, t LeaseTerms, from plan.Start, limit int, found func([]*Row)) (c Claimed, err error) {
-	err = s.Conns.InMessages(ctx, beginLease, s.SQL(LeaseSQL), s.leaseArgs(t, from, limit), false, func(values []driver.Value) error {
+	err = s.Conns.InMessages(ctx, leaseSettings, s.SQL(LeaseSQL), s.leaseArgs(t, from, limit), false, func(values []driver.Value) error {
 		err := c.readLeases(values, t, limit)
 		if err == nil && len(c.Rows) > 0 {
 			found(c.Rows)

@@ -45,11 +45,11 @@ func (s *Store) EndLeases(group []*LeaseEnd) error {
 			return s.endLeases(ctx, tx, done, other)
 		})
 	}
-	f, begin := newFinishing(done), pg.BeginSQL
+	f, settings := newFinishing(done), ""
 	if f.kept {
-		begin += "; " + resultSettings
+		settings = resultSettings
 	}
-	err := s.Conns.InMessages(context.Background(), begin, s.SQL(f.query), f.args, true, f.add)
+	err := s.Conns.InMessages(context.Background(), settings, s.SQL(f.query), f.args, true, f.add)
 	f.note(done)
 	return err
 }

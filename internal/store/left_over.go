@@ -20,7 +20,7 @@ SELECT task_id, lease_token::text FROM outbox.task t WHERE state = 'leased' AND 
                     WHERE l.task_id = t.task_id AND l.token = t.lease_token) LIMIT $4`
 
 // OtherLeases reads leased rows of this relay beyond those that it holds.
-func (s *Store) OtherLeases(ctx context.Context, conn *sql.Conn, held []Lease) ([]Lease, error) {
+func (s *Store) OtherLeases(ctx context.Context, conn pg.Querier, held []Lease) ([]Lease, error) {
 	taskIDs, tokens := splitLeases(held)
 	return readLeases(conn.QueryContext(ctx, s.SQL(OtherLeasesSQL), s.RelayID, pq.Array(taskIDs),
 		pq.Array(tokens), MostCompared))
@@ -45,7 +45,7 @@ RETURNING ` + pg.CommitAsync
 
 // FreeLeases ends leases whose runs have ended or never began, without an attempt, and returns
 // their number.
-func (s *Store) FreeLeases(ctx context.Context, conn *sql.Conn, over []Lease) (freed int, err error) {
+func (s *Store) FreeLeases(ctx context.Context, conn pg.Querier, over []Lease) (freed int, err error) {
 	taskIDs, tokens := splitLeases(over)
 	result, err := conn.ExecContext(ctx, s.SQL(FreeLeasesSQL), pq.Array(taskIDs), pq.Array(tokens))
 	if err != nil {
@@ -72,7 +72,7 @@ DELETE FROM outbox.running r
 // that deleted the row is lost, or the row was committed after its run was forgotten. Another relay
 // would take them for runs that may go on, and for lost ones when this relay has ended. The rows
 // are read before the runs that are open now: a run that begins later has none among them.
-func (j *Journal) ForgetLeftOver(ctx context.Context, conn *sql.Conn) (forgotten int, err error) {
+func (j *Journal) ForgetLeftOver(ctx context.Context, conn pg.Querier) (forgotten int, err error) {
 	rows, err := readLeases(conn.QueryContext(ctx, j.store.SQL(OtherRunsSQL), j.store.RelayID,
 		pq.Array(j.known()), MostCompared))
 	if err != nil {

@@ -2,11 +2,11 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"slices"
 	"time"
 
 	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
@@ -109,7 +109,7 @@ func (j *Journal) writeTogether(ctx context.Context, list *[]*note, query string
 		all[i] = n.runs
 	}
 	taskIDs, tokens, _ := pairs(all)
-	err := j.held.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+	err := j.held.Do(ctx, func(ctx context.Context, conn pg.Querier) error {
 		for _, r := range all {
 			if query == markRunsSQL && r.Batch() {
 				if _, err := conn.ExecContext(ctx, j.store.SQL(markBatchSQL), r.first, r.Token); err != nil {

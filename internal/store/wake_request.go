@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/pg"
@@ -22,13 +21,13 @@ const withdrawWakeUpSQL = `/* outbox: withdraw the request for wake-ups */
 SELECT setval('outbox.wake', 0), pg_notify($1, $3), ` + pg.CommitAsync + ` FROM outbox.wake WHERE last_value BETWEEN 1 AND $2 OR last_value > extract(epoch FROM clock_timestamp()) + 7200`
 
 // RequestWakeUp sets the wake-up request so far ahead and returns it.
-func (s *Store) RequestWakeUp(ctx context.Context, conn *sql.Conn, ahead time.Duration) (until int64, err error) {
+func (s *Store) RequestWakeUp(ctx context.Context, conn pg.Querier, ahead time.Duration) (until int64, err error) {
 	err = conn.QueryRowContext(ctx, s.SQL(requestWakeUpSQL), ahead.Microseconds()).Scan(&until, new(string))
 	return until, err
 }
 
 // WithdrawWakeUp takes the request back, unless another relay has set a later one.
-func (s *Store) WithdrawWakeUp(ctx context.Context, conn *sql.Conn, until int64) error {
+func (s *Store) WithdrawWakeUp(ctx context.Context, conn pg.Querier, until int64) error {
 	_, err := conn.ExecContext(ctx, s.SQL(withdrawWakeUpSQL), string(s.Schema), until, s.RelayID)
 	return err
 }

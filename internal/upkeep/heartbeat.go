@@ -173,7 +173,7 @@ func (h *Heartbeat) Run(stop <-chan struct{}) {
 // Beat renews the relay's row. The lease counts from before the statement was sent.
 func (h *Heartbeat) Beat(ctx context.Context) error {
 	sent, ahead, copied, restored := h.Now(), time.Duration(0), false, false
-	err := h.on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+	err := h.on.Do(ctx, func(ctx context.Context, conn pg.Querier) error {
 		ctx, cancel := context.WithTimeout(ctx, Interval)
 		defer cancel()
 		args := []any{h.RelayID, h.Host, h.PID, LeaseDuration.Microseconds(), pq.Array(h.Types), h.Workers,
@@ -230,7 +230,7 @@ func (h *Heartbeat) tellRefusal(ctx context.Context, err error) {
 // copied tells that the database is a copy, as a beat found. The error is never nil.
 func (h *Heartbeat) copied(ctx context.Context) error {
 	var copied error
-	err := h.on.Do(ctx, func(ctx context.Context, conn *sql.Conn) (err error) {
+	err := h.on.Do(ctx, func(ctx context.Context, conn pg.Querier) (err error) {
 		s, err := origin.Look(ctx, conn, h.Schema, h.Environment)
 		copied = s.Err(h.Environment)
 		return err

@@ -75,7 +75,7 @@ func (s *keySweep) run(ctx context.Context, on *pg.Dedicated) (next time.Duratio
 func (s *keySweep) page(ctx context.Context, on *pg.Dedicated) (read, gone int, err error) {
 	from := s.after
 	var lastType, lastKey sql.NullString
-	err = on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+	err = on.Do(ctx, func(ctx context.Context, conn pg.Querier) error {
 		return conn.QueryRowContext(ctx, s.schema.SQL(keyPageSQL), from.taskType, from.key, keyPage).
 			Scan(&read, &gone, &lastType, &lastKey)
 	})

@@ -2,7 +2,6 @@ package upkeep
 
 import (
 	"context"
-	"database/sql"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/pg"
@@ -28,7 +27,7 @@ RETURNING ` + pg.CommitAsync
 
 // reap is the job that deletes runs of tasks that are gone, and relays that died long ago.
 func (p *Params) reap(ctx context.Context, on *pg.Dedicated) (next time.Duration, err error) {
-	return ReapInterval, on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+	return ReapInterval, on.Do(ctx, func(ctx context.Context, conn pg.Querier) error {
 		if _, err := conn.ExecContext(ctx, p.Schema.SQL(reapRunsSQL)); err != nil {
 			return err
 		}

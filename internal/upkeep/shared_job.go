@@ -98,7 +98,7 @@ func (s *sharedJobs) run(ctx context.Context, on *pg.Dedicated) (wait time.Durat
 	}
 	var known int
 	var in sql.NullInt64
-	err = on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+	err = on.Do(ctx, func(ctx context.Context, conn pg.Querier) error {
 		read := func() error {
 			return conn.QueryRowContext(ctx, s.Schema.SQL(nextSharedSQL), pq.Array(names)).Scan(&known, &in)
 		}

@@ -93,7 +93,7 @@ func (t *takeover) run(ctx context.Context, on *pg.Dedicated) (next time.Duratio
 	}
 	var clock int64
 	var due bool
-	err = on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+	err = on.Do(ctx, func(ctx context.Context, conn pg.Querier) error {
 		return conn.QueryRowContext(ctx, t.Schema.SQL(takeOverDueSQL), strandedToo).Scan(&clock, &due)
 	})
 	if err != nil {

@@ -2,7 +2,6 @@ package upkeep
 
 import (
 	"context"
-	"database/sql"
 	"time"
 
 	"github.com/lib/pq"
@@ -44,7 +43,7 @@ const unhandledInterval = time.Minute
 // reportUnhandled is the job that logs the task types that have tasks and no handler in any living
 // relay. The tasks are left alone.
 func (p *Params) reportUnhandled(ctx context.Context, on *pg.Dedicated) (next time.Duration, err error) {
-	return unhandledInterval, on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+	return unhandledInterval, on.Do(ctx, func(ctx context.Context, conn pg.Querier) error {
 		rows, err := conn.QueryContext(ctx, p.Schema.SQL(unhandledSQL), pq.Array(p.Types))
 		if err != nil {
 			return err

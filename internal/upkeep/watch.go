@@ -2,7 +2,6 @@ package upkeep
 
 import (
 	"context"
-	"database/sql"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/pg"
@@ -48,7 +47,7 @@ func (h *Heartbeat) SignOff() {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	for range 2 { // the end of the loop may have broken the connection behind a statement that succeeded
-		err := h.on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+		err := h.on.Do(ctx, func(ctx context.Context, conn pg.Querier) error {
 			_, err := conn.ExecContext(ctx, h.Schema.SQL(signOffSQL), h.RelayID)
 			return err
 		})

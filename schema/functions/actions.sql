@@ -3,7 +3,7 @@
 -- Deletes a task that waits, in the caller's transaction: canceled. A task that is leased or locked, as
 -- it runs, is asked to end: requested. It waits for no lock of a run.
 CREATE OR REPLACE FUNCTION outbox.cancel_task(task_id bigint) RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 BEGIN
   PERFORM FROM outbox.task t WHERE t.task_id = $1 AND t.state <> 'leased' FOR UPDATE SKIP LOCKED;
   IF FOUND THEN
@@ -30,7 +30,7 @@ REVOKE EXECUTE ON FUNCTION outbox.cancel_task(bigint) FROM PUBLIC;
 -- so the state is asked for in a way that no index of scheduled tasks fits.
 CREATE OR REPLACE FUNCTION outbox.run_task_now(task_id bigint) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
-  SET jit = off AS $$
+  SET enable_indexscan = on SET enable_nestloop = on SET jit = off AS $$
 BEGIN
   PERFORM FROM outbox.task t WHERE t.task_id = $1 AND t.state || '' = 'scheduled'
     FOR NO KEY UPDATE SKIP LOCKED;

@@ -25,8 +25,9 @@ CREATE OR REPLACE FUNCTION outbox.poll(
   last_priorities smallint[], last_attempts smallint[], from_request bigint DEFAULT NULL)
 RETURNS TABLE (i bigint, task_id bigint, priority smallint, attempt smallint, age bigint,
   due_in bigint)
-LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
-  SET jit = off SET plan_cache_mode = force_generic_plan SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_indexscan = on
+  SET enable_nestloop = on SET enable_bitmapscan = off SET enable_sort = off SET jit = off
+  SET plan_cache_mode = force_generic_plan SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   RETURN QUERY
   WITH given AS MATERIALIZED (
@@ -93,8 +94,9 @@ CREATE OR REPLACE FUNCTION outbox.claim_tasks(
   of_type text, from_priority smallint, from_attempt smallint, from_id bigint, most smallint,
   up_to integer, due_from bigint, idle_timeout text, lock_timeout text, statement_timeout text)
   RETURNS SETOF text
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
-  SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_indexscan = on SET enable_nestloop = on
+  SET enable_bitmapscan = off SET enable_sort = off SET jit = off
+  SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   places  tid[];
   setting text := set_config('idle_in_transaction_session_timeout', idle_timeout, true)
@@ -144,8 +146,9 @@ CREATE OR REPLACE FUNCTION outbox.claim_group(
   of_type text, from_priority smallint, from_attempt smallint, from_id bigint, most smallint,
   up_to integer, due_from bigint, idle_timeout text, lock_timeout text, statement_timeout text,
   begins boolean) RETURNS SETOF text
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
-  SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_indexscan = on SET enable_nestloop = on
+  SET enable_bitmapscan = off SET enable_sort = off SET jit = off
+  SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   places  tid[];
   lines   text[];
@@ -185,7 +188,7 @@ $$;
 -- the tasks that it has claimed so in one row, as it ends.
 CREATE OR REPLACE FUNCTION outbox.claim_member(place tid, idle_timeout text, lock_timeout text,
   statement_timeout text) RETURNS text
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET jit = off AS $$
 DECLARE
   claimed boolean;
   setting text := set_config('idle_in_transaction_session_timeout', idle_timeout, true)

@@ -35,7 +35,8 @@ $$;
 CREATE OR REPLACE FUNCTION outbox.enqueue_keyed(tasks jsonb[])
   RETURNS TABLE (task_id bigint, outcome text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
-  SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+  SET enable_indexscan = on SET enable_nestloop = on SET jit = off
+  SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   conflicts text[]   := ARRAY(SELECT t ->> 'on_conflict' FROM unnest(tasks) AS t);
   ids       bigint[] := ARRAY(SELECT nextval('outbox.task_task_id_seq') FROM unnest(tasks));
@@ -132,7 +133,7 @@ REVOKE EXECUTE ON FUNCTION outbox.enqueue_keyed(jsonb[]) FROM PUBLIC;
 
 -- Does the same for a row that is inserted into the view keyed_task.
 CREATE OR REPLACE FUNCTION outbox.keyed_task_insert() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 BEGIN
   SELECT e.task_id, e.outcome INTO NEW.task_id, NEW.outcome
     FROM outbox.enqueue_keyed(ARRAY[

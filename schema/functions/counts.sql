@@ -2,7 +2,7 @@
 
 -- Counts new dead letters.
 CREATE OR REPLACE FUNCTION outbox.dead_task_added() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 BEGIN
   INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind)
   SELECT count(*), count(*), task_type, 'dead' FROM added GROUP BY task_type;
@@ -13,7 +13,7 @@ REVOKE EXECUTE ON FUNCTION outbox.dead_task_added() FROM PUBLIC;
 
 -- Counts dead letters that are gone.
 CREATE OR REPLACE FUNCTION outbox.dead_task_removed() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 BEGIN
   INSERT INTO outbox.counter_log (tasks, task_type, kind)
   SELECT -count(*), task_type, 'dead' FROM removed GROUP BY task_type;
@@ -25,7 +25,7 @@ REVOKE EXECUTE ON FUNCTION outbox.dead_task_removed() FROM PUBLIC;
 -- Counts after a TRUNCATE. Its rows count as never enqueued: they did not finish. It sees all counts,
 -- as TRUNCATE waits for all writers; above READ COMMITTED it is as inexact as TRUNCATE itself.
 CREATE OR REPLACE FUNCTION outbox.task_truncated() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 BEGIN
   INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind)
   SELECT -sum(tasks), CASE kind WHEN 'dead' THEN 0 ELSE -sum(tasks) END, task_type, kind

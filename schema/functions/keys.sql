@@ -7,7 +7,7 @@
 -- Requests a new head for an ordering key, when this commits. It returns true, so that a condition
 -- can call it.
 CREATE OR REPLACE FUNCTION outbox.mark_headless(of_type text, key text) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 BEGIN
   INSERT INTO outbox.headless_key (task_type, ordering_key) VALUES (of_type, key);
   RETURN true;
@@ -16,7 +16,7 @@ $$;
 
 -- Requests a new head for the ordering key that a task leaves.
 CREATE OR REPLACE FUNCTION outbox.task_left() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 BEGIN
   INSERT INTO outbox.headless_key (task_type, ordering_key)
     VALUES (OLD.task_type, OLD.ordering_key);
@@ -59,7 +59,7 @@ $$;
 -- about to be removed, and counts as gone. A task that cannot be locked is in a claim, or was
 -- written back by a claim in this very moment: then the second pass finds its new row.
 CREATE OR REPLACE FUNCTION outbox.lock_waiting(holder bigint) RETURNS text
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET jit = off AS $$
 DECLARE
   found_state text;
 BEGIN
@@ -84,7 +84,7 @@ $$;
 CREATE OR REPLACE FUNCTION outbox.take_key(new_type text, new_key text, new_id bigint)
   RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
-  SET jit = off AS $$
+  SET enable_indexscan = on SET enable_nestloop = on SET jit = off AS $$
 DECLARE
   holder bigint;
 BEGIN

@@ -20,8 +20,8 @@ CREATE OR REPLACE FUNCTION outbox.lease_tasks(
   of_type text, up_to integer, of_relay uuid, of_token uuid, registered_us bigint,
     timeout_us bigint, margin_us bigint, at_places bigint[],
   OUT tasks text, OUT xid text)
-LANGUAGE plpgsql
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_indexscan = on SET enable_nestloop = on
+  SET enable_bitmapscan = off SET enable_sort = off SET jit = off
   SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   from_priority smallint;
@@ -97,8 +97,8 @@ $$;
 -- after which PostgreSQL ends a deadlock in a better way.
 CREATE OR REPLACE FUNCTION outbox.finish_tasks(ids bigint[], places tid[], tokens uuid[],
   nth integer[]) RETURNS SETOF bigint
-LANGUAGE plpgsql SET lock_timeout = '2s' SET enable_seqscan = off SET jit = off
-  SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql SET lock_timeout = '2s' SET enable_seqscan = off SET enable_indexscan = on
+  SET enable_nestloop = on SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   gone bigint[];
   more bigint[];
@@ -127,7 +127,8 @@ $$;
 -- before the row is locked. They bound what the app does then, whose row must not stay locked for
 -- long.
 CREATE OR REPLACE FUNCTION outbox.complete_task(of_id bigint, of_token uuid) RETURNS text
-LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_indexscan = on SET enable_nestloop = on
+  SET plan_cache_mode = force_generic_plan SET jit = off AS $$
 DECLARE
   taken   text;
   setting text := set_config('idle_in_transaction_session_timeout', '60s', true)

@@ -4,7 +4,7 @@
 CREATE OR REPLACE FUNCTION outbox.this_database(
   OUT name text, OUT system_id bigint, OUT database_oid oid, OUT table_oid oid,
   OUT server_version integer)
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 BEGIN
   SELECT d.datname, d.oid INTO name, database_oid
     FROM pg_database d WHERE d.datname = current_database();
@@ -22,7 +22,7 @@ $$;
 -- pg_upgrade and physical copies keep both. A dump makes another oid, and one of the data alone
 -- brings no label.
 CREATE OR REPLACE FUNCTION outbox.this_mark() RETURNS text
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 BEGIN
   RETURN (
     SELECT concat_ws(' ', enumtypid, enumlabel) FROM pg_enum
@@ -32,7 +32,7 @@ $$;
 
 -- Reports whether more than n tasks wait, or what makes tasks: dead letters and schedules.
 CREATE OR REPLACE FUNCTION outbox.waits(more_than bigint) RETURNS boolean
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 BEGIN
   RETURN more_than < (SELECT count(*) FROM (SELECT FROM outbox.task LIMIT more_than + 1) AS t)
       OR EXISTS (SELECT FROM outbox.dead_task) OR EXISTS (SELECT FROM outbox.schedule);
@@ -51,7 +51,7 @@ CREATE OR REPLACE FUNCTION outbox.origin_state(
   of_environment text,
   OUT database_id uuid, OUT database_name text, OUT environment text, OUT noted_at timestamptz,
   OUT hidden boolean, OUT own boolean, OUT refused boolean) RETURNS SETOF record
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 DECLARE
   this record;
   o    record;
@@ -90,7 +90,7 @@ $$;
 -- new_tasks waits. The trigger of INSERT calls it until that is noted. A rollback brings back rows that
 -- this transaction has deleted, and does not undo setval.
 CREATE OR REPLACE FUNCTION outbox.settle(new_tasks bigint) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 DECLARE
   others CONSTANT regclass[] := ARRAY['outbox.task', 'outbox.dead_task', 'outbox.schedule'];
 BEGIN
@@ -108,7 +108,7 @@ REVOKE EXECUTE ON FUNCTION outbox.settle(bigint) FROM PUBLIC;
 -- Gives the own database a mark if it has none of its own: it is new, or was made of a template. Notes
 -- that all that waits belongs here. Does nothing in a copy, so everybody may call it.
 CREATE OR REPLACE FUNCTION outbox.mark_origin() RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 DECLARE
   this record;
 BEGIN
@@ -140,7 +140,7 @@ CREATE OR REPLACE FUNCTION outbox.note_origin(
   of_environment text,
   OUT database_id uuid, OUT database_name text, OUT environment text, OUT noted_at timestamptz,
   OUT hidden boolean, OUT own boolean, OUT refused boolean) RETURNS SETOF record
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
   this record;
@@ -192,7 +192,7 @@ $$;
 CREATE OR REPLACE FUNCTION outbox.adopt(
   keep_id boolean, discard boolean, of_environment text,
   OUT leases bigint, OUT tasks bigint, OUT dead bigint, OUT schedules bigint)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 DECLARE
   this  record;
   noted record;

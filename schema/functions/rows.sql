@@ -37,7 +37,7 @@ $$;
 -- columns that refuse NULL and that the row does not name, as the app has added them. NULL if there
 -- are none. Rows of a statement name the same columns, so it asks once.
 CREATE OR REPLACE FUNCTION outbox.lacking(target regclass, task jsonb) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET jit = off AS $$
   SELECT string_agg(format('%L, %s', a.attname, pg_get_expr(d.adbin, d.adrelid)), ', ')
     FROM pg_attribute a JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
    WHERE a.attrelid = target AND a.attnotnull AND a.attgenerated = '' AND NOT task ? a.attname::text
@@ -73,7 +73,7 @@ $$;
 CREATE OR REPLACE FUNCTION outbox.put_back(
   task jsonb, wait bigint, failed boolean, attempts integer, living uuid[], of_relay uuid,
   events jsonb) RETURNS SETOF bigint
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET jit = off AS $$
 DECLARE
   row   CONSTANT jsonb := outbox.whole(task);
   added CONSTANT jsonb := jsonb_build_object(
@@ -97,7 +97,7 @@ $$;
 CREATE OR REPLACE FUNCTION outbox.bury(
   task jsonb, max_attempts integer, failed boolean, attempts integer, living uuid[], of_relay uuid,
   events jsonb) RETURNS SETOF bigint
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET jit = off AS $$
 DECLARE
   row   CONSTANT jsonb := outbox.whole(task);
   added CONSTANT jsonb := jsonb_build_object(
@@ -120,7 +120,7 @@ $$;
 -- parts for each, and living where the journal has lost runs of it. A task that is there already was
 -- finished before, say before a failover brought it back.
 CREATE OR REPLACE FUNCTION outbox.keep(tasks jsonb, keep_us bigint, of_relay uuid) RETURNS void
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET jit = off AS $$
 DECLARE
   defaults CONSTANT text := outbox.lacking('outbox.done_task', outbox.whole(tasks -> 0)
     || '{"state": null, "finished_at": null, "keep_until": null}');

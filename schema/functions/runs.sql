@@ -14,7 +14,8 @@ RETURN CASE WHEN of_xid < pg_current_xact_id()
 -- Makes rows of single tasks of the rows of batches that were lost, where the caller has claimed any
 -- of their tasks. A batch whose transaction is open cannot have been lost: its tasks are locked.
 CREATE OR REPLACE FUNCTION outbox.split_lost(ids bigint[], first bigint, last bigint) RETURNS void
-LANGUAGE plpgsql SET enable_seqscan = off SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_indexscan = on SET enable_nestloop = on
+  SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 BEGIN
   WITH gone AS (
     DELETE FROM outbox.running r
@@ -34,8 +35,9 @@ $$;
 CREATE OR REPLACE FUNCTION outbox.record_runs(ids bigint[], first bigint, last bigint,
   tokens uuid[], suspects boolean[], of_relay uuid)
 RETURNS TABLE (task_id bigint, token text, not_died boolean, alive_us bigint)
-LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
-  SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_indexscan = on SET enable_nestloop = on
+  SET plan_cache_mode = force_generic_plan SET search_path = pg_catalog, pg_temp SET jit = off
+  AS $$
 DECLARE
   setting text := set_config('synchronous_commit', 'off', true);
 BEGIN
@@ -71,8 +73,9 @@ $$;
 CREATE OR REPLACE FUNCTION outbox.record_batch(ids bigint[], first bigint, last bigint,
   of_token uuid, of_relay uuid, of_xid xid8)
 RETURNS TABLE (task_id bigint, token text, not_died boolean, alive_us bigint)
-LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
-  SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_indexscan = on SET enable_nestloop = on
+  SET plan_cache_mode = force_generic_plan SET search_path = pg_catalog, pg_temp SET jit = off
+  AS $$
 DECLARE
   history boolean;
 BEGIN
@@ -110,7 +113,8 @@ $$;
 -- PREPARE has left a statement in this transaction, which no rollback takes back: what a handler
 -- leaves behind in a session, another task's handler must not find.
 CREATE OR REPLACE FUNCTION outbox.end_run(number integer, done bigint) RETURNS text
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+  SET enable_indexscan = on SET enable_nestloop = on SET jit = off AS $$
 BEGIN
   DELETE FROM outbox.running r WHERE r.task_id = done;
   RETURN concat(number, ' ', pg_current_xact_id(), pg_advisory_unlock_all(),

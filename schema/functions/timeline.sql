@@ -38,7 +38,8 @@ $$;
 -- live.
 CREATE OR REPLACE FUNCTION outbox.lost_runs(of_task bigint, attempts integer, living uuid[],
   of_relay uuid) RETURNS jsonb
-LANGUAGE sql STABLE STRICT SET enable_seqscan = off SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE sql STABLE STRICT SET enable_seqscan = off SET enable_indexscan = on
+  SET enable_nestloop = on SET search_path = pg_catalog, pg_temp SET jit = off AS $$
   SELECT jsonb_agg(jsonb_build_object('event', 'lost', 'attempt', attempts + l.n,
                                       'at', l.started_at, 'relay', l.relay_id) ORDER BY l.n)
     FROM (SELECT r.started_at, r.relay_id,
@@ -52,7 +53,7 @@ $$;
 -- see lost_runs. attempts is the number before these.
 CREATE OR REPLACE FUNCTION outbox.timeline(
   task jsonb, attempts integer, living uuid[], of_relay uuid, events jsonb) RETURNS jsonb
-LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE sql SET search_path = pg_catalog, pg_temp SET jit = off AS $$
   SELECT outbox.add_events(NULLIF(task -> 'timeline', 'null'),
     COALESCE(outbox.lost_runs((task ->> 'task_id')::bigint, attempts, living, of_relay), '[]')
     || COALESCE(events, '[]'))

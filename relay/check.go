@@ -57,7 +57,8 @@ func (c *check) run(ctx context.Context) (origin.State, error) {
 			}
 			logVersions(c.log, state)
 			return noted, nil
-		case c.once, errors.Is(err, pg.ErrDriver), errors.Is(err, schema.ErrNotMigrated), errors.Is(err, schema.ErrNewer),
+		case c.once, errors.Is(err, pg.ErrDriver), errors.Is(err, ErrPoolClosed),
+			errors.Is(err, schema.ErrNotMigrated), errors.Is(err, schema.ErrNewer),
 			errors.Is(err, schema.ErrUnsupportedServer), errors.Is(err, schema.ErrUnsupportedEncoding),
 			errors.Is(err, schema.ErrStatementPooling), errors.Is(err, schema.ErrReadOnly),
 			errors.Is(err, schema.ErrRowSecurity):

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"slices"
@@ -49,6 +50,11 @@ func (d drain) run(claiming context.Context, drained <-chan struct{}) {
 		}
 		d.log.Info("outbox: relay stopping; it waits for the tasks that run",
 			"relay_id", d.relayID, "tasks", counts, "drain_timeout", d.timeout)
+	}
+	if errors.Is(context.Cause(claiming), ErrPoolClosed) { // no result is written any more
+		d.stopHandling(outbox.ErrDraining)
+		d.leases.Abandon()
+		return
 	}
 	if d.timeout < 0 {
 		return

@@ -13,10 +13,15 @@ import (
 
 	"github.com/txoutbox/outbox/internal/access"
 	"github.com/txoutbox/outbox/internal/origin"
+	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/upkeep"
 )
+
+// ErrPoolClosed: the app closed the *sql.DB of a relay that worked. Run returns it, and Stop after
+// Start: the handlers' contexts end, and the tasks run again in another relay.
+var ErrPoolClosed = pg.ErrPoolClosed
 
 // Errors of Health. An outage that lasts is ErrOutage or ErrRefused also when the heartbeat is gone
 // by then.

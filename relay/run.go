@@ -122,6 +122,13 @@ func (x *relayRun) run() error {
 		x.startWaiting(&working, noted.Name)
 	}
 	working.start(x.drain)
+	working.start(func(stop <-chan struct{}) {
+		select {
+		case <-x.store.Conns.Gone():
+			x.stopClaiming(ErrPoolClosed)
+		case <-stop:
+		}
+	})
 	select {
 	case <-x.heart.First:
 	case <-x.heart.Tried: // it may fail at first
@@ -138,7 +145,8 @@ func (x *relayRun) run() error {
 		err = x.dispatcher.run()
 	}
 	working.stop()
-	if cause := context.Cause(x.claiming); err == nil && errors.Is(cause, ErrCopy) {
+	if cause := context.Cause(x.claiming); (err == nil || errors.Is(err, ErrPoolClosed)) &&
+		(errors.Is(cause, ErrCopy) || errors.Is(cause, ErrPoolClosed)) {
 		return cause
 	}
 	return err

@@ -68,9 +68,8 @@ var faults = []fault{
 	{"ahead", 4, blameless, "the server's clock is a day ahead for some seconds (needs libfaketime)", clockAhead},
 }
 
-// notInAll are the faults that need more than PostgreSQL's binaries, and settings, under which relays
-// do not get on yet.
-var notInAll = []string{"clock", "ahead", "settings"}
+// notInAll are the faults that need more than PostgreSQL's binaries.
+var notInAll = []string{"clock", "ahead"}
 
 func faultHelp() string {
 	var b strings.Builder

@@ -37,6 +37,10 @@ var edgeMutants = []mutant{
 		edits: []edit{
 			{"", "	if since.Equal(c.since) && time.Since(c.at) < upkeep.ReapInterval {\n", "	if true {\n"},
 		}, run: chaosRun{"restore", 15 * time.Second, time.Second, []string{"tasks that are left"}}},
+	{name: "no-guard", help: "a relay works with the settings that its sessions begin with",
+		edits: []edit{
+			{"internal/pg", "p.guarded.Store(true)", "p.guarded.Store(false)"},
+		}, run: chaosRun{"settings", 5 * time.Second, time.Second, []string{"relays that stand still"}}},
 	{name: "believes-next", help: "a firing that a clock has put off by a day stays there", edits: []edit{
 		{"", "	if time.Duration(next-one.now)*time.Microsecond < farAhead {\n", "	if true {\n"},
 	}, run: chaosRun{"ahead", 15 * time.Second, 5 * time.Second, []string{"schedules that stopped"}}},

@@ -33,10 +33,10 @@ func list(t *testing.T, db *sql.DB, name, query string) string {
 // have settings anyway.
 func TestFunctionsWithTheOwnersRightsOrSettingsHaveAPinnedSearchPath(t *testing.T) {
 	db, name := grantedSchema(t)
-	// An app's triggers on task run inside of those that delete or update tasks, with the
-	// search_path of the relay's pool.
+	// An app's triggers on tables of tasks run inside of those that write them, with the search_path
+	// of the relay's pool.
 	const unpinned = `SELECT proname::text FROM pg_proc WHERE pronamespace = <ns> AND (prosecdef OR proconfig IS NOT NULL)
-		AND proname <> ALL ('{claim_tasks,claim_group,lease_tasks,finish_tasks,complete_task}')
+		AND proname <> ALL ('{claim_tasks,claim_group,claim_member,lease_tasks,finish_tasks,complete_task,put_back,bury,keep}')
 		AND COALESCE(NOT 'search_path=pg_catalog, pg_temp' = ANY (proconfig), true)`
 	if got := list(t, db, name, unpinned); got != "" {
 		t.Errorf("the search_path is not pinned in %s", got)
@@ -64,18 +64,18 @@ func TestWhatIsInTheSchemaIsUsedByWhoIsMeantTo(t *testing.T) {
 	const mayWrite = `(has_any_column_privilege('<schema>_' || role, oid, 'INSERT') OR has_any_column_privilege('<schema>_' || role, oid, 'UPDATE')
 		OR has_table_privilege('<schema>_' || role, oid, 'DELETE'))`
 	for about, c := range map[string]struct{ query, want string }{
-		"groups may call with the owner's rights": {functions + `prosecdef`, "adopt cancel_task enqueue_keyed mark_origin origin_state run_task_now this_database"},
+		"groups may call with the owner's rights": {functions + `prosecdef`, "adopt cancel_task enqueue_keyed mark_origin origin_state redrive run_task_now this_database"},
 		"groups could make triggers of":           {functions + `prorettype = 'trigger'::regtype`, ""},
 		"an enqueuer may call":                    {functions + `role = 'enqueuer'`, "enqueue_keyed enqueue_task"},
 		"PUBLIC may call":                         {`SELECT proname::text FROM pg_proc, aclexplode(COALESCE(proacl, acldefault('f', proowner))) WHERE pronamespace = <ns> AND grantee = 0`, ""},
 		"a worker may not call": {`SELECT proname::text FROM pg_proc WHERE pronamespace = <ns> AND NOT prosecdef AND NOT has_function_privilege('<schema>_worker', oid, 'EXECUTE')`,
 			"check_task lock_waiting mark_headless resolve_key settle"}, // which triggers call
 		"an enqueuer or a viewer reads":    {columns + `role <> 'operator'`, ""},
-		"an operator reads":                {columns + `role = 'operator'`, "dead_task.headers dead_task.lease_token dead_task.ordering_key dead_task.payload dead_task.unique_key unique_key.key"},
+		"an operator reads":                {columns + `role = 'operator'`, "dead_task.headers dead_task.lease_token dead_task.ordering_key dead_task.payload dead_task.unique_key"},
 		"groups may truncate or reference": {tables + `has_table_privilege('<schema>_' || role, oid, 'TRUNCATE, TRIGGER, REFERENCES')`, ""},
 		"an enqueuer writes to":            {tables + `role = 'enqueuer' AND ` + mayWrite, "inbox keyed_task task"},
 		"a viewer writes to":               {tables + `role = 'viewer' AND ` + mayWrite, ""},
-		"an operator writes to":            {tables + `role = 'operator' AND ` + mayWrite, "audit cancel dead_task headless_key running schedule task task_type unique_key"},
+		"an operator writes to":            {tables + `role = 'operator' AND ` + mayWrite, "audit dead_task schedule task task_type"},
 		"a worker lacks rights on": {tables + `role = 'worker' AND relkind = 'r' AND EXISTS (
 			SELECT FROM unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) AS p (privilege)
 			 WHERE NOT has_table_privilege('<schema>_worker', oid, privilege))`, "audit migration promote_lock"},

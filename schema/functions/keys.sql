@@ -59,7 +59,7 @@ $$;
 -- about to be removed, and counts as gone. A task that cannot be locked is in a claim, or was
 -- written back by a claim in this very moment: then the second pass finds its new row.
 CREATE OR REPLACE FUNCTION outbox.lock_waiting(holder bigint) RETURNS text
-LANGUAGE plpgsql SET jit = off AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 DECLARE
   found_state text;
 BEGIN

@@ -17,7 +17,7 @@ import (
 type check struct {
 	look   func(ctx context.Context, v *visit) error
 	passed []passed
-	bare   bool // it reads settings, so none is set before it; it reads catalogs only
+	bare   bool // it reads settings, so none but jit is set before it; it reads catalogs only
 }
 
 // passed is the text of a check that found nothing.
@@ -39,7 +39,9 @@ func (s settings) run(ctx context.Context, db *sql.DB, client *admin.Client, c c
 	v := &visit{schema: s.schema, settings: s, tx: tx, admin: client.In(tx)}
 	// The lock timeout tells a lock from a busy server. Without statistics the planner underestimates a
 	// sequential scan of the tasks.
-	if ms := s.timeout.Milliseconds(); !c.bare {
+	if ms := s.timeout.Milliseconds(); c.bare {
+		_, err = tx.ExecContext(bounded, "SET LOCAL jit = off")
+	} else {
 		_, err = tx.ExecContext(bounded, fmt.Sprintf("SET LOCAL statement_timeout = %d; SET LOCAL lock_timeout = %d; "+
 			"SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL intervalstyle = postgres; "+
 			"SET LOCAL enable_seqscan = off; SET LOCAL jit = off", ms, max(ms/2, 1)))

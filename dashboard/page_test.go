@@ -145,9 +145,9 @@ func TestPagesSayThatTheDatabaseIsACopy(t *testing.T) {
 
 func TestPagesSayThatRelaysAreOfAnotherEnvironment(t *testing.T) {
 	t.Parallel()
-	db, s := filled(t)
+	db, _ := filled(t)
 	db.Do(t, `SELECT outbox.note_origin('production')`)
-	s = serve(t, db, dashboard.Config{Authorize: as(dashboard.AccessView)})
+	s := serve(t, db, dashboard.Config{Authorize: as(dashboard.AccessView)})
 	s.get(t, "audit").has(t, 200, "environment production")
 	db.Do(t, `SELECT outbox.note_origin('staging')`)
 	s = serve(t, db, dashboard.Config{Authorize: as(dashboard.AccessView)})

@@ -74,8 +74,8 @@ func (c *check) run(ctx context.Context) (origin.State, error) {
 				c.log.Error("outbox: the relay runs nothing, as this database may be a copy", "error", err)
 			}
 		default:
-			if lasting := pgerr.Lasting(err); c.outage.Fail(began, now, lasting) {
-				c.health.outageBegan(plan.OutageBegan{Err: err, Lasting: lasting, At: now})
+			if f := failureOf(err); c.outage.Fail(began, now, f) {
+				c.health.outageBegan(plan.OutageBegan{Err: err, Lasting: f.Lasting, At: now})
 			}
 			wait = c.outage.Wait(now)
 		}
@@ -96,7 +96,9 @@ func (c *check) answered(began, now time.Time) {
 }
 
 func (c *check) try(ctx context.Context) (noted origin.State, state schema.State, err error) {
-	if err := c.store.Conns.CheckDriver(ctx); err != nil {
+	bounded, cancel := context.WithTimeout(ctx, pg.StatementTimeout)
+	defer cancel()
+	if err := c.store.Conns.CheckDriver(bounded); err != nil {
 		return noted, state, err
 	}
 	var copied error // committed, as it notes the relay's environment

@@ -14,6 +14,7 @@ import (
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/leaserun"
 	"github.com/txoutbox/outbox/internal/origin"
+	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/schedule"
 	"github.com/txoutbox/outbox/internal/schemaname"
@@ -129,6 +130,7 @@ type settings struct {
 	limits    []store.Limit // of types, that hold in all relays
 	schedules []schedule.Schedule
 	jobs      []upkeep.SharedJob
+	conns     int // that the relay needs of its pool
 }
 
 // leasedConns is how many connections a relay uses for Leased handlers without errors: for claims,
@@ -160,11 +162,22 @@ func (c Config) check(registered []*handler.Handler, maxConns int) (settings, er
 	if len(s.schedules) > 0 {
 		own, ownText = 3, "three, with Schedules"
 	}
-	if maxConns > 0 && maxConns < need+own {
+	if s.conns = need + own; maxConns > 0 && maxConns < s.conns {
 		return settings{}, fmt.Errorf("relay: the pool is limited to %d connections (SetMaxOpenConns), "+
-			"but %d workers need %d: %s, and the relay %s", maxConns, c.Workers, need+own, needText, ownText)
+			"but %d workers need %d: %s, and the relay %s", maxConns, c.Workers, s.conns, needText, ownText)
 	}
 	return s, nil
+}
+
+// fits is an error if a pool that is limited to maxConns connections, or 0 for none, is too small for
+// this relay beside the others of the process that run on it.
+func (s settings) fits(maxConns int, others pg.Use) error {
+	if sum := others.Conns + s.conns; others.Relays > 0 && maxConns > 0 && maxConns < sum {
+		return fmt.Errorf("relay: the pool is limited to %d connections (SetMaxOpenConns), but this relay needs %d, and "+
+			"those that run on it (%d) need %d: use SetMaxOpenConns(%d), fewer Config.Workers, or a *sql.DB for each relay",
+			maxConns, s.conns, others.Relays, others.Conns, sum)
+	}
+	return nil
 }
 
 func (c Config) withDefaults(registered int) (Config, error) {

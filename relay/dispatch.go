@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"time"
@@ -176,6 +177,7 @@ func failureOf(err error) plan.Failure {
 		NoConnection: pgerr.Code(err) == "53300",
 		Lasting:      pgerr.Lasting(err),
 		Named:        isNamed(err),
+		Busy:         errors.Is(err, ErrPoolBusy),
 		Divisible:    !pgerr.Conflict(err) && fault != pgerr.Server && fault != pgerr.Foreign,
 	}
 }

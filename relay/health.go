@@ -23,6 +23,12 @@ import (
 // Start: the handlers' contexts end, and the tasks run again in another relay.
 var ErrPoolClosed = pg.ErrPoolClosed
 
+// ErrPoolBusy: no connection of the *sql.DB became free for the relay within 10 s or so: the relays
+// and the app that share it need more than its limit (SetMaxOpenConns). The relay runs nothing, and
+// goes on by itself when it gets a connection. The text has the limit, how many are in use, how many
+// relays of this process run on it, and what they need. It is no sign of an outage of PostgreSQL.
+var ErrPoolBusy = pg.ErrPoolBusy
+
 // Errors of Health. An outage that lasts is ErrOutage or ErrRefused also when the heartbeat is gone
 // by then.
 var (
@@ -66,6 +72,7 @@ type health struct {
 	mu       sync.Mutex
 	outage   time.Time              // when it began; zero: there is none
 	refusal  string                 // its reason if no waiting mends it; else ""
+	busy     error                  // its reason if it is an ErrPoolBusy; else nil
 	refused  map[string]string      // the reason, by part of the relay's work that PostgreSQL refuses
 	failing  map[string]typeFailure // by type
 	copied   error                  // the database is a copy
@@ -95,6 +102,9 @@ func (h *health) err() error {
 		if h.refusal != "" {
 			return fmt.Errorf("%w since %s (%v): %s", ErrRefused, began, lasts, h.refusal)
 		}
+		if h.busy != nil {
+			return fmt.Errorf("%w; since %s (%v)", h.busy, began, lasts)
+		}
 		return fmt.Errorf("%w since %s (%v)", ErrOutage, began, lasts)
 	}
 	switch end := h.leaseEnd(); {
@@ -120,7 +130,7 @@ func (h *health) begin() { h.tell(EventStarted, h.startedAt) }
 func (h *health) end() {
 	now := time.Now()
 	h.mu.Lock()
-	h.outage, h.refusal = time.Time{}, ""
+	h.outage, h.refusal, h.busy = time.Time{}, "", nil
 	clear(h.refused)
 	clear(h.failing)
 	h.ordering = nil
@@ -136,12 +146,17 @@ func (h *health) outageBegan(o plan.OutageBegan) {
 	if o.Lasting {
 		refusal = access.Reason(o.Err)
 	}
+	var busy error
+	if errors.Is(o.Err, ErrPoolBusy) {
+		busy = o.Err
+	}
 	h.mu.Lock()
-	known := !h.outage.IsZero() && h.refusal == refusal
-	if h.outage.IsZero() || (h.refusal == "") != (refusal == "") {
+	sameKind := (h.refusal == "") == (refusal == "") && (h.busy == nil) == (busy == nil)
+	known := !h.outage.IsZero() && sameKind && h.refusal == refusal
+	if h.outage.IsZero() || !sameKind {
 		h.outage = o.At
 	}
-	h.refusal = refusal
+	h.refusal, h.busy = refusal, busy
 	h.mu.Unlock()
 	switch text := pgerr.LogText(o.Err); {
 	case known:
@@ -149,6 +164,8 @@ func (h *health) outageBegan(o plan.OutageBegan) {
 	case o.Lasting:
 		h.log.Error("outbox: PostgreSQL refuses what the relay needs, which no waiting mends; the relay runs nothing "+
 			"until it is mended", "error", text)
+	case busy != nil:
+		h.log.Warn("outbox: the relay waits for a connection of its *sql.DB, and runs nothing", "error", text)
 	default:
 		h.log.Warn("outbox: PostgreSQL is unavailable; the relay waits and tries again", "error", text)
 	}
@@ -158,11 +175,14 @@ func (h *health) outageBegan(o plan.OutageBegan) {
 // outageEnded notes and logs that the relay works with PostgreSQL again.
 func (h *health) outageEnded(after time.Duration, at time.Time) {
 	h.mu.Lock()
-	refused := h.refusal != ""
-	h.outage, h.refusal = time.Time{}, ""
+	refused, busy := h.refusal != "", h.busy != nil
+	h.outage, h.refusal, h.busy = time.Time{}, "", nil
 	h.mu.Unlock()
 	text := "outbox: PostgreSQL is available again"
-	if refused {
+	switch {
+	case busy:
+		text = "outbox: the relay has a connection of its *sql.DB again"
+	case refused:
 		text = "outbox: PostgreSQL refuses nothing that the relay needs any more"
 	}
 	h.log.Info(text, "after", after.Round(time.Millisecond))
@@ -291,6 +311,8 @@ func failuresText(f *plan.Failing) string {
 	switch code := pgerr.Code(f.Latest.Err); {
 	case code != "":
 		class = "with SQLSTATE " + code
+	case errors.Is(f.Latest.Err, ErrPoolBusy):
+		class = "as all connections of the *sql.DB were in use"
 	case errors.Is(f.Latest.Err, context.DeadlineExceeded):
 		class = "as it took too long"
 	case pgerr.Lost(f.Latest.Err):

@@ -103,8 +103,10 @@ type Event string
 
 // The events. Later versions may have more.
 const (
-	EventStarted     Event = "started" // Run, Start or RunOnce has begun its work
-	EventStopped     Event = "stopped" // the relay has ended
+	EventStarted Event = "started" // Run, Start or RunOnce has begun its work
+	EventStopped Event = "stopped" // the relay has ended
+	// EventOutageBegan: the relay cannot work with PostgreSQL, see [ErrOutage], or waits for its
+	// pool, see [ErrPoolBusy].
 	EventOutageBegan Event = "outage_began"
 	EventOutageEnded Event = "outage_ended"
 	// EventRefusalBegan: PostgreSQL refuses all or a part of the relay's work, see [ErrRefused].

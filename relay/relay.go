@@ -26,6 +26,7 @@ import (
 
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/handler"
+	"github.com/txoutbox/outbox/internal/pg"
 )
 
 // ErrRunning is returned by Start, Run and RunOnce of a Relay that runs already, or still drains.
@@ -49,13 +50,18 @@ type Relay struct {
 // without connecting. db is a pool on lib/pq or pgx's stdlib driver, preferably the relay's own. It
 // has room for Workers + 2 connections, one more with Schedules. If all handlers are Leased, 12 are
 // enough for any Workers, 13 with Schedules. New refuses a lower limit of db (SetMaxOpenConns), as
-// handlers would wait for each other, a nil db or registry, and a registry without handlers. The
-// error names each invalid field of config.
+// handlers would wait for each other. The limit has room for the relays of this process as well
+// that run on db by now. New refuses a nil db or registry, and a registry without handlers. The error
+// names each invalid field of config.
 func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error) {
 	if db == nil || registry == nil {
 		return nil, errors.New("relay: New needs a *sql.DB and a *handlers.Registry, not nil")
 	}
-	checked, err := config.check(handler.Registered(registry), db.Stats().MaxOpenConnections)
+	limit := db.Stats().MaxOpenConnections
+	checked, err := config.check(handler.Registered(registry), limit)
+	if err == nil {
+		err = checked.fits(limit, pg.UseOf(db))
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -87,9 +93,9 @@ func (r *Relay) RunOnce(ctx context.Context) error { return r.runHere(ctx, true)
 
 // Health is nil while the relay runs and claims: its latest heartbeat came through within the last
 // 10 s, by its own clock, no outage is known, and no type fails again and again. Else it is an
-// ErrNotRunning, ErrOutage, ErrRefused, ErrCopy, schema.ErrRowSecurity (within half a minute),
-// ErrNoHeartbeat, ErrTypeFails or ErrOrderingFails, with the time of its beginning if that is known. It sends no
-// statement and does not block: an idle relay notices an outage with its next poll, within two
+// ErrNotRunning, ErrOutage, ErrPoolBusy, ErrRefused, ErrCopy, schema.ErrRowSecurity (within half a
+// minute), ErrNoHeartbeat, ErrTypeFails or ErrOrderingFails, with the time of its beginning if that is
+// known. It sends no statement and does not block: an idle relay notices an outage with its next poll, within two
 // seconds or so at the default PollInterval, and a server that does not answer within 10 s. The
 // text has neither a DSN, nor a host, nor a payload, nor PostgreSQL's words, which are in the log.
 //

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
@@ -133,6 +134,11 @@ func (r *Relay) runHere(ctx context.Context, once bool) error {
 func (r *Relay) execute(x *execution, once bool) error {
 	defer x.stop()
 	begun := sync.OnceFunc(func() { close(x.begun) })
+	others, leave := pg.Join(r.db, r.settings.conns)
+	defer leave()
+	if err := r.settings.fits(r.db.Stats().MaxOpenConnections, others); err != nil { // they began after New
+		r.log.Warn("outbox: relays may wait for connections", "error", err)
+	}
 	for {
 		x.err = r.run(x.ctx, r.params(once, begun, time.Now))
 		if once || !errors.Is(x.err, ErrCopy) {

@@ -56,6 +56,9 @@ func NewPool(db *sql.DB) *Pool { return &Pool{db: db, gone: make(chan struct{})}
 // ErrPoolClosed: the app has closed the *sql.DB.
 var ErrPoolClosed = errors.New("relay: the *sql.DB is closed: call Relay.Stop before DB.Close")
 
+// ErrPoolBusy: no connection of the *sql.DB has become free.
+var ErrPoolBusy = errors.New("relay: all connections of its *sql.DB are in use")
+
 // dbClosed is the text of the error of database/sql, which has no name.
 const dbClosed = "sql: database is closed"
 
@@ -118,7 +121,13 @@ func (p *Pool) living(ctx context.Context) (*sql.Conn, error) {
 			return nil, ErrPoolClosed
 		}
 		if err != nil {
+			var busy error
+			if err == context.DeadlineExceeded { // a dial's error is the driver's
+				busy = p.Busy()
+			}
 			switch err = pgerr.WithoutDSN(err); {
+			case busy != nil:
+				err = pgerr.NoConnection(busy)
 			case pgerr.Of(err) == pgerr.Foreign: // the driver's, or the app's connector's
 				err = &net.OpError{Op: "connect", Err: err}
 			case pgerr.Lasting(err) || pgerr.Code(err) != "" && !pgerr.Lost(err):
@@ -135,6 +144,20 @@ func (p *Pool) living(ctx context.Context) (*sql.Conn, error) {
 			return nil, err
 		}
 	}
+}
+
+// Busy is an ErrPoolBusy while a call of Get waits for the limit of the *sql.DB; else nil.
+func (p *Pool) Busy() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.db.Stats()
+	if len(p.asking) == 0 || p.asking[0] >= s.WaitCount || s.InUse < s.MaxOpenConnections {
+		return nil
+	}
+	u := UseOf(p.db)
+	return fmt.Errorf("%w: %d of at most %d (SetMaxOpenConns), and the relays of this process on it (%d) need %d: "+
+		"raise the limit, lower Config.Workers, or give each relay and the app a *sql.DB of its own", ErrPoolBusy, s.InUse,
+		s.MaxOpenConnections, u.Relays, u.Conns)
 }
 
 // reset resets the session in the driver, as database/sql does before it lends a connection again.

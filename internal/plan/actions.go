@@ -52,7 +52,7 @@ type (
 type TellAnswer struct{}
 
 // OutageBegan and OutageEnded are for the log, for Health and for observers. OutageBegan comes again
-// when the outage is of the other kind now, and for each failure of a lasting one, as its reason may
+// when the outage is of another kind now, and for each failure of a lasting one, as its reason may
 // be another.
 type (
 	OutageBegan struct {

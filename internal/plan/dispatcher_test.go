@@ -81,7 +81,7 @@ func TestATaskThatAWakeUpNamesIsClaimedByAnIdleRelayOnly(t *testing.T) {
 		"a poll":         {nil, func(g *play) { g.d.polling = true }, "0 5 TX", false},
 		"a claim":        {nil, func(g *play) { g.d.claims = 1 }, "0 5 TX", false},
 		"the lane rests": {nil, func(g *play) { g.d.lanes.all[0].failing.until = g.now.Time.Add(time.Hour) }, "0 5 TX", false},
-		"an outage":      {nil, func(g *play) { g.d.outage.Fail(g.now.Time, g.now.Time, false) }, "0 5 TX", false},
+		"an outage":      {nil, func(g *play) { g.d.outage.Fail(g.now.Time, g.now.Time, Failure{}) }, "0 5 TX", false},
 	} {
 		g := newPlay(t, c.params)
 		g.step(Tick{})

@@ -23,6 +23,7 @@ type Failure struct {
 	Divisible    bool // a smaller claim may succeed
 	Lasting      bool // PostgreSQL has answered, and no waiting mends it
 	Named        bool // and the error names what is missing
+	Busy         bool // the relay's pool has no free connection
 }
 
 // Failing has the failures since the last success, of a lane's claims and results or of promotions.

@@ -62,7 +62,7 @@ func (d *Dispatcher) noOutage(began time.Time) {
 }
 
 func (d *Dispatcher) outageFails(f Failure, began time.Time) {
-	if d.outage.Fail(began, d.now.Time, f.Lasting) {
+	if d.outage.Fail(began, d.now.Time, f) {
 		d.do(OutageBegan{f.Err, f.Lasting, d.now.Time})
 	}
 }

@@ -12,11 +12,12 @@ const (
 )
 
 // Outage paces a relay while PostgreSQL is down, restarting, read-only, out of connections or otherwise
-// refusing: it waits after each failure, up to tryMost or askMost with jitter. It belongs to the
+// refusing, or the pool is busy: it waits after each failure, up to tryMost or askMost with jitter. It belongs to the
 // dispatcher, as only its tries are frequent: a server that starts or is full forks a process for each.
 type Outage struct {
 	failures int  // 0: there is no outage
 	lasting  bool // no waiting mends it
+	busy     bool // the pool has no free connection
 	since    time.Time
 	tried    time.Time // when the latest pause began
 	until    time.Time // when it ends
@@ -24,21 +25,21 @@ type Outage struct {
 }
 
 // Fail notes a failure of work that began at the given time, and reports whether it is to be told: an
-// outage begins, is of the other kind now, or lasts. Work that began before the end of an outage does
+// outage begins, is of another kind now, or lasts. Work that began before the end of an outage does
 // not begin another.
-func (o *Outage) Fail(began, now time.Time, lasting bool) (tell bool) {
+func (o *Outage) Fail(began, now time.Time, f Failure) (tell bool) {
 	if began.Before(o.ended) {
 		return false
 	}
-	tell = o.failures == 0 || lasting || o.lasting
-	if o.lasting = lasting; o.failures == 0 {
+	tell = o.failures == 0 || f.Lasting || o.lasting || f.Busy != o.busy
+	if o.lasting, o.busy = f.Lasting, f.Busy; o.failures == 0 {
 		o.failures, o.since = 1, now
 	}
 	if now.Before(o.until) {
 		return tell // one of several that failed together
 	}
 	most := tryMost
-	if lasting {
+	if f.Lasting {
 		most = askMost
 	}
 	wait := min(tryLeast<<min(o.failures-1, 10), most)

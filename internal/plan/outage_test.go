@@ -10,7 +10,7 @@ func TestAnOutageBeginsOnceAndEndsWithWorkThatBeganAfterIt(t *testing.T) {
 	t.Parallel()
 	var o Outage
 	at := time.Now()
-	if !o.Fail(at, at, false) || o.Fail(at, at, false) || !o.Active() {
+	if !o.Fail(at, at, Failure{}) || o.Fail(at, at, Failure{}) || !o.Active() {
 		t.Error("of two failures the first does not begin an outage, or the second does")
 	}
 	for n := range 5 {
@@ -19,7 +19,7 @@ func TestAnOutageBeginsOnceAndEndsWithWorkThatBeganAfterIt(t *testing.T) {
 			t.Errorf("failure %d: the pause is %v, want %v to %v", n+1, got, wait/2, wait)
 		}
 		at = at.Add(o.Wait(at))
-		o.Fail(at, at, false)
+		o.Fail(at, at, Failure{})
 	}
 	if _, ends := o.OK(o.since.Add(-1), at); ends {
 		t.Error("work that began before the outage ends it")
@@ -27,7 +27,7 @@ func TestAnOutageBeginsOnceAndEndsWithWorkThatBeganAfterIt(t *testing.T) {
 	if lasted, ends := o.OK(at, at.Add(time.Second)); !ends || lasted != at.Add(time.Second).Sub(o.since) || o.Active() {
 		t.Errorf("it ends: %v, after %v", ends, lasted)
 	}
-	if o.Fail(at, at.Add(2*time.Second), false) || !o.Covers(at) || o.Covers(at.Add(2*time.Second)) {
+	if o.Fail(at, at.Add(2*time.Second), Failure{}) || !o.Covers(at) || o.Covers(at.Add(2*time.Second)) {
 		t.Error("work that began before the end begins another outage")
 	}
 }
@@ -37,7 +37,7 @@ func TestASignEndsThePauseOfTheDispatcher(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
 	var o Outage
-	o.Fail(began, began, false)
+	o.Fail(began, began, Failure{})
 	o.until = began.Add(time.Hour)
 	o.Hasten(began)
 	if d := o.until.Sub(began); d < tryLeast || d > 2*tryLeast {
@@ -56,11 +56,12 @@ func TestAnOutageTellsWhichKindItIs(t *testing.T) {
 	g := newPlay(t, nil)
 	g.step(Tick{})
 	refused := Failure{Err: errFake, Refused: true, Answered: true, Lasting: true}
-	away := Failure{Err: errFake}
+	away, busy := Failure{Err: errFake}, Failure{Err: errFake, Busy: true}
 	for i, c := range []struct {
 		f    Failure
 		want string
-	}{{away, "OutageBegan"}, {away, ""}, {refused, "OutageBegan"}, {refused, "OutageBegan"}, {away, "OutageBegan"}, {away, ""}} {
+	}{{away, "OutageBegan"}, {away, ""}, {refused, "OutageBegan"}, {refused, "OutageBegan"}, {away, "OutageBegan"}, {away, ""},
+		{busy, "OutageBegan"}, {busy, ""}, {away, "OutageBegan"}} {
 		if got := strings.TrimSuffix(g.pollFails(c.f), ", poll"); got != c.want {
 			t.Errorf("failure %d: %q, want %q", i, got, c.want)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/txoutbox/outbox/internal/apptx"
 	"github.com/txoutbox/outbox/internal/decide"
 	"github.com/txoutbox/outbox/internal/handler"
+	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/store"
@@ -80,7 +81,9 @@ func (r *Runner) Run(ctx context.Context, h *handler.Handler, c plan.Claim,
 // claim claims and runs the handler. The attempt is nil if nothing was claimed.
 func (r *Runner) claim(ctx context.Context, h *handler.Handler, c Claim, claimed func([]*store.Row)) (*attempt, error) {
 	began := time.Now()
-	tx, err := apptx.Begin(ctx, r.p.Store)
+	bounded, cancel := context.WithTimeout(ctx, pg.StatementTimeout) // else it waits for the pool for ever
+	tx, err := apptx.Begin(bounded, r.p.Store)
+	cancel()
 	if err != nil {
 		return nil, err
 	}

@@ -65,10 +65,13 @@ func (h *Heartbeat) Do(ctx context.Context, name string) (rest time.Duration, er
 func (h *Heartbeat) Close() { h.on.Close() }
 
 // Alive is nil while this relay is known to be alive: only then it may claim. Else it is the error
-// of the last beat, or ErrNoHeartbeat.
+// of the last beat, pg.ErrPoolBusy or ErrNoHeartbeat.
 func (h *Heartbeat) Alive(now time.Time) error {
 	if now.Before(h.LeaseEnd()) {
 		return nil
+	}
+	if err := h.Pool.Busy(); err != nil { // the next beat may wait for it
+		return err
 	}
 	if err := h.failure.Load(); err != nil {
 		return *err

@@ -148,7 +148,8 @@ func (a *app) explain(ctx context.Context, err error) string {
 	switch code := pgerr.Code(err); {
 	case errors.Is(err, errTimeout):
 		return "no answer within " + a.timeout.String() +
-			": try a longer --timeout; outbox doctor finds locks and long transactions"
+			": try a longer --timeout; outbox doctor finds locks and long transactions; " +
+			"counts take longer with each enqueue while no relay works"
 	case errors.Is(err, outbox.ErrCommitUnknown):
 		return text + ": look before you repeat it"
 	case ctx.Err() != nil && exitCode(err) == exitFailed: // drivers return errors of several kinds

@@ -61,8 +61,8 @@ const (
 
 // RunNow makes a scheduled task (delayed, or between two attempts) due at once, inside the caller's
 // transaction. Its attempts, and all else, stay as they are. From then on it is claimed as any task
-// whose time has come. The commit wakes relays that sleep; those that cannot LISTEN find it at their
-// next poll. RunNow waits for nobody.
+// whose time has come. The commit wakes relays that sleep; those that cannot LISTEN find it at
+// their next poll. RunNow waits for nobody.
 //
 // Errors: ErrNoTransaction and ErrInvalidOption, also for a taskID below 1, before any SQL is sent;
 // any other is tx's own, wrapped, such as a serialization failure under REPEATABLE READ. The role

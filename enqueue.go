@@ -55,9 +55,10 @@ func Enqueue(ctx context.Context, tx Querier, taskType string, payload any, opts
 // EnqueueMany inserts all tasks, or none: with one statement, or two if some have a unique key and
 // others have none. The results are in the order of tasks. The ids of tasks without a unique key
 // ascend. Keys are locked in one order, so that calls which share keys cannot deadlock. Of several
-// tasks with one key the later ones find the first. All tasks must name the same schema, else the error is ErrInvalidOption. Together they
-// are at most 256 MiB, else it is ErrPayloadTooLarge. Errors are as of [Enqueue] and name the index
-// of the task at fault, from 0. Without tasks nothing is sent, and the result is nil.
+// tasks with one key the later ones find the first. All tasks must name the same schema, else the
+// error is ErrInvalidOption. Together they are at most 256 MiB, else it is ErrPayloadTooLarge.
+// Errors are as of [Enqueue] and name the index of the task at fault, from 0. Without tasks nothing
+// is sent, and the result is nil.
 func EnqueueMany(ctx context.Context, tx Querier, tasks []TaskSpec) ([]Enqueued, error) {
 	return insert(ctx, tx, tasks)
 }
@@ -279,8 +280,8 @@ func insertMany(ctx context.Context, tx Querier, tasks []row, payloads *lines) (
 	return out, nil
 }
 
-// The function takes each task as an object. Its payload is a text, which is no longer than an array
-// of the objects of a call may be.
+// The function takes each task as an object. Its payload is a text, which is no longer than an
+// array of the objects of a call may be.
 const insertKeyedSQL = `/* outbox: enqueue with unique keys */
 SELECT task_id, outcome FROM "%s".enqueue_keyed(ARRAY(
   SELECT to_jsonb(n) FROM (

@@ -114,7 +114,8 @@ func ExampleUnique() {
 	// index 7
 }
 
-// A bulk push that creates, updates or skips, told per task; ConflictReschedule with After is a debounce.
+// A bulk push that creates, updates or skips, told per task; ConflictReschedule with After is a
+// debounce.
 func ExampleEnqueueMany_unique() {
 	ctx := context.Background()
 	db, drop := exampleDatabase()

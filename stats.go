@@ -55,9 +55,8 @@ const statsSQL = `/* outbox: stats */
 // statement. The counts are exact for the statement's snapshot: they are what count(*) by type and
 // state would say. Its cost does not depend on the number of tasks. It grows with the number of
 // types, and with the changes since autovacuum last worked on counter_log: some milliseconds for 10
-// MB of that table. While no relay runs, the changes since one did count, without a bound: ctx or the
-// statement_timeout bounds the call, and a relay that runs folds that table. It uses no parallel
-// workers.
+// MB of that table. Relays fold that table. While none runs, the cost grows with each change, so
+// bound the call by ctx or the statement_timeout. It uses no parallel workers.
 //
 // q is a pool, a connection or a transaction. Stats reads only, so it may run on a standby. It needs
 // SELECT on the tables counter, counter_log and task. Errors: ErrInvalidOption before any SQL is

@@ -78,8 +78,8 @@ type FailedAttempt struct {
 	At       time.Time
 	RelayID  string        // of the relay that ran it
 	Duration time.Duration // of the handler's call; 0 if it is not known
-	// Error is the first 1 kB of the error. It is "lost" if the process died, and "lease_lost" if the
-	// lease ran out.
+	// Error is the first 1 kB of the error. It is "lost" if the process died, and "lease_lost" if
+	// the lease ran out.
 	Error string
 }
 

@@ -62,8 +62,8 @@ func (o uniqueOption) applyKey(u *uniqueKey) { o(u) }
 // 40P01. A single EnqueueMany sorts its keys and cannot. Enqueue with keys at the end of a handler.
 // Above READ COMMITTED a keyed Enqueue can fail with 40001: repeat the transaction.
 //
-// The database role needs EXECUTE on the function enqueue_keyed of the outbox's schema, and no right
-// on its tables.
+// The database role needs EXECUTE on the function enqueue_keyed of the outbox's schema, and no
+// right on its tables.
 func Unique(key string, opts ...UniqueOption) Option {
 	return option(func(s *settings) { newUniqueKey(uniqueKey{key: key}, opts).set(s) })
 }
@@ -88,8 +88,8 @@ func UniquePayload(opts ...UniqueOption) Option {
 }
 
 // UntilDone makes the task keep its key while it runs and through its retries, until it is done,
-// dead or canceled. A running task is never changed: an Enqueue then finds it and has OutcomeSkipped,
-// whatever [OnConflict] says, and no further run starts on its account.
+// dead or canceled. A running task is never changed: an Enqueue then finds it and has
+// OutcomeSkipped, whatever [OnConflict] says, and no further run starts on its account.
 //
 // The transaction that removes the task, a Tx or Batch handler's or that of Task.Complete, is the
 // exception: there the key is free, and an Enqueue creates the task that follows. If the handler's
@@ -103,9 +103,9 @@ type Conflict string
 const (
 	// ConflictSkip leaves the task as it is. It is the default, as is "".
 	ConflictSkip Conflict = "skip"
-	// ConflictReplace gives the task the Enqueue's payload and options. It begins anew: at attempt 1,
-	// without errors. Its timeline says when it was replaced, if an attempt had failed. It keeps its
-	// id, CreatedAt, iterations, ordering key, SkipFailed and UntilDone.
+	// ConflictReplace gives the task the Enqueue's payload and options. It begins anew: at attempt
+	// 1, without errors. Its timeline says when it was replaced, if an attempt had failed. It keeps
+	// its id, CreatedAt, iterations, ordering key, SkipFailed and UntilDone.
 	ConflictReplace Conflict = "replace"
 	// ConflictReschedule gives the task the Enqueue's due time and nothing else, so attempts go on.
 	// With [After] it is a debounce: the task runs once nothing was enqueued under its key for so

@@ -11,8 +11,8 @@ import (
 	"github.com/txoutbox/outbox"
 )
 
-// I8: a unique key among many tasks costs one statement more, and no task costs a row of counts: neither
-// those with a key nor those without.
+// I8: a unique key among many tasks costs one statement more, and no task costs a row of counts:
+// neither those with a key nor those without.
 func TestKeysInACallCostOneStatementAndTheCountsOfOne(t *testing.T) {
 	t.Parallel()
 	const n = 40
@@ -51,8 +51,8 @@ func TestKeysInACallCostOneStatementAndTheCountsOfOne(t *testing.T) {
 	}}})
 }
 
-// EnqueueMany does what as many calls of Enqueue do: with keys that are taken by a task in any state
-// and by other tasks of the call, and with tasks that have no key.
+// EnqueueMany does what as many calls of Enqueue do: with keys that are taken by a task in any
+// state and by other tasks of the call, and with tasks that have no key.
 func TestManyKeysDoWhatEachDoesAlone(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)

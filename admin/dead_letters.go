@@ -10,9 +10,9 @@ type DeadQuery struct {
 	// Limit is the most rows, at most 1,000; 0 means 100, and 20 for DeadGroups. It does not bound a
 	// count.
 	Limit int
-	// MaxScan bounds how many dead letters a search by a field of DeadFilter without an index reads, and
-	// CountDeadLetters counts. A page may then have fewer rows than Limit, or none, and not be the
-	// last. 0 is no bound, but 10,000 for DeadGroups; the most is 100,000.
+	// MaxScan bounds how many dead letters a search by a field of DeadFilter without an index
+	// reads, and CountDeadLetters counts. A page may then have fewer rows than Limit, or none, and
+	// not be the last. 0 is no bound, but 10,000 for DeadGroups; the most is 100,000.
 	MaxScan int
 }
 

@@ -11,9 +11,9 @@
 // to pause, resume or remove. If the Client has an Actor, an action writes an entry into the audit
 // log, in its own transaction.
 //
-// Lists are read by pages: Next of a page is After of the following one. These texts are opaque. They
-// are for the list that they come from, may be shown and stored, and have no form that a program may
-// read or write: each version may have another one.
+// Lists are read by pages: Next of a page is After of the following one. These texts are opaque.
+// They are for the list that they come from, may be shown and stored, and have no form that a
+// program may read or write: each version may have another one.
 //
 // [Client.In] makes a client of a transaction: its actions commit with the app's own rows.
 //

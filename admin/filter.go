@@ -12,9 +12,10 @@ import (
 	"github.com/txoutbox/outbox"
 )
 
-// DeadFilter selects the dead letters that pass all set fields. For lists and counts the zero DeadFilter
-// selects all; Redrive and Purge need All for that. To select by a field without an index is to
-// read all dead letters that the other fields let through, unless DeadQuery.MaxScan bounds that.
+// DeadFilter selects the dead letters that pass all set fields. For lists and counts the zero
+// DeadFilter selects all; Redrive and Purge need All for that. To select by a field without an
+// index is to read all dead letters that the other fields let through, unless DeadQuery.MaxScan
+// bounds that.
 type DeadFilter struct {
 	// All selects all dead letters if no other field is set.
 	All bool

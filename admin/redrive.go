@@ -29,8 +29,8 @@ gone AS (
 SELECT d.task_id, (extract(epoch FROM d.died_at) * 1000000)::bigint, true, true
   FROM gone JOIN d USING (task_id) ORDER BY d.died_at, d.task_id`
 
-// Redrive makes the dead letters that pass the filter tasks again, the oldest first. The zero DeadFilter
-// is refused: see DeadFilter.All.
+// Redrive makes the dead letters that pass the filter tasks again, the oldest first. The zero
+// DeadFilter is refused: see DeadFilter.All.
 //
 // They start at attempt 1, with the limit that they were enqueued with or that their handler has
 // now, and are due at once, or as soon as no other task of their ordering key runs. They keep

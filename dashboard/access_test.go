@@ -189,8 +189,8 @@ func TestEachAnswerHasTheHeadersThatProtectIt(t *testing.T) {
 	}
 }
 
-// Browsers say on each page that they ignore the header over plain http. They send Sec-Fetch-Site only
-// where they do not, also through a proxy that ends TLS.
+// Browsers say on each page that they ignore the header over plain http. They send Sec-Fetch-Site
+// only where they do not, also through a proxy that ends TLS.
 func TestPagesHaveAnOpenerPolicyWhereBrowsersFollowIt(t *testing.T) {
 	t.Parallel()
 	d, err := dashboard.New(newDatabase(t).DB, dashboard.Config{Authorize: as(dashboard.AccessView)})

@@ -99,7 +99,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	head.Set("Content-Security-Policy", contentPolicy)
 	head.Set("X-Content-Type-Options", "nosniff")
 	head.Set("Referrer-Policy", "same-origin")
-	// Over plain http, where they send no Sec-Fetch-Site, browsers ignore the policy, and say so on each page.
+	// Over plain http, where they send no Sec-Fetch-Site, browsers ignore the policy, and say so on
+	// each page.
 	if r.TLS != nil || r.Header.Get("Sec-Fetch-Site") != "" {
 		head.Set("Cross-Origin-Opener-Policy", "same-origin")
 	}

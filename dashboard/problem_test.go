@@ -28,8 +28,8 @@ var everyAction = []struct{ action, form, page string }{
 	{"hand-back", "relay=" + deadRelay, "relays"},
 }
 
-// explained fails unless the answer says what happened, that nothing was changed by an action, and has
-// a way on: again, back, or to the overview.
+// explained fails unless the answer says what happened, that nothing was changed by an action, and
+// has a way on: again, back, or to the overview.
 func (a answer) explained(t testing.TB, what, back string, status int, title string) {
 	t.Helper()
 	if a.status != status || !strings.Contains(a.body, "<h1>"+title+"</h1>") ||

@@ -18,10 +18,10 @@ import (
 	"github.com/txoutbox/outbox/schema"
 )
 
-// Check runs all checks and returns their findings, the worst first. A check without a fault returns
-// one finding with the severity SeverityOK. A check that reaches its timeout, or that the schema is too old
-// for, returns one with SeverityUnknown. The checks for which the role lacks a right share one finding, named
-// rights, which lists them. So each check is in the result.
+// Check runs all checks and returns their findings, the worst first. A check without a fault
+// returns one finding with the severity SeverityOK. A check that reaches its timeout, or that the
+// schema is too old for, returns one with SeverityUnknown. The checks for which the role lacks a
+// right share one finding, named rights, which lists them. So each check is in the result.
 //
 // It uses one connection of db at a time, on lib/pq or pgx's stdlib driver, directly or through
 // PgBouncer in transaction mode. Each check is a read-only transaction of its own. It works on a

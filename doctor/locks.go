@@ -1,8 +1,9 @@
 package doctor
 
-// Sessions that wait for a lock of a table of the outbox, or of its rows. Who waits for a row waits for a
-// transaction, and has the row's tuple lock meanwhile. For a unique key there is none: there the
-// statement names the outbox, or is not shown. The pid of a prepared transaction is 0.
+// Sessions that wait for a lock of a table of the outbox, or of its rows. A session that waits for
+// a row waits for a transaction, and holds the tuple lock of the row. One that waits for a unique
+// key holds none: it counts if its statement names the outbox, or is not shown. The pid of a
+// prepared transaction is 0.
 const locksSQL = `/* outbox: sessions that hold up others on the tables */
 WITH own AS (
   SELECT l.pid, l.locktype, l.granted

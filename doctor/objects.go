@@ -10,8 +10,8 @@ import (
 	"github.com/txoutbox/outbox/schema"
 )
 
-// A function may have several signatures. An index that is being built is no fault: who builds it has
-// its table locked, which roles see that do not see what other roles' sessions do.
+// A function may have several signatures. An index that is being built is no fault: its
+// builder locks the table, which every role sees.
 const objectsSQL = `/* outbox: what is in the schema */
 WITH ns AS (SELECT oid FROM pg_namespace WHERE nspname = $1)
 SELECT CASE c.relkind WHEN 'v' THEN 'view' WHEN 'S' THEN 'sequence' WHEN 'i' THEN 'index' ELSE 'table' END,

@@ -35,8 +35,8 @@ func HeldFor(d time.Duration) Option { return func(s *settings) { s.held = d } }
 // although a living relay has a handler for it. 0 means 1 minute.
 func StarvingFor(d time.Duration) Option { return func(s *settings) { s.starving = d } }
 
-// Timeout bounds each check's statements. A check that takes longer is reported as SeverityUnknown, and the
-// others go on. 0 means 5 seconds; the most is 1 minute.
+// Timeout bounds each check's statements. A check that takes longer is reported as SeverityUnknown,
+// and the others go on. 0 means 5 seconds; the most is 1 minute.
 func Timeout(d time.Duration) Option { return func(s *settings) { s.timeout = d } }
 
 func newSettings(opts []Option) (settings, error) {

@@ -67,8 +67,8 @@ func Type(name string) Option {
 	return func(c *config) { c.eventType = name }
 }
 
-// Subject sets the subject of an event, from its other fields but To. Workers call of at once. Its
-// ctx and its errors are as those of [Route]. Subject panics if of is nil.
+// Subject sets the subject of an event, from its other fields but To. Several goroutines
+// may call of at once. Its ctx and its errors are as those of [Route]. Subject panics if of is nil.
 func Subject(of func(ctx context.Context, e *Event) (string, error)) Option {
 	if of == nil {
 		panic("forward: Subject: the function is nil")
@@ -95,10 +95,10 @@ func To(template string) Option {
 	})
 }
 
-// Route says where each event goes, as [Event.To]. Workers call to at once, each for one event
-// after the other, before they are published. Its ctx ends with the handler's. An event for which
-// it returns "" is a dead letter. An error is a failed attempt of the event, or a dead letter if it
-// is [Permanent]. Route panics if to is nil.
+// Route says where each event goes, as [Event.To]. Several goroutines may call to at once, each for
+// one event after the other, before they are published. Its ctx ends with the handler's. An event
+// for which it returns "" is a dead letter. An error is a failed attempt of the event, or a dead
+// letter if it is [Permanent]. Route panics if to is nil.
 func Route(to func(ctx context.Context, e *Event) (string, error)) Option {
 	if to == nil {
 		panic("forward: Route: the function is nil")

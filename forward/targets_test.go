@@ -171,8 +171,8 @@ func TestPuttingOffHasABound(t *testing.T) {
 	}
 }
 
-// A publisher that has an event wait for longer than three days is asked again then. One that says to
-// wait without an error has not published the event.
+// A publisher that has an event wait for longer than three days is asked again then. One that says
+// to wait without an error has not published the event.
 func TestAPublishersWaitIsCutToThreeDays(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]error{

@@ -91,13 +91,13 @@ func Dead(err error) error {
 }
 
 // BatchResult is a Batch handler's result for some tasks of its batch, by task ID: an error or a
-// control result each. Tasks that are not in it, or in it with nil, are done; an empty BatchResult is
-// like nil. The effects of the call are committed with the removal of the done ones, so it must have
-// written nothing for those that it fails.
+// control result each. Tasks that are not in it, or in it with nil, are done; an empty BatchResult
+// is like nil. The effects of the call are committed with the removal of the done ones, so it must
+// have written nothing for those that it fails.
 //
 // One with the ID of a task that is not of the batch, or joined with another error, is an error for
-// the whole batch: nothing is kept, and the tasks run one by one. From a handler of another kind, or
-// as a member of another BatchResult, it is an error like any other.
+// the whole batch: nothing is kept, and the tasks run one by one. From a handler of another kind,
+// or as a member of another BatchResult, it is an error like any other.
 type BatchResult map[int64]error
 
 // Error has the first result and the number of the others.
@@ -134,8 +134,8 @@ func batchResultOf(err error) (some BatchResult, is bool) {
 	return some, is
 }
 
-// membersOf are the members, without nil, of the BatchResult that err is or wraps. wrong: it does not
-// tell for sure which of the tasks are done.
+// membersOf are the members, without nil, of the BatchResult that err is or wraps. wrong: it does
+// not tell for sure which of the tasks are done.
 func membersOf(taskIDs []int64, err error) (some BatchResult, is bool, wrong error) {
 	all, is := batchResultOf(err)
 	if !is {

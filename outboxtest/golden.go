@@ -28,14 +28,15 @@ type TaskType interface {
 }
 
 // Golden fails the test if payloads of stored tasks would lose a value, or not decode, with the Go
-// types as they are now: a field is gone, has another name or a type that may not hold its value, or
-// has become required. It also fails if a task type is gone: its stored tasks would have no handler.
-// Name all task types of a package in one call.
+// types as they are now: a field is gone, has another name or a type that may not hold its value,
+// or has become required. It also fails if a task type is gone: its stored tasks would have no
+// handler. Name all task types of a package in one call.
 //
 // The directory testdata/outbox has a file for each task type, with the fields of the stored
 // payloads. Commit the files with the code. Golden writes a missing file, and adds new fields that
 // are not required: these break nothing. It logs what it wrote. Where CI is set, as continuous
-// integration does, it writes nothing, and fails if it should have: a file was not committed.
+// integration does, and OUTBOX_UPDATE_GOLDEN is not, it writes nothing, and fails if it should
+// have: a file was not committed.
 //
 // Make a change that breaks tasks in two deploys. When no task of the old shape or type waits any
 // more, run go test with OUTBOX_UPDATE_GOLDEN=1, which writes the files anew and removes those of

@@ -48,9 +48,9 @@ func TestAnAttemptDoesNotCountARunThatIsUndecided(t *testing.T) {
 	}
 }
 
-// A server answers 429 with Retry-After: 900 for six hours. The clock is moved by moving the due times
-// of the tasks. The handlers have no options. Of runs that are throttled in a row the first one is
-// worth a line in the log.
+// A server answers 429 with Retry-After: 900 for six hours. The clock is moved by moving the due
+// times of the tasks. The handlers have no options. Of runs that are throttled in a row the first
+// one is worth a line in the log.
 func TestARateLimitOfSixHoursUsesNoAttempt(t *testing.T) {
 	t.Parallel()
 	db, reg := newDatabase(t), handlers.New()

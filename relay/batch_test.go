@@ -166,8 +166,8 @@ func TestABatchResultFailsOnlyTheTasksItNames(t *testing.T) {
 	})
 }
 
-// A BatchResult that is not of its batch, or is joined with another error, finishes no task. The tasks
-// run one by one, where such a result is a failed attempt.
+// A BatchResult that is not of its batch, or is joined with another error, finishes no task. The
+// tasks run one by one, where such a result is a failed attempt.
 func TestABatchResultThatDoesNotTellWhatIsDoneFinishesNothing(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)

@@ -12,8 +12,8 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// holdAll takes all connections of a pool, and returns what gives them back. until is called again and
-// again meanwhile.
+// holdAll takes all connections of a pool, and returns what gives them back. until is called again
+// and again meanwhile.
 func holdAll(t *testing.T, pool *database, until func()) (release func()) {
 	t.Helper()
 	limit := pool.Stats().MaxOpenConnections
@@ -52,8 +52,8 @@ func holdAll(t *testing.T, pool *database, until func()) (release func()) {
 	}
 }
 
-// That a relay waits for its pool is no outage of PostgreSQL: before its start, and where it has lost all
-// connections, also that of its heartbeat.
+// That a relay waits for its pool is no outage of PostgreSQL: before its start, and where it has
+// lost all connections, also that of its heartbeat.
 func TestARelayThatWaitsForItsPoolSaysSo(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"it starts", "it works"} {

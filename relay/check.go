@@ -37,8 +37,8 @@ type check struct {
 	refusals    refusals
 }
 
-// run waits while the database cannot be reached, and while it is a copy, unless it is RunOnce's. It
-// returns which database it is.
+// run waits while the database cannot be reached, and while it is a copy, unless it is RunOnce's.
+// It returns which database it is.
 func (c *check) run(ctx context.Context) (origin.State, error) {
 	var copied, logged time.Time // since when it is a copy; when the log was last told
 	for {

@@ -12,8 +12,8 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// An app that closes the pool below its relay gets no outage: Run ends, Stop says why, and what ran is
-// left to another relay, without an attempt.
+// An app that closes the pool below its relay gets no outage: Run ends, Stop says why, and what ran
+// is left to another relay, without an attempt.
 func TestARelayEndsWhenItsPoolIsClosed(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"", "LEASED", "TX"} {

@@ -29,8 +29,8 @@ type Order string
 const (
 	// OrderEnqueued claims fewer attempts first, then the order of enqueueing.
 	OrderEnqueued Order = "enqueued"
-	// OrderRandom starts each claim at a random task of the lane's most urgent priority. Relays then
-	// seldom meet, and a run of tasks for one tenant does not hold up the others.
+	// OrderRandom starts each claim at a random task of the lane's most urgent priority. Relays
+	// then seldom meet, and a run of tasks for one tenant does not hold up the others.
 	OrderRandom Order = "random"
 )
 
@@ -63,10 +63,10 @@ type Config struct {
 	// bounds the relay chooses as ever, and the options of handlers hold as well.
 	//
 	// It is called before each claim, and each 50 ms or so while it holds a type back. The relay
-	// claims nothing meanwhile, so it must return at once. It copies the result. Calls of several
-	// relays may come at the same time: each returns a map of its own. ctx has the values of the
-	// context of Run, Start or RunOnce, and ends once the relay stops. A panic is logged once, and
-	// types are not bounded then. RunOnce returns although tasks are held back.
+	// claims nothing meanwhile, so it must return at once. The relay copies the result. Several
+	// relays may call at the same time, so return a new map from each call. ctx has the values of
+	// the context of Run, Start or RunOnce, and ends once the relay stops. A panic is logged once,
+	// and types are not bounded then. RunOnce returns although tasks are held back.
 	//
 	// Experimental: a minor version may change it.
 	WorkersByType func(ctx context.Context, load Load) map[string]int
@@ -169,8 +169,8 @@ func (c Config) check(registered []*handler.Handler, maxConns int) (settings, er
 	return s, nil
 }
 
-// fits is an error if a pool that is limited to maxConns connections, or 0 for none, is too small for
-// this relay beside the others of the process that run on it.
+// fits is an error if a pool that is limited to maxConns connections, or 0 for none, is too small
+// for this relay beside the others of the process that run on it.
 func (s settings) fits(maxConns int, others pg.Use) error {
 	if sum := others.Conns + s.conns; others.Relays > 0 && maxConns > 0 && maxConns < sum {
 		return fmt.Errorf("relay: the pool is limited to %d connections (SetMaxOpenConns), but this relay needs %d, and "+

@@ -137,8 +137,8 @@ func TestARelayThatFreezesWhileItPromotesHeadsLetsGo(t *testing.T) {
 	db.Emptied(t, 10*time.Second)
 }
 
-// I10: heads are promoted through the indexes, each key by itself, whatever the tables were like when
-// their statistics were taken.
+// I10: heads are promoted through the indexes, each key by itself, whatever the tables were like
+// when their statistics were taken.
 func TestHeadsArePromotedThroughIndexesWithAnyStatistics(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)

@@ -25,8 +25,9 @@ var ErrPoolClosed = pg.ErrPoolClosed
 
 // ErrPoolBusy: no connection of the *sql.DB became free for the relay within 10 s or so: the relays
 // and the app that share it need more than its limit (SetMaxOpenConns). The relay runs nothing, and
-// goes on by itself when it gets a connection. The text has the limit, how many are in use, how many
-// relays of this process run on it, and what they need. It is no sign of an outage of PostgreSQL.
+// goes on by itself when it gets a connection. The text has the limit, how many are in use, how
+// many relays of this process run on it, and what they need. It is no sign of an outage of
+// PostgreSQL.
 var ErrPoolBusy = pg.ErrPoolBusy
 
 // Errors of Health. An outage that lasts is ErrOutage or ErrRefused also when the heartbeat is gone
@@ -37,10 +38,10 @@ var (
 	// ErrOutage: PostgreSQL is unavailable: it is away, restarting, read-only or out of
 	// connections. The relay tries again by itself.
 	ErrOutage = errors.New("relay: PostgreSQL is unavailable")
-	// ErrRefused: PostgreSQL answers, and refuses a statement or the login of the relay for a reason
-	// that no waiting mends: a right, a function, a table, the schema or the database is missing. The
-	// text names it, the role, and what to do. The relay tries again by itself, and goes on once it
-	// is mended. If the refusal is of a part of its work, the rest goes on.
+	// ErrRefused: PostgreSQL answers, and refuses a statement or the login of the relay for a
+	// reason that no waiting mends: a right, a function, a table, the schema or the database is
+	// missing. The text names it, the role, and what to do. The relay tries again by itself, and
+	// goes on once it is mended. If the refusal is of a part of its work, the rest goes on.
 	ErrRefused = access.ErrRefused
 	// ErrNoHeartbeat: no heartbeat came through, at the start or for as long as leases last (10 s),
 	// though no outage is known yet. The relay claims nothing.
@@ -139,8 +140,8 @@ func (h *health) end() {
 	h.tell(EventStopped, now)
 }
 
-// outageBegan notes and logs that the relay cannot work with PostgreSQL. It is called again where the
-// reason may be another.
+// outageBegan notes and logs that the relay cannot work with PostgreSQL. It is called again where
+// the reason may be another.
 func (h *health) outageBegan(o plan.OutageBegan) {
 	refusal := ""
 	if o.Lasting {

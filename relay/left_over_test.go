@@ -87,8 +87,8 @@ func (c *calls) sorted() []string {
 	return slices.Sorted(slices.Values(c.all))
 }
 
-// The relay has finished the tasks, and the rows say that it runs them. They run again, once, without
-// an attempt, though their leases last for an hour.
+// The relay has finished the tasks, and the rows say that it runs them. They run again, once,
+// without an attempt, though their leases last for an hour.
 func TestLeasedTasksWhoseResultsAreLostRunAgainWithoutAnAttempt(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
@@ -165,8 +165,8 @@ func (db *database) compared(t *testing.T, comparisons *atomic.Int32) {
 	eventually(t, time.Minute, "the relay compares its leases", func() bool { return comparisons.Load() > before })
 }
 
-// What a relay is about to hold, or has not written yet, is its own: the rows say that it is leased,
-// while no handler runs.
+// What a relay is about to hold, or has not written yet, is its own: the rows say that it is
+// leased, while no handler runs.
 func TestAComparisonOfLeasesFreesNoneThatIsBeingClaimedOrWritten(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(*testing.T){}

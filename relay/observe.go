@@ -19,20 +19,20 @@ import (
 // The goroutines that do the work wait for the functions, outside of locks and transactions but for
 // Claimed, which comes while the claim of a Tx or Batch handler is open. So they must return soon,
 // without I/O, as what they take is lost to the relay; they may be called at the same time, also by
-// several relays. A panic in one is logged and hurts nobody. Their ctx has the values of the context
-// of Run, Start or RunOnce, and does not end.
+// several relays. A panic in one is logged and hurts nobody. Their ctx has the values of the
+// context of Run, Start or RunOnce, and does not end.
 type Observer struct {
-	// Claimed hears of each claim that came through. What fails is told to Changed as an outage, if
-	// it is one.
+	// Claimed hears of each claim that came through. What fails is told to Changed as an outage or
+	// a refusal, if it is one.
 	Claimed func(ctx context.Context, c Claim)
 
 	// Ended hears of the end of each run, once it is known what became of its tasks: after the
 	// commit. Each task of a Claim is told once by an Ended, unless its process dies.
 	Ended func(ctx context.Context, e RunEnd)
 
-	// Changed hears when the relay starts and stops, and when an outage or a refusal begins and ends.
-	// Each EventStarted has one EventStopped, each EventOutageBegan one EventOutageEnded, and each
-	// EventRefusalBegan one EventRefusalEnded, before EventStopped at the latest.
+	// Changed hears when the relay starts and stops, and when an outage or a refusal begins and
+	// ends. Each EventStarted has one EventStopped, each EventOutageBegan one EventOutageEnded, and
+	// each EventRefusalBegan one EventRefusalEnded, before EventStopped at the latest.
 	Changed func(ctx context.Context, c Change)
 }
 
@@ -89,12 +89,12 @@ const (
 	OutcomeCanceled  Outcome = "canceled"
 	OutcomeLeaseLost Outcome = "lease_lost" // another run decides
 	OutcomeDrained   Outcome = "drained"    // given back as the relay stopped; no attempt
-	// OutcomeReleased: given back, no attempt. Its handler was not called, or its batch failed as a whole
-	// and it runs by itself next. So is a task that another handler of its group has canceled or
-	// replaced.
+	// OutcomeReleased: given back, no attempt. Its handler was not called, or its batch failed as a
+	// whole and it runs by itself next. So is a task that another handler of its group has canceled
+	// or replaced.
 	OutcomeReleased Outcome = "released"
-	// OutcomeInfrastructure: the database or the network failed. No attempt, or it is not known what was
-	// committed.
+	// OutcomeInfrastructure: the database or the network failed. No attempt, or it is not known
+	// what was committed.
 	OutcomeInfrastructure Outcome = "infrastructure"
 )
 

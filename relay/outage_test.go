@@ -217,9 +217,9 @@ func (c *closing) close(t *testing.T, db *database, code string) {
 		AND datname = current_database()`)
 }
 
-// Whatever prevents a new connection costs no attempt. Waiting mends a server that starts (57P03). It
-// mends no revoked right to connect (42501), no database that takes no connections (55000) or was
-// renamed (3D000), and no wrong password.
+// Whatever prevents a new connection costs no attempt. Waiting mends a server that starts (57P03).
+// It mends no revoked right to connect (42501), no database that takes no connections (55000) or
+// was renamed (3D000), and no wrong password.
 func TestWhateverPreventsAConnectionIsNamedAndCostsNoAttempt(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(*testing.T){}

@@ -15,7 +15,8 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// Middleware may write into the tasks of its call, and sort them: the relay reads none of them later.
+// Middleware may write into the tasks of its call, and sort them: the relay reads none of them
+// later.
 func TestTheRelayKnowsItsTasksThoughMiddlewareChangesThem(t *testing.T) {
 	t.Parallel()
 	db, h, reg := newDatabase(t), &heard{}, handlers.New()

@@ -8,8 +8,8 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// Tasks of other types run while what is due, and heads of ordering keys, are being promoted, however
-// long that takes.
+// Tasks of other types run while what is due, and heads of ordering keys, are being promoted,
+// however long that takes.
 func TestTasksRunBesideAPromotion(t *testing.T) {
 	t.Parallel()
 	const n = 50

@@ -78,8 +78,9 @@ func (db *database) keepBusy(t *testing.T, n int) {
 		SELECT outbox.cancel_task(min(task_id)) FROM outbox.task WHERE state = 'ready'`, deadRelay, someToken, n))
 }
 
-// notOfRuns are rights that no statement of a relay that has started needs, unless it is idle or a row
-// is missing; or those of its handlers, of operators and of the enqueues of its schedules' keys.
+// notOfRuns are rights that no statement of a relay that has started needs, unless it is idle or a
+// row is missing; or those of its handlers, of operators and of the enqueues of its schedules'
+// keys.
 var notOfRuns = strings.Fields(`
 	SELECT:migration SELECT:identity SELECT:origin INSERT:origin UPDATE:origin DELETE:origin EXECUTE:note_origin
 	EXECUTE:this_database SELECT:unowned_schedule SELECT:audit INSERT:audit INSERT:cancel UPDATE:cancel

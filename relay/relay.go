@@ -51,8 +51,8 @@ type Relay struct {
 // has room for Workers + 2 connections, one more with Schedules. If all handlers are Leased, 12 are
 // enough for any Workers, 13 with Schedules. New refuses a lower limit of db (SetMaxOpenConns), as
 // handlers would wait for each other. The limit has room for the relays of this process as well
-// that run on db by now. New refuses a nil db or registry, and a registry without handlers. The error
-// names each invalid field of config.
+// that run on db by now. New refuses a nil db or registry, and a registry without handlers. The
+// error names each invalid field of config.
 func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error) {
 	if db == nil || registry == nil {
 		return nil, errors.New("relay: New needs a *sql.DB and a *handlers.Registry, not nil")
@@ -94,10 +94,11 @@ func (r *Relay) RunOnce(ctx context.Context) error { return r.runHere(ctx, true)
 // Health is nil while the relay runs and claims: its latest heartbeat came through within the last
 // 10 s, by its own clock, no outage is known, and no type fails again and again. Else it is an
 // ErrNotRunning, ErrOutage, ErrPoolBusy, ErrRefused, ErrCopy, schema.ErrRowSecurity (within half a
-// minute), ErrNoHeartbeat, ErrTypeFails or ErrOrderingFails, with the time of its beginning if that is
-// known. It sends no statement and does not block: an idle relay notices an outage with its next poll, within two
-// seconds or so at the default PollInterval, and a server that does not answer within 10 s. The
-// text has neither a DSN, nor a host, nor a payload, nor PostgreSQL's words, which are in the log.
+// minute), ErrNoHeartbeat, ErrTypeFails or ErrOrderingFails, with the time of its beginning if that
+// is known. It sends no statement and does not block: an idle relay notices an outage with its next
+// poll, within two seconds or so at the default PollInterval, and a server that does not answer
+// within 10 s. The text has neither a DSN, nor a host, nor a payload, nor PostgreSQL's words, which
+// are in the log.
 //
 // It is for readiness. A liveness probe that restarts the process should not use it: a relay
 // survives outages by itself, and what it runs would be lost with the process.

@@ -14,7 +14,8 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// The record is written while the handler runs, and only one that sends no statement is to be Leased.
+// The record is written while the handler runs, and only one that sends no statement is to be
+// Leased.
 func TestTheLogSaysWhyATransactionStaysOpen(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)

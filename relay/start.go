@@ -28,8 +28,8 @@ import (
 // It returns ErrRunning, and the errors of Run's start. It returns nil if a Stop or the end of ctx
 // comes first.
 //
-// A relay that waited may still meet an error of Run's start. Then it ends: Done is closed, the log has
-// the error, Health is ErrNotRunning, and Stop returns the error.
+// A relay that waited may still meet an error of Run's start. Then it ends: Done is closed, the log
+// has the error, Health is ErrNotRunning, and Stop returns the error.
 func (r *Relay) Start(ctx context.Context) error {
 	x, err := r.begin(ctx)
 	if err != nil {
@@ -75,10 +75,10 @@ func (r *Relay) Stop(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Done is closed when the relay has ended, whichever of Start, Run and RunOnce it worked by, and for
-// whatever reason: what it ran has ended too, and it uses no connection. Before the first of them it
-// is the channel of that one, and a later one has another channel. Why it ended is returned by Run
-// and RunOnce, and after Start by Stop.
+// Done is closed when the relay has ended, whichever of Start, Run and RunOnce it worked by, and
+// for whatever reason: what it ran has ended too, and it uses no connection. Before the first run
+// Done returns the channel of that run. Each later run has a new channel. Why it ended is returned
+// by Run and RunOnce, and after Start by Stop.
 func (r *Relay) Done() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()

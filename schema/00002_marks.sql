@@ -1,7 +1,7 @@
 -- +goose Up
--- Bodies as texts, for the two functions of version 1 whose parsed bodies (RETURN ...) depend on the
--- type of a table's rows: beside these PostgreSQL refuses a column with a default, and a generated one.
--- They mean the same until the present functions replace them.
+-- Bodies as texts, for the two functions of version 1 whose parsed bodies (RETURN ...) depend on
+-- the type of a table's rows: beside these PostgreSQL refuses a column with a default, and a
+-- generated one. They mean the same until the present functions replace them.
 
 -- +goose StatementBegin
 DO $$
@@ -30,7 +30,8 @@ ALTER TABLE outbox.origin ADD COLUMN IF NOT EXISTS mark text COLLATE "C",
   ADD COLUMN IF NOT EXISTS refused_environment text COLLATE "C",
   ADD COLUMN IF NOT EXISTS refused_at timestamptz;
 
--- The oid of the database in which all that waits was enqueued. A sequence, as nobody waits for one.
+-- The oid of the database in which all that waits was enqueued. A sequence, as nobody waits for
+-- one.
 CREATE SEQUENCE IF NOT EXISTS outbox.home AS bigint MINVALUE 0 START 0 NO CYCLE;
 
 -- +goose StatementBegin

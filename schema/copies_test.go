@@ -33,8 +33,8 @@ var tools = []struct{ name, statements string }{
 	{"ALTER DATABASE RENAME", `ALTER DATABASE <db> RENAME TO <db>_x; ALTER DATABASE <db>_x RENAME TO <db>`},
 }
 
-// in executes statements in the database of the URL, and leaves no connection. Those with <db> for its
-// name are executed in another one, as they want no session in it.
+// in executes statements in the database of the URL, and leaves no connection. Those with <db> for
+// its name are executed in another one, as they want no session in it.
 func in(t *testing.T, address, statements string) {
 	t.Helper()
 	u, err := url.Parse(address)

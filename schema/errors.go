@@ -10,8 +10,8 @@ import (
 
 // What [Check] and [Migrate] find wrong. The error that wraps one of these says what was found.
 var (
-	// ErrNotMigrated: the schema or its migration table is missing, or older than this code; the schema
-	// was renamed since; or objects that are not the outbox's have its names.
+	// ErrNotMigrated: the schema or its migration table is missing, or older than this code; the
+	// schema was renamed since; or objects that are not the outbox's have its names.
 	ErrNotMigrated = errors.New("schema: the outbox is not migrated")
 	// ErrNewer: a newer version of this module migrated the schema, and this code may not run beside
 	// it.

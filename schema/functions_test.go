@@ -33,8 +33,8 @@ func list(t *testing.T, db *sql.DB, name, query string) string {
 // have settings anyway.
 func TestFunctionsWithTheOwnersRightsOrSettingsHaveAPinnedSearchPath(t *testing.T) {
 	db, name := grantedSchema(t)
-	// An app's triggers on tables of tasks run inside of those that write them, with the search_path
-	// of the relay's pool.
+	// An app's triggers on tables of tasks run inside of those that write them, with the
+	// search_path of the relay's pool.
 	const unpinned = `SELECT proname::text FROM pg_proc WHERE pronamespace = <ns> AND (prosecdef OR proconfig IS NOT NULL)
 		AND proname <> ALL ('{claim_tasks,claim_group,claim_member,lease_tasks,finish_tasks,complete_task,put_back,bury,keep}')
 		AND COALESCE(NOT 'search_path=pg_catalog, pg_temp' = ANY (proconfig), true)`

@@ -69,12 +69,13 @@ type found struct {
 	target  string // the schema that the functions work on; "" is not known
 }
 
-// renamed reports whether the functions of the schema work on another one, as after ALTER SCHEMA RENAME:
-// their texts name it.
+// renamed reports whether the functions of the schema work on another one, as after ALTER SCHEMA
+// RENAME: their texts name it.
 func (f found) renamed(name string) bool { return f.target != "" && f.target != name }
 
-// A table that another process has just made is seen by to_regclass, and not yet by the snapshot. The
-// caller's search_path may have types, functions and views of the catalogs' names before pg_catalog.
+// A table that another process has just made is seen by to_regclass, and not yet by the snapshot.
+// The caller's search_path may have types, functions and views of the catalogs' names before
+// pg_catalog.
 const serverSQL = `-- schema: server, encoding and migration table
 SELECT current_setting('server_version_num'), current_setting('server_version'), current_database(),
        current_setting('server_encoding'), pg_catalog.to_regclass('outbox.migration') IS NOT NULL,
@@ -144,8 +145,8 @@ SELECT coalesce(max(version), 0), coalesce(max(coalesce(oldest_version, version)
   FROM outbox.migration`
 
 // readVersion reads the newest applied version, the oldest code that may run beside it, and the
-// hashes of its functions, views and triggers. It refuses a schema that this code may not run beside, and a
-// renamed one whose functions are of newer code.
+// hashes of its functions, views and triggers. It refuses a schema that this code may not run
+// beside, and a renamed one whose functions are of newer code.
 func (f *found) readVersion(ctx context.Context, q Querier, name string, newest int) error {
 	err := q.QueryRowContext(ctx, rename(versionSQL, name)).
 		Scan(&f.Version, &f.OldestVersion, &f.present.functions, &f.present.relations, &f.target)

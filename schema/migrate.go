@@ -32,12 +32,13 @@ import (
 // work is done. All else is returned at once. A statement that runs is not cut short after the
 // minute, only when ctx ends.
 //
-// Errors: ErrUnsupportedServer, ErrUnsupportedEncoding, ErrStatementPooling, ErrRowSecurity, ErrNewer,
-// ErrNotMigrated for a schema from before the first release, one of newer code that was renamed, or
-// one with objects of the outbox's names that are not its own, and, when there is something to do,
-// ErrReadOnly or that the server is a standby, with nothing written; bad options before any SQL; else
-// the server's, or ctx's with the latest of the server's. It returns at most 10 s after ctx has ended,
-// even if the server does not answer. After any error it may be called again.
+// Errors: ErrUnsupportedServer, ErrUnsupportedEncoding, ErrStatementPooling, ErrRowSecurity,
+// ErrNewer, ErrNotMigrated for a schema from before the first release, one of newer code that was
+// renamed, or one with objects of the outbox's names that are not its own, and, when there is
+// something to do, ErrReadOnly or that the server is a standby, with nothing written; bad options
+// before any SQL; else the server's, or ctx's with the latest of the server's. It returns at most
+// 10 s after ctx has ended, even if the server does not answer. After any error it may be called
+// again.
 func Migrate(ctx context.Context, db *sql.DB, opts ...Option) error {
 	s, err := newSettings(opts)
 	if err != nil {

@@ -34,8 +34,8 @@ func hash(text string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// hashes identify the state in the schema of that name, as migration.functions and migration.relations
-// have it. The texts name the schema, so a renamed one needs them anew.
+// hashes identify the state in the schema of that name, as migration.functions and
+// migration.relations have it. The texts name the schema, so a renamed one needs them anew.
 func (p present) hashes(name string) applied {
 	return applied{functions: hash(rename(p.functions, name)), relations: hash(rename(p.relations, name))}
 }
@@ -85,8 +85,8 @@ END
 $$;
 `
 
-// script makes the present state in the schema of that name, where there was another: without relations
-// if those are there.
+// script makes the present state in the schema of that name, where there was another: without
+// relations if those are there.
 func (p present) script(name string, there applied) string {
 	want, relations, replaced := p.hashes(name), p.relations, "true"
 	if there.relations == want.relations {

@@ -72,8 +72,8 @@ func TestARenamedSchemaOfNewerCodeIsRefused(t *testing.T) {
 	}
 }
 
-// A member of the owner migrates. The roles have the old name, and the owner owns what is made. GrantRoles
-// makes those of the new name, and members of the old ones go on.
+// A member of the owner migrates. The roles have the old name, and the owner owns what is made.
+// GrantRoles makes those of the new name, and members of the old ones go on.
 func TestRolesOfARenamedSchema(t *testing.T) {
 	url := pgtest.Database(t)
 	admin := open(t, url)

@@ -176,8 +176,8 @@ GRANT SELECT ON SEQUENCE outbox.task_task_id_seq, outbox.headless_key_headless_k
 GRANT SELECT ON outbox.audit TO outbox_worker, outbox_viewer, outbox_operator;
 GRANT INSERT (actor, tool, action, target, count) ON outbox.audit TO outbox_worker, outbox_operator;
 
--- Dead letters: an operator may read them. Redrive writes tasks with the owner's rights, as an INSERT
--- with an id would let an operator take the ids of tasks to come.
+-- Dead letters: an operator may read them. Redrive writes tasks with the owner's rights, as an
+-- INSERT with an id would let an operator take the ids of tasks to come.
 GRANT SELECT, DELETE, UPDATE (run_at) ON outbox.dead_task TO outbox_operator; -- FOR UPDATE takes UPDATE of some column
 GRANT EXECUTE ON FUNCTION outbox.redrive TO outbox_worker, outbox_operator;
 -- admin.Client.HandBack.

@@ -9,9 +9,10 @@ import (
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 )
 
-// bound are the objects that refuse a change of the schema's tables: newer minors of PostgreSQL refuse a
-// column with a default beside an object that depends on the type of a table's rows, except for a
-// function whose body is a text. All refuse another type of a column that a parsed body names.
+// bound are the objects that refuse a change of the schema's tables: newer minors of PostgreSQL
+// refuse a column with a default beside an object that depends on the type of a table's rows,
+// except for a function whose body is a text. All refuse another type of a column that a parsed
+// body names.
 const bound = `
 WITH relations AS (SELECT oid, reltype FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND relkind IN ('r', 'v')),
 row_types AS (SELECT t.oid FROM pg_type t JOIN relations r ON t.oid = r.reltype OR t.typelem = r.reltype)

@@ -19,12 +19,12 @@ func (a *app) adoptCommand() *cobra.Command {
 		Long: `Relays run nothing in a copy of the database, such as a restored dump, until it is adopted. The
 command names the original, counts the waiting tasks, and asks. Then relays begin within seconds.
 
---keep-id is for production that was moved, upgraded or restored: this database succeeds the original,
-and the keys of its tasks stay the same. Stop the original's relays before.
+--keep-id is for production that was moved, by a dump or by logical replication: this database succeeds
+the original, and the keys of its tasks stay the same. Stop the original's relays before.
 
 Without it this is a copy: tasks get other keys than in the original. Relays run the tasks that came
-along. With --discard the command first deletes them all, with the dead letters and the next firings
-of schedules, so staging sends nothing of production's. Nothing brings them back.
+along. With --discard the command first deletes them all, with the dead letters and the schedules
+that are not paused, so staging sends nothing of production's. Nothing brings them back.
 
 A snapshot or a clone looks like its original: adopt it with --environment, the
 relay.Config.Environment of its relays.`,
@@ -54,7 +54,7 @@ relay.Config.Environment of its relays.`,
 			return a.out.print(done, lines...)
 		},
 	}
-	c.Flags().BoolVar(&o.Discard, "discard", false, "delete the tasks, dead letters and next firings of the original")
+	c.Flags().BoolVar(&o.Discard, "discard", false, "delete the tasks and dead letters of the original, and the schedules that are not paused")
 	c.Flags().BoolVar(&o.KeepID, "keep-id", false, "this database succeeds the original, with the same task keys")
 	c.Flags().StringVar(&o.Environment, "environment", "",
 		"write this environment into the database: the relay.Config.Environment of its relays")

@@ -54,8 +54,8 @@ func Needed(err error) bool {
 	return false
 }
 
-// Explain makes a [Refusal] of an error that the current role got of a statement of the relay, if it
-// finds the reason. It returns other errors as they are.
+// Explain makes a [Refusal] of an error that the current role got of a statement of the relay, if
+// it finds the reason. It returns other errors as they are.
 func Explain(ctx context.Context, q Querier, in string, err error) error {
 	if !Needed(err) {
 		return err

@@ -74,8 +74,8 @@ func prepareRewrites(a *arena) error {
 const dropRepack = `DROP EXTENSION IF EXISTS pg_repack CASCADE`
 
 // rewriteTables rewrites all tables of the outbox beside relays, one after the other, each in some
-// way: origin first, as relays ask it which database this is. It leaves out a table whose lock is not
-// to be had, and one whose way needs a primary key.
+// way: origin first, as relays ask it which database this is. It leaves out a table whose lock is
+// not to be had, and one whose way needs a primary key.
 func rewriteTables(a *arena, r *rand.Rand) (string, error) {
 	var tables []string
 	err := a.row(pq.Array(&tables), `SELECT array_agg(relname ORDER BY relname <> 'origin', relname)

@@ -16,9 +16,9 @@ import (
 // hinderedFor is how long relays may take to get on under hostile settings.
 const hinderedFor = time.Minute
 
-// hinder gives the database settings by which PostgreSQL plans badly and compiles nearly all, and the
-// app's role a limit of 60 ms for each statement. Sessions begin anew, a relay as well. It takes the
-// settings back once the schedule fires.
+// hinder gives the database settings by which PostgreSQL plans badly and compiles nearly all, and
+// the app's role a limit of 60 ms for each statement. Sessions begin anew, a relay as well. It
+// takes the settings back once the schedule fires.
 func hinder(a *arena, r *rand.Rand) (what string, err error) {
 	database, began := pq.QuoteIdentifier(a.database), time.Now()
 	set := fmt.Sprintf(`ALTER ROLE %s SET statement_timeout = '60ms'`, app.User)

@@ -51,8 +51,8 @@ type typedNil struct{}
 
 func (*typedNil) Error() string { return "nil" }
 
-// say makes any result, of constructors that get any error, nil among them, of wrapped and of joined
-// ones.
+// say makes any result, of constructors that get any error, nil among them, of wrapped and of
+// joined ones.
 func say(r *rand.Rand, depth int) said {
 	n := r.IntN(14)
 	if depth == 0 {

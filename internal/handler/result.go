@@ -98,9 +98,10 @@ func (r *Result) finishes() int {
 	return 0
 }
 
-// Find is errors.As without the values of panics, the members of a batch's result and what a control
-// result was made from: a panic is a failed attempt, even if its value is a result of package
-// handlers, a member is the result of its own task alone, and the outer result is the one that counts.
+// Find is errors.As without the values of panics, the members of a batch's result and what a
+// control result was made from: a panic is a failed attempt, even if its value is a result of
+// package handlers, a member is the result of its own task alone, and the outer result is the one
+// that counts.
 func Find[T error](err error, target *T) bool {
 	return !each(err, func(found T) (more bool) {
 		*target = found

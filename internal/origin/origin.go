@@ -72,8 +72,8 @@ func read(ctx context.Context, q Querier, query, environment string) (s State, e
 	return s, err
 }
 
-// ofSQL returns the environment of a relay that is refused at present: it tries each second, and that
-// is noted twice a minute.
+// ofSQL returns the environment of a relay that is refused at present: it tries each second, and
+// that is noted twice a minute.
 const ofSQL = `/* outbox: look which environment is refused */
 SELECT COALESCE(max(refused_environment), '') FROM outbox.origin
  WHERE environment <> refused_environment AND refused_at > clock_timestamp() - interval '1 minute'`
@@ -120,9 +120,10 @@ func (s State) Err(environment string) error {
 	return fmt.Errorf("%w%s: %s", ErrCopy, problem, remedy)
 }
 
-// Problem returns why relays of that environment are refused, to follow "this database may be a copy",
-// and what to do. No mark tells a move of the original from a copy, so the remedy asks. It names nothing
-// that deletes, and first what changes nothing. Both are "" where relays are not refused.
+// Problem returns why relays of that environment are refused, to follow "this database may be a
+// copy", and what to do. No mark tells a move of the original from a copy, so the remedy asks. It
+// names nothing that deletes, and first what changes nothing. Both are "" where relays are not
+// refused.
 func (s State) Problem(environment string) (problem, remedy string) {
 	switch {
 	case !s.Refused:

@@ -12,8 +12,8 @@ import (
 // A role, a database or the server may have settings that end a relay's own statements too soon, or
 // by which PostgreSQL plans them badly and compiles them for seconds. A new connection is asked for
 // its settings instead of a ping. From then on each transaction of the relay's own sets what it
-// needs, and each statement of its own has a transaction. Nothing is set for longer: behind a pooler
-// it would reach the sessions of others. A handler has the app's settings.
+// needs, and each statement of its own has a transaction. Nothing is set for longer: behind a
+// pooler it would reach the sessions of others. A handler has the app's settings.
 
 // Querier is a connection, or a transaction.
 type Querier interface {
@@ -34,8 +34,8 @@ var (
 	settingsSQL = "/* outbox: see the settings of a session */ SELECT pg_catalog.concat_ws(',', " +
 		"pg_catalog.current_setting('jit'), pg_catalog.current_setting('jit_above_cost'), " +
 		asked(limiting) + ", " + asked(planning) + ")"
-	// Without a limit: the context of the relay's statements has one. A limit would not replace that
-	// under which the message of a driver that sends several statements has begun.
+	// Without a limit: the context of the relay's statements has one. A limit would not replace
+	// that under which the message of a driver that sends several statements has begun.
 	unlimited = "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = " + Millis(Bookkeeping)
 	guards    = unlimited + "; SET LOCAL jit = off; SET LOCAL " + strings.Join(planning, " = on; SET LOCAL ") + " = on"
 )

@@ -7,10 +7,10 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// InMessages is InTx for one query, whose rows each gets: it travels with BEGIN and the settings in one
-// message, where the driver takes several statements. atOnce sends COMMIT with it as well: for a query whose
-// effects are known without its rows. Else COMMIT follows when the rows are here, as from InTx. Its
-// error may be an unknown outcome, so the query must be harmless when repeated.
+// InMessages is InTx for one query, whose rows each gets: it travels with BEGIN and the settings in
+// one message, where the driver takes several statements. atOnce sends COMMIT with it as well: for
+// a query whose effects are known without its rows. Else COMMIT follows when the rows are here, as
+// from InTx. Its error may be an unknown outcome, so the query must be harmless when repeated.
 func (p *Pool) InMessages(ctx context.Context, settings, query string, args []any, atOnce bool,
 	each func([]driver.Value) error) error {
 	ctx, cancel := context.WithTimeout(ctx, StatementTimeout)

@@ -111,8 +111,8 @@ func (p *Pool) Get(ctx context.Context) (*sql.Conn, error) {
 	}
 }
 
-// living takes a connection from the *sql.DB and looks at it. After a restart of the server each idle
-// connection is dead, and each would be an error.
+// living takes a connection from the *sql.DB and looks at it. After a restart of the server each
+// idle connection is dead, and each would be an error.
 func (p *Pool) living(ctx context.Context) (*sql.Conn, error) {
 	for tries := p.db.Stats().Idle + 2; ; tries-- {
 		conn, err := p.db.Conn(ctx)

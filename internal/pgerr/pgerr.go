@@ -64,7 +64,8 @@ var faults = map[string]Fault{
 }
 
 // mends says of SQLSTATEs and of their classes whether waiting may mend them. It cannot mend all
-// others: a right, an object, a login or a database is missing, or PostgreSQL refuses the statement.
+// others: a right, an object, a login or a database is missing, or PostgreSQL refuses the
+// statement.
 var mends = map[string]bool{
 	"08": true, "25006": true, "25P03": true, "25P04": true, "40001": true,
 	"40003": true, "40P01": true, "53": true, "55P03": true,

@@ -51,9 +51,9 @@ type (
 // TellAnswer tells the relay's other loops that PostgreSQL has answered.
 type TellAnswer struct{}
 
-// OutageBegan and OutageEnded are for the log, for Health and for observers. OutageBegan comes again
-// when the outage is of another kind now, and for each failure of a lasting one, as its reason may
-// be another.
+// OutageBegan and OutageEnded are for the log, for Health and for observers. OutageBegan comes
+// again when the outage is of another kind now, and for each failure of a lasting one, as its
+// reason may be another.
 type (
 	OutageBegan struct {
 		Err     error

@@ -41,8 +41,8 @@ type PollResult struct {
 type Promoted struct {
 	Promote Promote
 	Done    int // tasks that are ready, and requests that are met
-	// Refused has the types whose scheduled tasks PostgreSQL refused to promote, and HeadsRefused the
-	// failure of the heads of ordering keys, if its Err is not nil.
+	// Refused has the types whose scheduled tasks PostgreSQL refused to promote, and HeadsRefused
+	// the failure of the heads of ordering keys, if its Err is not nil.
 	Refused      map[string]Failure
 	HeadsRefused Failure
 	Failure      Failure // nothing is known of the rest

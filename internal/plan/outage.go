@@ -11,9 +11,10 @@ const (
 	askMost  = time.Second            // between two tries while PostgreSQL refuses them for good
 )
 
-// Outage paces a relay while PostgreSQL is down, restarting, read-only, out of connections or otherwise
-// refusing, or the pool is busy: it waits after each failure, up to tryMost or askMost with jitter. It belongs to the
-// dispatcher, as only its tries are frequent: a server that starts or is full forks a process for each.
+// Outage paces a relay while PostgreSQL is down, restarting, read-only, out of connections or
+// otherwise refusing, or the pool is busy: it waits after each failure, up to tryMost or askMost
+// with jitter. It belongs to the dispatcher, as only its tries are frequent: a server that starts
+// or is full forks a process for each.
 type Outage struct {
 	failures int  // 0: there is no outage
 	lasting  bool // no waiting mends it
@@ -24,9 +25,9 @@ type Outage struct {
 	ended    time.Time // the last outage
 }
 
-// Fail notes a failure of work that began at the given time, and reports whether it is to be told: an
-// outage begins, is of another kind now, or lasts. Work that began before the end of an outage does
-// not begin another.
+// Fail notes a failure of work that began at the given time, and reports whether it is to be told:
+// an outage begins, is of another kind now, or lasts. Work that began before the end of an outage
+// does not begin another.
 func (o *Outage) Fail(began, now time.Time, f Failure) (tell bool) {
 	if began.Before(o.ended) {
 		return false

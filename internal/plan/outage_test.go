@@ -49,8 +49,8 @@ func TestASignEndsThePauseOfTheDispatcher(t *testing.T) {
 	}
 }
 
-// What no waiting mends is told again and again, as its reason may be another; so is the change from
-// one kind to the other.
+// What no waiting mends is told again and again, as its reason may be another; so is the change
+// from one kind to the other.
 func TestAnOutageTellsWhichKindItIs(t *testing.T) {
 	t.Parallel()
 	g := newPlay(t, nil)

@@ -12,8 +12,8 @@ const (
 	promoteLeast = 20
 )
 
-// promote begins a promotion, if there is something to do. Of the time of the last free slot promotions
-// take at most half while there is something to claim.
+// promote begins a promotion, if there is something to do. Of the time of the last free slot
+// promotions take at most half while there is something to claim.
 func (d *Dispatcher) promote(now time.Time) {
 	p := &d.promotions
 	if p.running || d.free <= 0 || now.Before(p.pause) || len(p.next.Types) == 0 && p.next.Request == 0 ||
@@ -81,8 +81,8 @@ func (d *Dispatcher) dueAt(at time.Time) {
 	}
 }
 
-// promotionsFailed notes that a promotion did not come to its end. It is an outage if a poll fails as
-// well, on another connection.
+// promotionsFailed notes that a promotion did not come to its end. It is an outage if a poll fails
+// as well, on another connection.
 func (d *Dispatcher) promotionsFailed(e Promoted, f Failure) {
 	switch {
 	case d.now.Stopping: // its end failed it
@@ -105,8 +105,8 @@ func (d *Dispatcher) promotionsFailed(e Promoted, f Failure) {
 	}
 }
 
-// promotionFailed notes that what is due of a type could not be promoted. What is ready of it is claimed
-// all the same.
+// promotionFailed notes that what is due of a type could not be promoted. What is ready of it is
+// claimed all the same.
 func (d *Dispatcher) promotionFailed(c *lane, failure Failure, began time.Time) {
 	if d.params.Once {
 		d.failed = failure.Err
@@ -117,8 +117,8 @@ func (d *Dispatcher) promotionFailed(c *lane, failure Failure, began time.Time) 
 	d.tellFailures(c)
 }
 
-// headsEnded notes whether heads of ordering keys could be promoted, or that there is nothing to do. Ready
-// tasks are claimed in both cases.
+// headsEnded notes whether heads of ordering keys could be promoted, or that there is nothing to
+// do. Ready tasks are claimed in both cases.
 func (d *Dispatcher) headsEnded(failure Failure, began time.Time) {
 	f := &d.promotions.heads
 	switch known := f.InARow(); {

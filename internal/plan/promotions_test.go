@@ -95,8 +95,8 @@ func TestThePortionOfAPromotionFollowsItsTime(t *testing.T) {
 	}
 }
 
-// A poll that began before the end of a promotion tells of what that did. To promote that again would do
-// nothing, and pause.
+// A poll that began before the end of a promotion tells of what that did. To promote that again
+// would do nothing, and pause.
 func TestWhatAPromotionDidIsNotPromotedAgain(t *testing.T) {
 	t.Parallel()
 	g := newPlay(t, func(p *Params) { p.Once = true })
@@ -134,7 +134,8 @@ func TestAPromotionThatDoesNothingPauses(t *testing.T) {
 	}
 }
 
-// Polls look for requests from the mark on, which follows them by watermarkLag. Full polls look for all.
+// Polls look for requests from the mark on, which follows them by watermarkLag. Full polls look for
+// all.
 func TestTheMarkOfRequestsFollowsThem(t *testing.T) {
 	t.Parallel()
 	now, m := time.Unix(1e9, 0), requestMark{}

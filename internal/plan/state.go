@@ -69,9 +69,9 @@ type fewConns struct {
 	since, triedAt time.Time // since when it has too few, zero if it has enough; when the last slot tried again
 }
 
-// promotions are what is known of scheduled tasks that are due, and of ordering keys without a head.
-// One promotion at a time makes a part of them ready. It has a slot, and so a connection, of its own, as
-// claims of other tasks do not wait for it.
+// promotions are what is known of scheduled tasks that are due, and of ordering keys without a
+// head. One promotion at a time makes a part of them ready. It has a slot, and so a connection, of
+// its own, as claims of other tasks do not wait for it.
 type promotions struct {
 	next     Promote   // what the latest poll saw, if that began after the end of the latest promotion
 	running  bool      // a promotion is under way

@@ -184,16 +184,17 @@ func between(out []Span, from, to Class) []Span {
 	return out
 }
 
-// requestMark is the first request for a head that polls look for. Requests that were met leave dead
-// entries in their index, over which each poll from the first one on would walk while a forgotten
-// transaction keeps vacuum away. Those before the mark were met, or commit late: a full poll finds them.
+// requestMark is the first request for a head that polls look for. Requests that were met leave
+// dead entries in their index, over which each poll from the first one on would walk while a
+// forgotten transaction keeps vacuum away. Those before the mark were met, or commit late: a full
+// poll finds them.
 type requestMark struct {
 	at, next int64
 	movedAt  time.Time
 }
 
-// note notes the first request that a poll saw, or without any the last that there was. The mark is at one
-// that was noted a while ago, so that most late commits are not before it.
+// note notes the first request that a poll saw, or without any the last that there was. The mark is
+// at one that was noted a while ago, so that most late commits are not before it.
 func (m *requestMark) note(id int64, now time.Time) {
 	m.at, m.next = min(m.at, id), min(m.next, id)
 	if now.Sub(m.movedAt) >= watermarkLag {

@@ -65,8 +65,8 @@ func (s *Scheduler) keys(skip map[string]bool) (names, definitions []string) {
 	return names, definitions
 }
 
-// isRefused tells that PostgreSQL refuses a part of the work; nil: no more. It reports whether the log
-// has the reason.
+// isRefused tells that PostgreSQL refuses a part of the work; nil: no more. It reports whether the
+// log has the reason.
 func (s *Scheduler) isRefused(ctx context.Context, part string, err error) (named bool) {
 	if err != nil {
 		s.refused[part] = err
@@ -78,8 +78,8 @@ func (s *Scheduler) isRefused(ctx context.Context, part string, err error) (name
 	return s.Refused(ctx, part, err)
 }
 
-// refusedStill looks again at what PostgreSQL refuses of single schedules, as another relay may fire
-// them from now on.
+// refusedStill looks again at what PostgreSQL refuses of single schedules, as another relay may
+// fire them from now on.
 func (s *Scheduler) refusedStill(ctx context.Context) {
 	for part, err := range s.refused {
 		if part != allParts && !s.Refused(ctx, part, err) {

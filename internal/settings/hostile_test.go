@@ -12,8 +12,8 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// slow makes statements that write take longer than the limit of the relay's sessions, and notes the
-// planner's settings under which they run.
+// slow makes statements that write take longer than the limit of the relay's sessions, and notes
+// the planner's settings under which they run.
 const slow = `CREATE TABLE seen (name text, jit text, nestloop text);
 	CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
 		IF TG_TABLE_NAME IN ('relay', 'schedule', 'headless_key') OR random() < 0.1 THEN PERFORM pg_sleep(0.5); END IF;

@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// Breaks returns the values that payloads of the type before lose, and the failures, if the type after
-// decodes them. Types that are not known to be safe break. A field that is new and not required breaks
-// nothing.
+// Breaks returns the values that payloads of the type before lose, and the failures, if the type
+// after decodes them. Types that are not known to be safe break. A field that is new and not
+// required breaks nothing.
 func Breaks(before, after Tree) []string {
 	var b breaks
 	b.compare(root, before, after)
@@ -68,8 +68,8 @@ func (b *breaks) fields(path string, was, is map[string]Tree) {
 	}
 }
 
-// decodedBy are the names of the fields into which encoding/json may decode a name: the one with the
-// same case, or those with another.
+// decodedBy are the names of the fields into which encoding/json may decode a name: the one with
+// the same case, or those with another.
 func decodedBy(name string, fields map[string]Tree) (names []string) {
 	if _, ok := fields[name]; ok {
 		return []string{name}

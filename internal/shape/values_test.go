@@ -97,8 +97,8 @@ func document(t *testing.T, text []byte) any {
 	return v
 }
 
-// holds reports whether a document has all that another has. A null may have become any value, and a
-// zero value may be left out.
+// holds reports whether a document has all that another has. A null may have become any value, and
+// a zero value may be left out.
 func holds(old, now any) bool {
 	switch old := old.(type) {
 	case nil:

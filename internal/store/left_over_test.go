@@ -39,8 +39,8 @@ func text(t *testing.T, db *sql.DB, query string, args ...any) (s string) {
 	return s
 }
 
-// A lease is named by its task and its token: of the tasks of a claim, which has one token, some may
-// be held.
+// A lease is named by its task and its token: of the tasks of a claim, which has one token, some
+// may be held.
 func TestOtherLeasesAreThoseOfThisRelayThatItDoesNotHold(t *testing.T) {
 	t.Parallel()
 	s, db := newStore(t)
@@ -56,8 +56,8 @@ func TestOtherLeasesAreThoseOfThisRelayThatItDoesNotHold(t *testing.T) {
 	})
 }
 
-// A freed task is as before its claim. Only the token says whether a lease is still the one that was
-// compared.
+// A freed task is as before its claim. Only the token says whether a lease is still the one that
+// was compared.
 func TestAFreedLeaseIsAsBeforeItsClaim(t *testing.T) {
 	t.Parallel()
 	s, db := newStore(t)
@@ -103,8 +103,8 @@ func TestAFreedLeaseIsAsBeforeItsClaim(t *testing.T) {
 	}
 }
 
-// Rows of the journal that stay: of runs that go on, that lost their connection, whose note is still
-// to be written, and of other relays.
+// Rows of the journal that stay: of runs that go on, that lost their connection, whose note is
+// still to be written, and of other relays.
 func TestTheJournalForgetsRowsOfThisRelayWhoseRunsHaveEnded(t *testing.T) {
 	t.Parallel()
 	s, db := newStore(t)

@@ -81,8 +81,8 @@ func Columns(tasks []admin.Task) (out []Column) {
 	return out
 }
 
-// State is the state of a task at a time. A scheduled task whose time has come is due: a relay is to
-// make it ready.
+// State is the state of a task at a time. A scheduled task whose time has come is due: a relay is
+// to make it ready.
 func State(t admin.Task, now time.Time) string {
 	if t.State == admin.StateScheduled && !t.RunAt.After(now) {
 		return "due"

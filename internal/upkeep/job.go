@@ -17,8 +17,8 @@ type Job struct {
 	Run func(ctx context.Context, on *pg.Dedicated) (wait time.Duration, err error)
 }
 
-// refusedFunc hears which part of the upkeep PostgreSQL refuses; nil: no more. It may use on. It adds
-// the reason to the error, and reports whether it found and logged one.
+// refusedFunc hears which part of the upkeep PostgreSQL refuses; nil: no more. It may use on. It
+// adds the reason to the error, and reports whether it found and logged one.
 type refusedFunc func(ctx context.Context, on *pg.Dedicated, part string, err error) (explained error, named bool)
 
 // jobs are those of one relay. At least one is there.

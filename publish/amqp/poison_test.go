@@ -12,8 +12,8 @@ import (
 	outboxamqp "github.com/txoutbox/outbox/publish/amqp"
 )
 
-// Events of other calls share the connection that an event ends, again and again. None of them is at
-// fault.
+// Events of other calls share the connection that an event ends, again and again. None of them is
+// at fault.
 func TestAnEventThatEndsTheConnectionUsesNoAttemptOfOtherCalls(t *testing.T) {
 	t.Parallel()
 	r := broker(t)

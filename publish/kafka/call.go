@@ -31,8 +31,8 @@ func (c *call) publish(ctx context.Context) []error {
 	c.send(ctx, 0, len(c.events))
 	out := make([]error, len(c.events))
 	for i, err := range c.errs {
-		// The client fails all records of a partition with the first one's context, which may be that of
-		// a call that has ended.
+		// The client fails all records of a partition with the first one's context, which may be
+		// that of a call that has ended.
 		if isContextError(err) && ctx.Err() == nil {
 			c.send(ctx, i, i+1)
 		}

@@ -92,8 +92,8 @@ func TestTheMapOfKafka(t *testing.T) {
 	})
 }
 
-// A broker refuses a batch as a whole for one of its records, whatever its answer is. The other events
-// are sent.
+// A broker refuses a batch as a whole for one of its records, whatever its answer is. The other
+// events are sent.
 func TestARecordThatIsRefusedLeavesItsBatchAlone(t *testing.T) {
 	t.Parallel()
 	for _, answer := range []*kerr.Error{kerr.PolicyViolation, kerr.InvalidRecord, kerr.MessageTooLarge, kerr.InvalidRequest} {

@@ -38,10 +38,10 @@ type Publisher struct {
 const recordRetries = 12
 
 // Open makes a client for the brokers: "host:port", or several with commas between them, with or
-// without "kafka://" before. Spaces around them do not matter. It does not wait for a broker, and returns an error if brokers or the
-// Config is invalid. The client connects again for as long as the Publisher is open, also after
-// refused logins. A client whose producer ID was refused is replaced. A topic that does not exist
-// is not created.
+// without "kafka://" before. Spaces around them do not matter. It does not wait for a broker, and
+// returns an error if brokers or the Config is invalid. The client connects again for as long as
+// the Publisher is open, also after refused logins. A client whose producer ID was refused is
+// replaced. A topic that does not exist is not created.
 func Open(brokers string, config Config) (*Publisher, error) {
 	seeds := strings.Split(strings.TrimPrefix(strings.TrimSpace(brokers), "kafka://"), ",")
 	for i := range seeds {

@@ -16,10 +16,10 @@
 // publisher, or a Go channel without subscribers, that is before anybody has it: choose one that
 // waits for the broker.
 //
-// Watermill gives one error for all messages of a call, and does not say which were published. After
-// an error that Config.Classify does not mark as the topic's or the broker's, the events of the topic
-// go one by one, so only the one at fault fails. Some arrive twice. Consumers tell by source and id
-// (package inbox).
+// Watermill gives one error for all messages of a call, and does not say which were published.
+// After an error that Config.Classify does not mark as the topic's or the broker's, the events of
+// the topic go one by one, so only the one at fault fails. Some arrive twice. Consumers tell by
+// source and id (package inbox).
 //
 // The topics of a call are published at once, so one that hangs holds up no other.
 //

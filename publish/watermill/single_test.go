@@ -64,8 +64,9 @@ func arrivedOnce(b *broker) (ids string) {
 	return ids
 }
 
-// After an error of a call its events go one by one, until one says that the topic or the broker takes
-// nothing. What is not sent, also at the end of the time limit, says so, and is no late answer.
+// After an error of a call its events go one by one, until one says that the topic or the broker
+// takes nothing. What is not sent, also at the end of the time limit, says so, and is no late
+// answer.
 func TestAfterAnErrorOfACallItsEventsGoOneByOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refused, down, full := errors.New("refused"), forward.Unavailable(errDown, 0), forward.TargetUnavailable(errUnready, 0)

@@ -12,13 +12,13 @@
 -- Each statement that locks tasks asks for a pause, with one probe of the index of task_type: its
 -- snapshot sees each pause that was committed before the tasks that it sees.
 
--- Returns the lanes that have work, and when the next scheduled task of each is due: two index probes
--- for each type, and for the types of which much was claimed one for each span. A span is all of some
--- priorities or, of one priority, the tasks behind a place up to an attempt: an index scan begins and
--- ends at those bounds. The tasks in running are left out, as are types that are paused. Times are cut
--- to 95 years, as a time.Duration ends at 292. A row with i = 0 has the first request for a head, from
--- the given one on. Without one it has the last that there was as its age, also if that commits later.
--- Code of version 1 gives no request, and gets no such row then.
+-- Returns the lanes that have work, and when the next scheduled task of each is due: two index
+-- probes for each type, and for the types of which much was claimed one for each span. A span is
+-- all of some priorities or, of one priority, the tasks behind a place up to an attempt: an index
+-- scan begins and ends at those bounds. The tasks in running are left out, as are types that are
+-- paused. Times are cut to 95 years, as a time.Duration ends at 292. A row with i = 0 has the first
+-- request for a head, from the given one on. Without one it has the last that there was as its age,
+-- also if that commits later. Code of version 1 gives no request, and gets no such row then.
 CREATE OR REPLACE FUNCTION outbox.poll(
   types text[], running bigint[], span_types bigint[], first_priorities smallint[],
     first_attempts smallint[], first_ids bigint[],

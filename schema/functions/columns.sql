@@ -1,15 +1,15 @@
 -- The functions that name the optional columns of a task. No other function loses a column that it
 -- does not name.
 --
--- A new column is NULL unless a task uses it. It is named in rest, and in enqueue_keyed if an app may
--- set it.
+-- A new column is NULL unless a task uses it. It is named in rest, and in enqueue_keyed if an app
+-- may set it.
 
 -- Returns the columns that few tasks use, as one object; NULL if the task uses none of them. A leased
 -- task's attempted_at is of the present run.
 --
 -- The body is a text: PostgreSQL refuses a new column with a default while a parsed one (RETURN,
--- BEGIN ATOMIC) depends on the type of the table's rows. A claim inlines the text, so it has no SET,
--- and each name in it has its schema.
+-- BEGIN ATOMIC) depends on the type of the table's rows. A claim inlines the text, so it has no
+-- SET, and each name in it has its schema.
 CREATE OR REPLACE FUNCTION outbox.rest(t outbox.task) RETURNS jsonb LANGUAGE sql STABLE AS $$
   SELECT CASE
     WHEN pg_catalog.num_nonnulls(t.max_attempts, t.headers, t.last_error, t.timeout_ms, t.ordering_key,
@@ -22,13 +22,13 @@ CREATE OR REPLACE FUNCTION outbox.rest(t outbox.task) RETURNS jsonb LANGUAGE sql
   END
 $$;
 
--- Inserts tasks with unique keys, or does to the waiting task that has a key as on_conflict says, and
--- returns the results in the order of the tasks. A task is an object with columns of the view
+-- Inserts tasks with unique keys, or does to the waiting task that has a key as on_conflict says,
+-- and returns the results in the order of the tasks. A task is an object with columns of the view
 -- keyed_task, of which payload is a text. A column that is missing or null has its default.
 --
 -- One statement inserts all. Its rows lock their keys in one order, independent of the order of the
--- tasks. Equal payloads are neighbours as jsonb, so their keys need not be known. Of tasks with one key
--- the first takes it, and the last that changes the task counts: all have their locks by then.
+-- tasks. Equal payloads are neighbours as jsonb, so their keys need not be known. Of tasks with one
+-- key the first takes it, and the last that changes the task counts: all have their locks by then.
 --
 -- A replaced task begins anew, so its lost runs go from the journal as well. Rows that a living relay
 -- writes stay: that relay would wait for this transaction.

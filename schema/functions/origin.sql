@@ -18,9 +18,9 @@ BEGIN
 END
 $$;
 
--- Returns the mark of this schema in the catalog: the oid and the label of the type mark. Maintenance,
--- pg_upgrade and physical copies keep both. A dump makes another oid, and one of the data alone
--- brings no label.
+-- Returns the mark of this schema in the catalog: the oid and the label of the type mark.
+-- Maintenance, pg_upgrade and physical copies keep both. A dump makes another oid, and one of the
+-- data alone brings no label.
 CREATE OR REPLACE FUNCTION outbox.this_mark() RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 BEGIN
@@ -87,8 +87,8 @@ END
 $$;
 
 -- Notes in the sequence home that all that waits was enqueued in this database, if nothing but the
--- new_tasks waits. The trigger of INSERT calls it until that is noted. A rollback brings back rows that
--- this transaction has deleted, and does not undo setval.
+-- new_tasks waits. The trigger of INSERT calls it until that is noted. A rollback brings back rows
+-- that this transaction has deleted, and does not undo setval.
 CREATE OR REPLACE FUNCTION outbox.settle(new_tasks bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 DECLARE
@@ -105,8 +105,8 @@ END
 $$;
 REVOKE EXECUTE ON FUNCTION outbox.settle(bigint) FROM PUBLIC;
 
--- Gives the own database a mark if it has none of its own: it is new, or was made of a template. Notes
--- that all that waits belongs here. Does nothing in a copy, so everybody may call it.
+-- Gives the own database a mark if it has none of its own: it is new, or was made of a template.
+-- Notes that all that waits belongs here. Does nothing in a copy, so everybody may call it.
 CREATE OR REPLACE FUNCTION outbox.mark_origin() RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 DECLARE

@@ -5,8 +5,8 @@
 -- Returns a claimed task as text, its fields with U+001F between them, which no JSON has: task_id,
 -- priority, attempt, run_at and created_at in microseconds since 1970 (created_at is empty where it
 -- equals run_at), the transaction's id, rest or nothing, and the payload. A text costs the client
--- less than columns, which make a claim of one task a fifth dearer. The body is a text as that of rest
--- (columns.sql).
+-- less than columns, which make a claim of one task a fifth dearer. The body is a text as that of
+-- rest (columns.sql).
 CREATE OR REPLACE FUNCTION outbox.claimed(t outbox.task) RETURNS text LANGUAGE sql STABLE AS $$
   SELECT pg_catalog.concat_ws(E'\x1f', t.task_id, t.priority, t.attempt,
     (pg_catalog.date_part('epoch', t.run_at) OPERATOR(pg_catalog.*) 1000000)::bigint,
@@ -43,7 +43,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET jit = off AS $$
    WHERE a.attrelid = target AND a.attnotnull AND a.attgenerated = '' AND NOT task ? a.attname::text
 $$;
 
--- Returns a row with the defaults that it lacks. Code of version 1 calls it, with jsonb_populate_record.
+-- Returns a row with the defaults that it lacks. Code of version 1 calls it, with
+-- jsonb_populate_record.
 CREATE OR REPLACE FUNCTION outbox.with_defaults(task jsonb, defaults text) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -54,8 +55,9 @@ BEGIN
 END
 $$;
 
--- Returns the row of a table for an object, with the defaults that it lacks, which are evaluated for
--- each row. The given row says the type. A null is NULL in it, except in payload, which has none.
+-- Returns the row of a table for an object, with the defaults that it lacks, which are evaluated
+-- for each row. The given row says the type. A null is NULL in it, except in payload, which has
+-- none.
 CREATE OR REPLACE FUNCTION outbox.row_of(of anyelement, task jsonb, defaults text) RETURNS anyelement
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -48,9 +48,10 @@ END
 $$;
 
 -- Changes a new task that is not simply ready. Rows that arrive in another state are the library's
--- own, written back: they keep their unique key if it still names them, and are never dropped. A row
--- whose unique key is taken is dropped. A task with an ordering key waits until it is promoted, so it
--- asks no other transaction: task_wake requests the head, as it is told to until the transaction ends.
+-- own, written back: they keep their unique key if it still names them, and are never dropped. A
+-- row whose unique key is taken is dropped. A task with an ordering key waits until it is promoted,
+-- so it asks no other transaction: task_wake requests the head, as it is told to until the
+-- transaction ends.
 CREATE OR REPLACE FUNCTION outbox.task_arrive() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 BEGIN
@@ -83,8 +84,8 @@ END
 $$;
 REVOKE EXECUTE ON FUNCTION outbox.task_arrive() FROM PUBLIC;
 
--- Counts, checks and wakes, after an INSERT of tasks, and requests a head for each of their ordering
--- keys. It is one function, as a second one costs a single insert too much.
+-- Counts, checks and wakes, after an INSERT of tasks, and requests a head for each of their
+-- ordering keys. It is one function, as a second one costs a single insert too much.
 --
 -- The first three rows are counted one by one, since an aggregate costs a single row as much as all
 -- the rest. The others are counted in sums; the scan of a transition table has one order. A task that

@@ -32,7 +32,8 @@
 //     but for those that relay.Outcome calls none; lost leases are outcome="lease_lost"
 //   - outbox_dead_letters_total{type,reason}: tasks that became dead letters
 //   - outbox_relay_running, outbox_relay_outage, outbox_relay_refused: relays that run, those of
-//     them that cannot work with PostgreSQL until it is back, and those that lack a right or an object
+//     them that cannot work with PostgreSQL until it is back, and those that PostgreSQL refuses
+//     a right, an object, the login or the database
 //
 // Of the forwarders in Config.Forwarders:
 //

@@ -42,8 +42,8 @@ func ICU(t testing.TB, locale string) string {
 	return url
 }
 
-// Copied is Database with what is in the database of the URL, as CREATE DATABASE … TEMPLATE makes it.
-// Nobody may be connected to that.
+// Copied is Database with what is in the database of the URL, as CREATE DATABASE … TEMPLATE makes
+// it. Nobody may be connected to that.
 func Copied(t testing.TB, of string) string {
 	t.Helper()
 	url, drop, err := Server(t).CopiedDatabase(t.Context(), of)

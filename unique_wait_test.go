@@ -118,8 +118,8 @@ func TestARetryThatIsWrittenBackDuringAnEnqueueHoldsItsKey(t *testing.T) {
 	exec(t, d.db, `CREATE SCHEMA slow; CREATE FUNCTION slow.ne(text, text) RETURNS boolean LANGUAGE plpgsql AS
 		'BEGIN PERFORM pg_catalog.pg_advisory_lock_shared(8), pg_catalog.pg_advisory_unlock_shared(8); RETURN pg_catalog.textne($1, $2); END';
 		CREATE OPERATOR slow.<> (LEFTARG = text, RIGHTARG = text, FUNCTION = slow.ne)`)
-	exec(t, d.db, `ALTER FUNCTION outbox.take_key(text, text, bigint)
-		SET search_path = slow, pg_catalog`) // lock_waiting says state <> 'leased'
+	exec(t, d.db, `ALTER FUNCTION outbox.lock_waiting(bigint)
+		SET search_path = slow, pg_catalog`) // it says state <> 'leased'
 	taskType := newType()
 	first := d.enqueue(t, taskType, 1, outbox.Unique("k"))
 	gate, claim := begin(t, d.db), begin(t, d.db)

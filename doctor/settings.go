@@ -1,24 +1,27 @@
 package doctor
 
+import "strings"
+
 // plannerRules are those of the methods that statements of the outbox need.
 var plannerRules = func() (rules string) {
-	for _, method := range []string{"seqscan", "indexscan", "indexonlyscan", "bitmapscan", "sort", "nestloop", "hashjoin", "hashagg"} {
-		rules += "('enable_" + method + "', NULL, 'PostgreSQL plans statements of tools and of the app badly, and may compile " +
-			"them; relays turn it on for their own, at more round trips', NULL),\n  "
+	for method := range strings.FieldsSeq("seqscan indexscan indexonlyscan bitmapscan sort nestloop hashjoin hashagg") {
+		rules += "('enable_" + method + "', NULL, 'PostgreSQL plans statements of tools and of the app badly, " +
+			"and may compile them; relays turn it on for their own, at more round trips', NULL),\n  "
 	}
 	return rules
 }()
 
 // The settings of the server, this database, and the roles that may write tasks. Other settings are
 // not read: an app may keep secrets there. Of the settings that clients send when they connect, only
-// the doctor's own are visible. A rule has the least timeout that relays need: they set the timeouts
-// of their own transactions while a handler runs; their other statements take up to these times. The
-// connection of ListenDSN sends something every 15 s.
+// the doctor's own are visible. A rule has the least timeout that enqueues and tools need, and the first
+// statement of a relay's connection. The connection of ListenDSN sends something every 15 s.
 var settingsSQL = `/* outbox: settings of sessions */
 WITH rule (name, least, what, more) AS (VALUES
-  ('statement_timeout', interval '5 s', 'enqueues, tools and the first statements of relays may fail; relays lift it for their others, at more round trips',
+  ('statement_timeout', interval '5 s', 'enqueues, tools and the first statements of relays may fail; ' ||
+   'relays lift it for their others, at more round trips',
    'at least 30s'),
-  ('lock_timeout', interval '1 s', 'enqueues with a unique key may fail after a short wait; relays lift it, at more round trips',
+  ('lock_timeout', interval '1 s', 'enqueues with a unique key may fail after a short wait; ' ||
+   'relays lift it, at more round trips',
    'at least 10s'),
   ('transaction_timeout', interval '5 s', 'it ends connections of relays that claim, poll or clean up; ' ||
    'it is lifted for handlers, task.Complete and schema.Migrate', 'at least 30s'),

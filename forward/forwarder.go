@@ -54,7 +54,8 @@ func register(reg *handlers.Registry, taskType string, c *config, to Publisher) 
 	}
 	limit := c.timeout + trialGrace
 	f := &Forwarder{config: c, taskType: taskType, to: to, circuits: circuits{taskType: taskType, limit: limit}}
-	of, opts := outbox.NewTaskType[json.RawMessage](taskType), append(c.handler, handlers.Use(withLogger), handler.Forwards.(handlers.Option))
+	of := outbox.NewTaskType[json.RawMessage](taskType)
+	opts := append(c.handler, handlers.Use(withLogger), handler.Forwards.(handlers.Option))
 	handlers.Batch(reg, of, c.batch, f.handle, opts...)
 	return f
 }

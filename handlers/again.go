@@ -51,7 +51,8 @@ func checkResult(h *handler.Handler, taskIDs []int64, err error) error {
 		return h.CheckAgain(taskIDs[0], err)
 	}
 	if r := handler.ResultOf(err); r.Payload != nil {
-		return fmt.Errorf("handlers: RunAgainWith: its payload is for task %d, not for a batch of %d: return it in a BatchResult", r.TaskID, len(taskIDs))
+		return fmt.Errorf("handlers: RunAgainWith: its payload is for task %d, not for a batch of %d: "+
+			"return it in a BatchResult", r.TaskID, len(taskIDs))
 	}
 	return err
 }

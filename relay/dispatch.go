@@ -75,7 +75,8 @@ func (d *dispatcher) run() error {
 
 func (d *dispatcher) moment() plan.Moment {
 	now := time.Now()
-	return plan.Moment{Time: now, NoHeartbeat: failureOf(d.alive(now)), Listening: d.listening(), Stopping: d.ctx.Err() != nil,
+	return plan.Moment{Time: now, NoHeartbeat: failureOf(d.alive(now)), Listening: d.listening(),
+		Stopping:  d.ctx.Err() != nil,
 		Postponed: d.due.MayBePostponed}
 }
 

@@ -21,7 +21,8 @@ import (
 
 func (x *relayRun) newObservers() *observers {
 	config := x.settings.config
-	return &observers{ctx: context.WithoutCancel(x.ctx), all: config.Observers, dead: newDeadLetters(x.claiming, config.OnDead, x.log), log: x.log,
+	return &observers{ctx: context.WithoutCancel(x.ctx), all: config.Observers, dead: newDeadLetters(x.claiming, config.OnDead, x.log),
+		log:   x.log,
 		types: x.settings.types, ahead: func() time.Duration { return x.heart.Ahead() }}
 }
 
@@ -125,7 +126,8 @@ func (x *relayRun) newListener() *pg.Listener {
 func (x *relayRun) newDispatcher() *dispatcher {
 	config := x.settings.config
 	p := plan.Params{Types: laneTypes(x.settings.handlers, x.runner.ClaimSize), Workers: config.Workers,
-		Random: config.Order == OrderRandom, PollInterval: config.PollInterval, StatementTimeout: pg.StatementTimeout, Once: x.once}
+		Random: config.Order == OrderRandom, PollInterval: config.PollInterval,
+		StatementTimeout: pg.StatementTimeout, Once: x.once}
 	if config.WorkersByType != nil {
 		b := bounds{ctx: x.claiming, ask: config.WorkersByType, types: map[string]bool{}, log: x.log}
 		for _, name := range x.settings.types {

@@ -15,7 +15,8 @@ const promoteScheduledSQL = `/* outbox: promote scheduled tasks */
 WITH due AS MATERIALIZED (
   SELECT task_id FROM outbox.task WHERE state = 'scheduled' AND task_type = $1 AND run_at <= now()
    ORDER BY run_at LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED)
-UPDATE outbox.task t SET state = 'ready' WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM due)) AND (SELECT ` + pg.CommitAsync + `) IS NOT NULL`
+UPDATE outbox.task t SET state = 'ready'
+ WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM due)) AND (SELECT ` + pg.CommitAsync + `) IS NOT NULL`
 
 // One promotion makes scheduled tasks of at most so many types ready: each is a statement.
 const promoteScheduledTypes = 50

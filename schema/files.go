@@ -28,7 +28,8 @@ func (migrationFiles) Open(name string) (fs.File, error) {
 	if entries := fileNames(); err != nil || name != entries[len(entries)-1] {
 		return f, err
 	}
-	return &lastFile{File: f, text: strings.NewReader(migrations()[Version()-1] + current().annotated(schemaname.Default))}, nil
+	text := migrations()[Version()-1] + current().annotated(schemaname.Default)
+	return &lastFile{File: f, text: strings.NewReader(text)}, nil
 }
 
 type lastFile struct {

@@ -134,11 +134,13 @@ GRANT SELECT, INSERT, UPDATE, DELETE
 GRANT SELECT, INSERT, UPDATE ON outbox.promote_lock TO outbox_worker;
 GRANT SELECT, UPDATE ON SEQUENCE outbox.wake TO outbox_worker;
 GRANT EXECUTE ON FUNCTION
-      outbox.poll, outbox.rest, outbox.claimed, outbox.whole, outbox.timeline, outbox.lacking, outbox.row_of, outbox.with_defaults,
+      outbox.poll, outbox.rest, outbox.claimed, outbox.whole, outbox.timeline, outbox.lacking,
+      outbox.row_of, outbox.with_defaults,
       outbox.put_back, outbox.bury, outbox.keep,
       outbox.claim_tasks, outbox.claim_group, outbox.claim_member, outbox.lease_tasks, outbox.finish_tasks, outbox.complete_task,
       outbox.record_runs, outbox.record_batch, outbox.split_lost, outbox.claim_ended, outbox.end_run, outbox.cancel_task, outbox.run_task_now,
-      outbox.add_events, outbox.lost_runs, outbox.this_database, outbox.this_mark, outbox.mark_origin, outbox.note_origin
+      outbox.add_events, outbox.lost_runs, outbox.this_database, outbox.this_mark, outbox.mark_origin,
+      outbox.note_origin
    TO outbox_worker;
 -- A relay may start right after a migration that made new tables, before this is applied again.
 ALTER DEFAULT PRIVILEGES FOR ROLE outbox_owner IN SCHEMA outbox GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO outbox_worker;

@@ -54,7 +54,8 @@ relay.Config.Environment of its relays.`,
 			return a.out.print(done, lines...)
 		},
 	}
-	c.Flags().BoolVar(&o.Discard, "discard", false, "delete the tasks and dead letters of the original, and the schedules that are not paused")
+	c.Flags().BoolVar(&o.Discard, "discard", false,
+		"delete the tasks and dead letters of the original, and the schedules that are not paused")
 	c.Flags().BoolVar(&o.KeepID, "keep-id", false, "this database succeeds the original, with the same task keys")
 	c.Flags().StringVar(&o.Environment, "environment", "",
 		"write this environment into the database: the relay.Config.Environment of its relays")

@@ -53,7 +53,8 @@ func (b *breaks) fields(path string, was, is map[string]Tree) {
 		case len(now) == 0:
 			b.add("%s (%s) is gone: its value in stored tasks is lost", at, was[name].Kind)
 		case len(now) > 1:
-			b.add("%s (%s) may be any of the fields %s: its value in stored tasks may be lost", at, was[name].Kind, strings.Join(now, ", "))
+			b.add("%s (%s) may be any of the fields %s: its value in stored tasks may be lost", at, was[name].Kind,
+				strings.Join(now, ", "))
 		case from[now[0]] != "":
 			b.add("%s and %s are one field now: a value in stored tasks is lost", at, from[now[0]])
 		default:

@@ -91,7 +91,8 @@ func (s *Store) TransactionStatus(xid string) (status string, err error) {
 // "unknown".
 func (s *Store) StatusOf(xid string) (status string, err error) {
 	err = s.Conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
-		return tx.QueryRowContext(ctx, "SELECT COALESCE(pg_catalog.pg_xact_status($1::pg_catalog.text::pg_catalog.xid8), 'unknown')", xid).Scan(&status)
+		return tx.QueryRowContext(ctx, "SELECT COALESCE(pg_catalog.pg_xact_status("+
+			"$1::pg_catalog.text::pg_catalog.xid8), 'unknown')", xid).Scan(&status)
 	})
 	return status, err
 }

@@ -66,7 +66,8 @@ const leaseSettings = "SET LOCAL synchronous_commit = off"
 // claim commits whose tasks this relay has not read. After an error with rows the claim may have
 // committed.
 func (s *Store) Lease(ctx context.Context, t LeaseTerms, from plan.Start, limit int, found func([]*Row)) (c Claimed, err error) {
-	err = s.Conns.InMessages(ctx, leaseSettings, s.SQL(LeaseSQL), s.leaseArgs(t, from, limit), false, func(values []driver.Value) error {
+	args := s.leaseArgs(t, from, limit)
+	err = s.Conns.InMessages(ctx, leaseSettings, s.SQL(LeaseSQL), args, false, func(values []driver.Value) error {
 		err := c.readLeases(values, t, limit)
 		if err == nil && len(c.Rows) > 0 {
 			found(c.Rows)

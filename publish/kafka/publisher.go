@@ -47,7 +47,8 @@ func Open(brokers string, config Config) (*Publisher, error) {
 	for i := range seeds {
 		seeds[i] = strings.TrimSpace(seeds[i])
 		b := seeds[i]
-		if host, port, err := net.SplitHostPort(b); err != nil || host == "" || port == "" || strings.ContainsFunc(b, unicode.IsSpace) {
+		host, port, err := net.SplitHostPort(b)
+		if err != nil || host == "" || port == "" || strings.ContainsFunc(b, unicode.IsSpace) {
 			return nil, fmt.Errorf("outboxkafka: %q is no broker: it must be host:port; options of the client go "+
 				"into Config.Options", b)
 		}

@@ -87,20 +87,26 @@ END
 $$;
 
 -- Notes in the sequence home that all that waits was enqueued in this database, if nothing but the
--- new_tasks waits. The trigger of INSERT calls it until that is noted. A rollback brings back rows
--- that this transaction has deleted, and does not undo setval.
+-- new_tasks waits, or origin says that this is the tasks' database. The trigger of INSERT calls it
+-- until that is noted. A rollback brings back rows that this transaction has deleted, and does not
+-- undo setval: in such a transaction nothing is noted.
 CREATE OR REPLACE FUNCTION outbox.settle(new_tasks bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 DECLARE
-  others CONSTANT regclass[] := ARRAY['outbox.task', 'outbox.dead_task', 'outbox.schedule'];
+  judged CONSTANT regclass[] := ARRAY['outbox.task', 'outbox.dead_task', 'outbox.schedule',
+                                      'outbox.origin'];
+  this oid;
 BEGIN
-  IF outbox.waits(new_tasks) OR current_setting('track_counts') = 'off'
-     OR EXISTS (SELECT FROM unnest(others) AS t WHERE pg_stat_get_xact_tuples_deleted(t) > 0)
-     OR EXISTS (SELECT FROM pg_locks WHERE pid = pg_backend_pid() AND relation = ANY (others)
-                   AND mode = 'AccessExclusiveLock') THEN -- as TRUNCATE has
+  SELECT t.database_oid INTO this FROM outbox.this_database() t;
+  IF current_setting('track_counts') = 'off'
+     OR EXISTS (SELECT FROM unnest(judged) AS t WHERE pg_stat_get_xact_tuples_deleted(t) > 0)
+     OR EXISTS (SELECT FROM pg_locks WHERE pid = pg_backend_pid() AND relation = ANY (judged)
+                   AND mode = 'AccessExclusiveLock') -- as TRUNCATE has
+     OR outbox.waits(new_tasks)
+        AND NOT EXISTS (SELECT FROM outbox.origin o WHERE o.database_oid = this) THEN
     RETURN;
   END IF;
-  PERFORM setval('outbox.home', t.database_oid::bigint) FROM outbox.this_database() t;
+  PERFORM setval('outbox.home', this::bigint);
 END
 $$;
 REVOKE EXECUTE ON FUNCTION outbox.settle(bigint) FROM PUBLIC;
@@ -128,7 +134,7 @@ BEGIN
     UPDATE outbox.origin SET mark = outbox.this_mark();
   END IF;
   IF pg_sequence_last_value('outbox.home'::regclass) IS DISTINCT FROM this.database_oid::bigint THEN
-    PERFORM setval('outbox.home', this.database_oid::bigint);
+    PERFORM outbox.settle(0);
   END IF;
 END
 $$;

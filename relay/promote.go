@@ -43,6 +43,7 @@ func (p *poller) promoteOn(ctx context.Context, conn *sql.Conn, done *plan.Promo
 	if first := done.Promote.Request; first > 0 {
 		done.Done, err = p.PromoteHeads(ctx, conn, first, done.Promote.Limit)
 		if err != nil && !pgerr.Refusal(err) {
+			done.Promote.Types = nil // they are not to blame
 			return err
 		}
 		done.HeadsRefused = failureOf(p.explain(ctx, err))
@@ -50,7 +51,7 @@ func (p *poller) promoteOn(ctx context.Context, conn *sql.Conn, done *plan.Promo
 	due := done.Promote.Types
 	rand.Shuffle(len(due), func(i, j int) { due[i], due[j] = due[j], due[i] })
 	due = due[:min(len(due), promoteScheduledTypes)]
-	for _, taskType := range due {
+	for i, taskType := range due {
 		var result sql.Result
 		err := p.Conns.Own(ctx, conn, func(q pg.Querier) (err error) {
 			result, err = q.ExecContext(ctx, p.SQL(promoteScheduledSQL), taskType, max(1, done.Promote.Limit/len(due)))
@@ -61,6 +62,7 @@ func (p *poller) promoteOn(ctx context.Context, conn *sql.Conn, done *plan.Promo
 			continue
 		}
 		if err != nil {
+			done.Promote.Types, done.Promote.Request = due[i:i+1], 0 // the others and the heads are not to blame
 			return err
 		}
 		n, err := result.RowsAffected()

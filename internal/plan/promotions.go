@@ -30,8 +30,13 @@ func (d *Dispatcher) promote(now time.Time) {
 // promotablePolled notes what a poll saw.
 func (d *Dispatcher) promotablePolled(r PollResult, began time.Time) {
 	p, now := &d.promotions, d.now.Time
+	request := r.Request
+	if request > 0 && now.Before(p.heads.until) { // PostgreSQL has refused them just now
+		request = 0
+		d.dueAt(p.heads.until)
+	}
 	if !p.running && !began.Before(p.endedAt) {
-		p.next, p.held = Promote{Types: r.DueTypes, Request: r.Request}, false
+		p.next, p.held = Promote{Types: r.DueTypes, Request: request}, false
 	}
 	if r.Request == 0 {
 		p.requests.note(r.LastRequest, now)
@@ -39,7 +44,7 @@ func (d *Dispatcher) promotablePolled(r PollResult, began time.Time) {
 	} else {
 		p.requests.note(r.Request, now)
 	}
-	if (len(r.DueTypes) > 0 || r.Request > 0) && now.Before(p.pause) {
+	if (len(r.DueTypes) > 0 || request > 0) && now.Before(p.pause) {
 		d.dueAt(p.pause)
 	}
 }

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"errors"
 	"testing"
 	"time"
 )
@@ -167,5 +168,27 @@ func TestTheMarkOfRequestsFollowsThem(t *testing.T) {
 	}
 	if n := from[len(from)-1]; n != 7 && n != 0 {
 		t.Errorf("polls look from request %d on, want 7", n)
+	}
+}
+
+func TestHeadsThatPostgreSQLRefusesRest(t *testing.T) {
+	t.Parallel()
+	g := newPlay(t, nil)
+	g.step(Tick{})
+	began, tries := g.now.Time, 0
+	for g.now.Time.Sub(began) < 10*time.Second {
+		switch {
+		case g.promotion != nil:
+			p := *g.promotion
+			g.promotion, tries = nil, tries+1
+			g.step(Promoted{Promote: p, HeadsRefused: Failure{Err: errors.New("42501"), Refused: true, Answered: true}})
+		case g.poll != nil:
+			g.polled(promotable(1))
+		default:
+			g.later(g.wait)
+		}
+	}
+	if most := int(10*time.Second/RestMost) + 1; tries < 2 || tries > most {
+		t.Errorf("%d tries within 10 s, want 2 to %d", tries, most)
 	}
 }

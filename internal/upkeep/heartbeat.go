@@ -175,14 +175,15 @@ func (h *Heartbeat) Run(stop <-chan struct{}) {
 
 // Beat renews the relay's row. The lease counts from before the statement was sent.
 func (h *Heartbeat) Beat(ctx context.Context) error {
-	sent, ahead, copied, restored := h.Now(), time.Duration(0), false, false
+	sent, ahead, copied := h.Now(), time.Duration(0), false
+	var before sql.NullInt64
+	var aliveUntil int64
 	err := h.on.Do(ctx, func(ctx context.Context, conn pg.Querier) error {
 		ctx, cancel := context.WithTimeout(ctx, Interval)
 		defer cancel()
 		args := []any{h.RelayID, h.Host, h.PID, LeaseDuration.Microseconds(), pq.Array(h.Types), h.Workers,
 			h.Pool.MaxConns(), h.Schedules, h.Environment}
-		var now, aliveUntil int64
-		var before sql.NullInt64
+		var now int64
 		var databaseID string
 		sent := time.Now()
 		err := conn.QueryRowContext(ctx, h.Schema.SQL(beatSQL), args...).
@@ -194,8 +195,6 @@ func (h *Heartbeat) Beat(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		restored = before.Int64 < h.aliveUntil
-		h.aliveUntil = aliveUntil
 		h.Identified(databaseID)
 		ahead = time.UnixMicro(now).Sub(sent.Add(time.Since(sent) / 2))
 		return nil
@@ -207,6 +206,9 @@ func (h *Heartbeat) Beat(ctx context.Context) error {
 		h.failure.Store(&err)
 		return err
 	}
+	restored := before.Int64 < h.aliveUntil
+	h.aliveUntil = aliveUntil
+	h.failure.Store(nil)
 	h.ahead.Store(int64(ahead))
 	end := sent.Add(LeaseDuration)
 	h.end.Store(&end)

@@ -59,16 +59,14 @@ func (c *comparison) compareLeases(ctx context.Context, conn pg.Querier) (more b
 	if len(over) == 0 {
 		return false, nil
 	}
+	more = len(rows) == store.MostCompared
 	freed, err := c.store.FreeLeases(ctx, conn, over)
-	if err != nil || freed == 0 {
-		return false, err
-	}
-	ids := make([]int64, 0, mostNamed)
-	for _, l := range over[:min(len(over), mostNamed)] {
-		ids = append(ids, l.TaskID)
+	if err != nil || len(freed) == 0 {
+		return more, err
 	}
 	c.log.Warn("outbox: leased tasks had ended here, and the database has lost their results, "+
-		"as by a failover or a restore; they run again", "tasks", freed, "task_ids", ids)
+		"as by a failover or a restore; they run again", "tasks", len(freed),
+		"task_ids", freed[:min(len(freed), mostNamed)])
 	c.ready()
-	return len(rows) == store.MostCompared, nil
+	return more, nil
 }

@@ -41,18 +41,25 @@ UPDATE outbox.task t SET state = 'ready', lease_token = NULL, leased_until = NUL
        attempt = CASE WHEN ` + uncounted + ` THEN t.attempt ELSE GREATEST(t.attempt - 1, 0) END,
        relay_id = CASE WHEN ` + uncounted + ` THEN (t.timeline -> -1 ->> 'relay')::uuid END
  WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM c))
-RETURNING ` + pg.CommitAsync
+RETURNING t.task_id, ` + pg.CommitAsync
 
 // FreeLeases ends leases whose runs have ended or never began, without an attempt, and returns
-// their number.
-func (s *Store) FreeLeases(ctx context.Context, conn pg.Querier, over []Lease) (freed int, err error) {
+// their tasks.
+func (s *Store) FreeLeases(ctx context.Context, conn pg.Querier, over []Lease) (freed []int64, err error) {
 	taskIDs, tokens := splitLeases(over)
-	result, err := conn.ExecContext(ctx, s.SQL(FreeLeasesSQL), pq.Array(taskIDs), pq.Array(tokens))
+	rows, err := conn.QueryContext(ctx, s.SQL(FreeLeasesSQL), pq.Array(taskIDs), pq.Array(tokens))
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	n, err := result.RowsAffected()
-	return int(n), err
+	defer rows.Close()
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id, new(string)); err != nil {
+			return nil, err
+		}
+		freed = append(freed, id)
+	}
+	return freed, errors.Join(rows.Err(), rows.Close())
 }
 
 // OtherRunsSQL returns a relay's rows of the journal that are not of its open runs. A row that is

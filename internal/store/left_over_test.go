@@ -86,8 +86,8 @@ func TestAFreedLeaseIsAsBeforeItsClaim(t *testing.T) {
 		t.Fatal(err)
 	}
 	onConn(t, db, func(ctx context.Context, conn *sql.Conn) {
-		if n, err := s.FreeLeases(ctx, conn, leases); err != nil || n != len(cases)-2 {
-			t.Errorf("%d freed, want %d; error %v", n, len(cases)-2, err)
+		if freed, err := s.FreeLeases(ctx, conn, leases); err != nil || len(freed) != len(cases)-2 {
+			t.Errorf("freed %v, want %d; error %v", freed, len(cases)-2, err)
 		}
 	})
 	for i, c := range cases {

@@ -63,7 +63,7 @@ func (p *poller) poll(ctx context.Context, opts plan.Poll) (plan.PollResult, err
 func (p *poller) pollOn(ctx context.Context, conn *sql.Conn, opts plan.Poll) (none plan.PollResult, err error) {
 	var wakeRequest int64
 	var stranded bool
-	err = p.Conns.Own(ctx, conn, func(q pg.Querier) (err error) {
+	first := func(q pg.Querier) (err error) {
 		if opts.Writable {
 			if err := writable.Check(ctx, q); err != nil {
 				return err
@@ -78,7 +78,10 @@ func (p *poller) pollOn(ctx context.Context, conn *sql.Conn, opts plan.Poll) (no
 			err = q.QueryRowContext(ctx, p.SQL(strandedLeasesSQL)).Scan(&stranded)
 		}
 		return err
-	})
+	}
+	if opts.Writable || opts.Withdraw > 0 || opts.RequestWakeUp > 0 || opts.Stranded {
+		err = p.Conns.Own(ctx, conn, first)
+	}
 	if err != nil {
 		return none, err
 	}

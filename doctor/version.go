@@ -80,8 +80,10 @@ func checkVersion(ctx context.Context, v *visit) error {
 // notMigrated splits an ErrNotMigrated into what is wrong and what to do.
 func notMigrated(err error) (what, do string) {
 	_, text, _ := strings.Cut(err.Error(), "not migrated: ")
-	last := strings.LastIndex(text, ": ")
-	return text[:last], text[last+2:]
+	if last := strings.LastIndex(text, ": "); last >= 0 {
+		return text[:last], text[last+2:]
+	}
+	return text, "run schema.Migrate"
 }
 
 // versions reads the newest version, the oldest code that may run beside it, and what was left out.

@@ -30,6 +30,7 @@ var (
 	// columnLine is a column in CREATE TABLE: two blanks, its name and its type.
 	columnLine = regexp.MustCompile(`(?m)^  ([a-z]\w*) +[a-z]`)
 	alterTable = regexp.MustCompile(`ALTER TABLE (?:IF EXISTS )?(?:ONLY )?outbox\.(\w+)([^;]*)`)
+	dropColumn = regexp.MustCompile(`\bDROP\s+COLUMN\s+(?:IF EXISTS\s+)?([a-z]\w*)`)
 	addColumn  = regexp.MustCompile(`\bADD\s+(?:COLUMN\s+)?(?:IF NOT EXISTS\s+)?([a-z]\w*)`)
 
 	granted = regexp.MustCompile(`(?s)(?:^|\n|')GRANT ([^;']*?)\s+ON (FUNCTION|SEQUENCE|SCHEMA|TABLE)?\s*([^;']*?)\s+TO ([^;']*?)[;']`)
@@ -78,6 +79,9 @@ func columnsOf(script string) (out []string) {
 	for _, table := range alterTable.FindAllStringSubmatch(comment.ReplaceAllString(script, ""), -1) {
 		for _, c := range addColumn.FindAllStringSubmatch(table[2], -1) {
 			columns[table[1]] = append(columns[table[1]], c[1])
+		}
+		for _, c := range dropColumn.FindAllStringSubmatch(table[2], -1) {
+			columns[table[1]] = slices.DeleteFunc(columns[table[1]], func(name string) bool { return name == c[1] })
 		}
 	}
 	for table, names := range columns {

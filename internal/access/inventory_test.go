@@ -20,6 +20,7 @@ ALTER TABLE outbox.task ADD COLUMN IF NOT EXISTS tenant text COLLATE "C",
   ADD CONSTRAINT task_region CHECK (region <> '');
 ALTER TABLE outbox.dead_task ADD COLUMN tenant text; ALTER TABLE outbox.dead_task
   ADD region text;
+ALTER TABLE outbox.task ADD COLUMN old text; ALTER TABLE outbox.task DROP COLUMN IF EXISTS old;
 ALTER TABLE app.task ADD COLUMN of_the_app text;`)
 	want := []string{
 		"dead_task.reason", "dead_task.region", "dead_task.task_id", "dead_task.tenant", "done_task.task_id",

@@ -20,7 +20,7 @@
 CREATE OR REPLACE FUNCTION outbox.redrive(ids bigint[], without_key boolean, actor text)
 RETURNS TABLE (task_id bigint, died_us bigint, chosen boolean, written boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
-  SET jit = off AS $$
+  SET enable_indexscan = on SET enable_nestloop = on SET jit = off AS $$
 BEGIN
   RETURN QUERY
   WITH d AS MATERIALIZED (

@@ -11,6 +11,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -55,5 +56,51 @@ func TestGrantRolesEndsNoTransactionOfTheApp(t *testing.T) {
 	all.Wait()
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// ALTER TABLE locks a table, then its sequence. An enqueue that held the sequence while it waits for the
+// table would be a deadlock with each change of the schema.
+func TestAnEnqueueThatWaitsForTheTableHoldsNothing(t *testing.T) {
+	db := openURL(t, pgtest.Database(t))
+	if err := schema.Migrate(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	for _, opts := range [][]outbox.Option{{}, {outbox.OrderedBy("o")}, {outbox.Unique("u")}, {outbox.After(time.Hour)}} {
+		locker, err := db.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := locker.ExecContext(t.Context(), "LOCK TABLE outbox.task IN ACCESS EXCLUSIVE MODE"); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() {
+			ended <- outbox.InTx(t.Context(), db, func(tx *sql.Tx) error {
+				_, err := outbox.Enqueue(t.Context(), tx, "T", 1, opts...)
+				return err
+			})
+		}()
+		var waiter int
+		relaytest.Eventually(t, time.Minute, "no enqueue that waits", func() bool {
+			err := db.QueryRowContext(t.Context(),
+				"SELECT pid FROM pg_locks WHERE relation = 'outbox.task'::regclass AND NOT granted").Scan(&waiter)
+			return err == nil
+		})
+		var held sql.NullString
+		if err := db.QueryRowContext(t.Context(), `SELECT string_agg(c.relname || ' ' || l.mode, ', ')
+			  FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
+			 WHERE l.pid = $1 AND l.granted AND c.relnamespace = 'outbox'::regnamespace`, waiter).Scan(&held); err != nil {
+			t.Fatal(err)
+		}
+		if held.Valid {
+			t.Errorf("an enqueue with %v holds %s", opts, held.String)
+		}
+		if err := locker.Rollback(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
 	}
 }

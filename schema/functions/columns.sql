@@ -26,7 +26,8 @@ $$;
 -- and returns the results in the order of the tasks. A task is an object with columns of the view
 -- keyed_task, of which payload is a text. A column that is missing or null has its default.
 --
--- One statement inserts all. Its rows lock their keys in one order, independent of the order of the
+-- One statement draws the ids and inserts all: it locks the table before the sequence, as each insert and
+-- each ALTER TABLE does. Its rows lock their keys in one order, independent of the order of the
 -- tasks. Equal payloads are neighbours as jsonb, so their keys need not be known. Of tasks with one
 -- key the first takes it, and the last that changes the task counts: all have their locks by then.
 --
@@ -39,7 +40,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enab
   SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   conflicts text[]   := ARRAY(SELECT t ->> 'on_conflict' FROM unnest(tasks) AS t);
-  ids       bigint[] := ARRAY(SELECT nextval('outbox.task_task_id_seq') FROM unnest(tasks));
+  ids       bigint[];
   created   bigint[];
   holders   bigint[];
   outcomes  text[];
@@ -50,7 +51,9 @@ BEGIN
        WHERE (c IN ('skip', 'replace', 'reschedule')) IS NOT TRUE LIMIT 1)
       USING ERRCODE = 'check_violation';
   END IF;
-  WITH added AS (
+  WITH drawn AS MATERIALIZED (
+    SELECT nextval('outbox.task_task_id_seq') AS id, g, n FROM unnest(tasks) WITH ORDINALITY AS u (g, n)),
+  added AS (
     INSERT INTO outbox.task AS t (task_id, task_type, payload, priority, max_attempts, headers, run_at,
       timeout_ms, ordering_key, skip_failed, unique_key, unique_until_done)
     OVERRIDING SYSTEM VALUE
@@ -60,11 +63,12 @@ BEGIN
            COALESCE((g ->> 'run_at')::timestamptz, now()), (g ->> 'timeout_ms')::integer,
            g ->> 'ordering_key', COALESCE((g ->> 'skip_failed')::boolean, false), g ->> 'unique_key',
            COALESCE((g ->> 'unique_until_done')::boolean, false)
-      FROM unnest(tasks, ids) WITH ORDINALITY AS u (g, id, n)
+      FROM drawn AS u
      ORDER BY g ->> 'task_type' COLLATE "C", g ->> 'unique_key' COLLATE "C",
               CASE WHEN g ->> 'unique_key' = '$payload' THEN (g ->> 'payload')::jsonb END, n
     RETURNING t.task_id)
-  SELECT array_agg(a.task_id) INTO created FROM added AS a;
+  SELECT array_agg(a.task_id), ARRAY(SELECT d.id FROM drawn AS d ORDER BY d.n)
+    INTO created, ids FROM added AS a;
   IF cardinality(created) = cardinality(ids) THEN
     RETURN QUERY SELECT id, 'created' FROM unnest(ids) AS id;
     RETURN;

@@ -181,10 +181,10 @@ func TestAnObjectThatIsGoneIsNamedUntilItIsBack(t *testing.T) {
 	} {
 		eventually(t, time.Minute, "it is healthy before "+c.away, func() bool { return r.Health() == nil })
 		logged := r.Log.Count("refuses what the relay needs")
+		db.Do(t, c.away)
 		if c.task != "" {
 			db.Enqueue(t, c.task, 1)
 		}
-		db.Do(t, c.away)
 		eventually(t, time.Minute, "Health says that "+c.want, func() bool {
 			err := r.Health()
 			if errors.Is(err, relay.ErrOutage) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -20,8 +21,11 @@ import (
 func TestALockOnATableOfTheOutboxIsNoAttempt(t *testing.T) {
 	t.Parallel()
 	onEachDriver(t, func(t *testing.T, db *database) {
-		tables := db.Text(t, `SELECT string_agg(relname, ' ') FROM pg_class WHERE relnamespace = 'outbox'::regnamespace
-			AND relkind = 'r'`)
+		tables := "task running done_task relay"
+		if needs.InCI() {
+			tables = db.Text(t, `SELECT string_agg(relname, ' ') FROM pg_class WHERE relnamespace = 'outbox'::regnamespace
+				AND relkind = 'r'`)
+		}
 		for table := range strings.FieldsSeq(tables) {
 			t.Run(table, func(t *testing.T) { runUnderLock(t, db, table) })
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/proxy"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
@@ -221,7 +222,8 @@ func TestAComparisonOfLeasesFreesNoneThatIsBeingClaimedOrWritten(t *testing.T) {
 			}
 		}
 	}
-	relaytest.Together(t, tests)
+	relaytest.Together(t, needs.Few(t, tests, "so is that of a claim of slots",
+		"the result is on its way, and does not come", "the COMMIT of Complete is answered late"))
 }
 
 // A Tx task whose commit the database has lost is there again, and so is its run in the journal. To

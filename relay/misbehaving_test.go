@@ -12,6 +12,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -27,7 +28,7 @@ func TestAHandlerThatMisbehavesHarmsOnlyItsOwnTask(t *testing.T) {
 			tests[driver+" "+kind] = func(t *testing.T) { testMisdeeds(t, newDatabase(t, driver), kind, size) }
 		}
 	}
-	relaytest.Together(t, tests)
+	relaytest.Together(t, needs.Few(t, tests, "postgres tx", "postgres batch"))
 }
 
 type markedPayload struct{ Marked bool }

@@ -111,7 +111,7 @@ func TestAConnectionErrorOfAnotherServerIsTheHandlers(t *testing.T) {
 			tests[kind+" "+code] = func(t *testing.T) { testAConnectionErrorOfAnotherServer(t, kind, code) }
 		}
 	}
-	relaytest.Together(t, tests)
+	relaytest.Together(t, needs.Few(t, tests, "tx 08001", "group 25006", "complete 08001"))
 }
 
 func testAConnectionErrorOfAnotherServer(t *testing.T, kind, code string) {

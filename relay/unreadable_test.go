@@ -12,6 +12,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -122,7 +123,7 @@ func TestATaskThatCannotBeReadIsSetAsideAndNamed(t *testing.T) {
 			}
 		}
 	}
-	relaytest.Together(t, tests)
+	relaytest.Together(t, needs.Few(t, tests, "tx", "group", "RunOnce"))
 }
 
 // However such a task comes to be ready, what makes it ready does not read its payload.

@@ -63,6 +63,23 @@ func CI(t testing.TB) {
 // InCI reports whether such tests run.
 func InCI() bool { return required() || os.Getenv("OUTBOX_TEST_LONG") != "" }
 
+// Few is the named ones of these cases; all where InCI.
+func Few[C any](t testing.TB, all map[string]C, names ...string) map[string]C {
+	t.Helper()
+	if InCI() {
+		return all
+	}
+	few := make(map[string]C, len(names))
+	for _, name := range names {
+		c, ok := all[name]
+		if !ok {
+			t.Fatalf("there is no case %q", name)
+		}
+		few[name] = c
+	}
+	return few
+}
+
 // Long skips a test that takes long, unless OUTBOX_TEST_LONG=1.
 func Long(t testing.TB) { t.Helper(); asked(t, "OUTBOX_TEST_LONG") }
 

@@ -23,12 +23,12 @@ const (
 var unused struct {
 	mu    sync.Mutex
 	pools []*reusable
-	made  madeAs // of the first
 }
 
 type reusable struct {
 	*Database
 	driver string
+	made   madeAs // each has a mark of its own, which is a type
 	drop   func() // the pool's end, too
 }
 
@@ -77,11 +77,7 @@ func create(t testing.TB, driver string) *reusable {
 	d.own(t)
 	d.drop = sync.OnceFunc(func() { db.Close(); drop() })
 	pgtest.AtEnd(func() error { d.drop(); return nil })
-	unused.mu.Lock()
-	defer unused.mu.Unlock()
-	if unused.made.catalog == "" {
-		unused.made = look(t, d.Database)
-	}
+	d.made = look(t, d.Database)
 	return d
 }
 
@@ -112,10 +108,7 @@ func (d *reusable) reset() error {
 	if err := onlySessions(ctx, conns[0], len(conns)); err != nil {
 		return err
 	}
-	unused.mu.Lock()
-	made := unused.made
-	unused.mu.Unlock()
-	return made.restore(ctx, conns[0])
+	return d.made.restore(ctx, conns[0])
 }
 
 // resetSession is DISCARD ALL, except that it keeps plans and the prepared statements of drivers.
@@ -213,7 +206,28 @@ const emptySQL = `SELECT format('WITH %s SELECT concat(%s)',
 			COALESCE(last_value, start_value), (last_value IS NOT NULL)::text), ', ') FROM pg_sequences))
 	FROM pg_class WHERE ` + emptied
 
+// dropSQL drops what a test made in the schema public, with the triggers and foreign keys that need it.
+const dropSQL = `DO $$
+DECLARE
+  statement text;
+BEGIN
+  FOR statement IN
+    SELECT format('DROP %s IF EXISTS %s CASCADE', CASE relkind WHEN 'v' THEN 'VIEW' WHEN 'S' THEN 'SEQUENCE'
+             ELSE 'TABLE' END, oid::regclass)
+      FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v', 'S') AND relname <> 'effect'
+    UNION ALL
+    SELECT format('DROP ROUTINE IF EXISTS %s CASCADE', oid::regprocedure)
+      FROM pg_proc WHERE pronamespace = 'public'::regnamespace
+  LOOP
+    EXECUTE statement;
+  END LOOP;
+END
+$$`
+
 func (m madeAs) restore(ctx context.Context, c *sql.Conn) error {
+	if _, err := c.ExecContext(ctx, dropSQL); err != nil {
+		return err
+	}
 	var catalog string
 	if err := c.QueryRowContext(ctx, catalogSQL).Scan(&catalog); err != nil {
 		return err

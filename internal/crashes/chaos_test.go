@@ -6,11 +6,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/txoutbox/outbox/internal/needs"
 )
 
 // Relays are killed for ten seconds, and nothing is lost, doubled or left behind. internal/chaos is
 // a module of its own, as it has a NATS server.
 func TestTenSecondsOfChaos(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "chaos")
 	if out, err := exec.Command("go", "build", "-o", program, "../chaos").CombinedOutput(); err != nil {

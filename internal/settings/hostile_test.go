@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -72,7 +73,7 @@ func TestARelayWorksUnderSettingsThatHinderIt(t *testing.T) {
 			}
 		}
 	}
-	relaytest.Together(t, tests)
+	relaytest.Together(t, needs.Few(t, tests, "postgres"))
 }
 
 // Each function of the outbox that reads a table is not compiled, whoever calls it.

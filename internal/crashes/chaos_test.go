@@ -13,7 +13,7 @@ import (
 // Relays are killed for ten seconds, and nothing is lost, doubled or left behind. internal/chaos is
 // a module of its own, as it has a NATS server.
 func TestTenSecondsOfChaos(t *testing.T) {
-	needs.CI(t)
+	needs.Long(t) // .ci/run runs the program itself
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "chaos")
 	if out, err := exec.Command("go", "build", "-o", program, "../chaos").CombinedOutput(); err != nil {

@@ -61,7 +61,7 @@ func CI(t testing.TB) {
 }
 
 // InCI reports whether such tests run.
-func InCI() bool { return required() || os.Getenv("OUTBOX_TEST_LONG") != "" }
+func InCI() bool { return required() || InLong() }
 
 // Few is the named ones of these cases; all where InCI.
 func Few[C any](t testing.TB, all map[string]C, names ...string) map[string]C {
@@ -82,6 +82,9 @@ func Few[C any](t testing.TB, all map[string]C, names ...string) map[string]C {
 
 // Long skips a test that takes long, unless OUTBOX_TEST_LONG=1.
 func Long(t testing.TB) { t.Helper(); asked(t, "OUTBOX_TEST_LONG") }
+
+// InLong reports whether such tests run.
+func InLong() bool { return os.Getenv("OUTBOX_TEST_LONG") != "" }
 
 func asked(t testing.TB, name string) {
 	t.Helper()

@@ -24,7 +24,9 @@ func TestADatabaseIsLeftAsItWasMade(t *testing.T) {
 		url, pid = db.URL, db.Int(t, pidSQL)
 		db.Enqueue(t, "A", 3)
 		db.Do(t, `SET search_path = pg_catalog; SET statement_timeout = 1234; LISTEN mine;
-			SELECT pg_advisory_lock(1); CREATE TEMPORARY TABLE temporary (n int)`)
+			SELECT pg_advisory_lock(1); CREATE TEMPORARY TABLE temporary (n int); CREATE TABLE public.mine (n int);
+			CREATE FUNCTION public.mine() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+			CREATE TRIGGER mine AFTER INSERT ON outbox.task EXECUTE FUNCTION public.mine()`)
 	})
 	t.Run("the next", func(t *testing.T) {
 		db := NewDatabase(t)
@@ -38,7 +40,7 @@ func TestADatabaseIsLeftAsItWasMade(t *testing.T) {
 			t.Errorf("its pool is limited to %d connections", max)
 		}
 		const leftovers = `SELECT concat_ws(', ',
-			(SELECT string_agg(relname, ' ') FROM pg_class WHERE relname = 'temporary'), (SELECT count(*) FROM outbox.task),
+			(SELECT string_agg(relname, ' ') FROM pg_class WHERE relname IN ('temporary', 'mine')), (SELECT count(*) FROM outbox.task),
 			(SELECT count(*) FROM outbox.counter_log), (SELECT count(*) FROM pg_listening_channels()),
 			(SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'),
 			current_setting('search_path'), current_setting('statement_timeout'))`
@@ -54,8 +56,8 @@ func TestADatabaseIsLeftAsItWasMade(t *testing.T) {
 		"a column": `ALTER TABLE outbox.task ADD COLUMN mine int`,
 		"a trigger": `CREATE TRIGGER mine BEFORE UPDATE ON outbox.task FOR EACH ROW
 			EXECUTE FUNCTION suppress_redundant_updates_trigger()`,
-		"a table":             `CREATE TABLE mine (n int)`,
-		"a new function":      `CREATE FUNCTION mine() RETURNS int LANGUAGE sql AS 'SELECT 1'`,
+		"a table":             `CREATE TABLE outbox.mine (n int)`,
+		"a new function":      `CREATE FUNCTION outbox.mine() RETURNS int LANGUAGE sql AS 'SELECT 1'`,
 		"a function":          `ALTER FUNCTION outbox.enqueue_task COST 1`,
 		"a row of the schema": `DELETE FROM outbox.promote_lock`,
 		"statistics":          `INSERT INTO effect VALUES (1); ANALYZE effect`,

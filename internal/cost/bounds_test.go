@@ -21,7 +21,11 @@ package cost_test
 // statements a Tx task less.
 //
 // In the case batch-1000 the start of the relay is seen, of whose statements one asks whether the
-// database is a copy, and one whether row level security hides rows: 2 of 50,000 tasks.
+// database is a copy, and one whether row level security hides rows: 2 of 50,000 tasks. Each of its
+// connections asks for the settings that it needs, once.
+//
+// Buffers and WAL of complete-1 rise with the time that its tasks take: 33 and 934 in 9 s, 37 and 1,012 in
+// 12 s. Its bound is for slow machines.
 //
 // The journal of single tasks has one statement, whose result has four columns and mostly no row: 420
 // bytes more than a statement of one column that leaves earlier runs to a second statement.
@@ -37,8 +41,8 @@ var bounds = map[string]figures{
 	"tx":           {1.14, 5.27, 5.27, 16.9, 6.85, 2.16, 26.5, 633, 225, 13400},
 	"tx+insert":    {0.54, 6.32, 7.37, 17.9, 6.85, 3.16, 27.6, 716, 247, 14300},
 	"batch-100":    {0.014, 0.0536, 0.054, 0.212, 0.108, 1.08, 7.45, 151, 7.17, 1070},
-	"batch-1000":   {0.0064, 0.00569, 0.0059, 0.0216, 0.0113, 1.06, 7.5, 144, 4.92, 945},
+	"batch-1000":   {0.0064, 0.00595, 0.0062, 0.0216, 0.0113, 1.06, 7.5, 144, 4.92, 945},
 	"leased-1":     {0.82, 3.16, 3.17, 8.41, 5.26, 1.06, 23.9, 920, 152, 11000},
 	"leased":       {0.128, 0.146, 0.148, 0.283, 0.273, 0.05, 18.8, 621, 22, 2980},
-	"complete-1":   {1.3, 6.32, 6.32, 21.1, 7.4, 3.16, 28.5, 928, 207, 15300},
+	"complete-1":   {1.3, 6.32, 6.32, 21.1, 7.4, 3.16, 40, 1100, 209, 15300},
 }

@@ -53,12 +53,12 @@ func Enqueue(ctx context.Context, tx Querier, taskType string, payload any, opts
 }
 
 // EnqueueMany inserts all tasks with one statement, or with two if some have a unique key and others
-// have none. After an error roll back: the first statement may have inserted its tasks. The results are in the order of tasks. The ids of tasks without a unique key
-// ascend. Keys are locked in one order, so that calls which share keys cannot deadlock. Of several
-// tasks with one key the later ones find the first. All tasks must name the same schema, else the
-// error is ErrInvalidOption. Together they are at most 256 MiB, else it is ErrPayloadTooLarge.
-// Errors are as of [Enqueue] and name the index of the task at fault, from 0. Without tasks nothing
-// is sent, and the result is nil.
+// have none. After an error roll back: the first statement may have inserted its tasks. The results
+// are in the order of tasks. The ids of tasks without a unique key ascend. Keys are locked in one
+// order, so that calls which share keys cannot deadlock. Of several tasks with one key the later
+// ones find the first. All tasks must name the same schema, else the error is ErrInvalidOption.
+// Together they are at most 256 MiB, else it is ErrPayloadTooLarge. Errors are as of [Enqueue] and
+// name the index of the task at fault, from 0. Without tasks nothing is sent, and the result is nil.
 func EnqueueMany(ctx context.Context, tx Querier, tasks []TaskSpec) ([]Enqueued, error) {
 	return insert(ctx, tx, tasks)
 }

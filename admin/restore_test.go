@@ -18,11 +18,7 @@ import (
 // program is the output of one of PostgreSQL's programs.
 func program(t testing.TB, server *devpg.Server, stdin []byte, name string, args ...string) []byte {
 	t.Helper()
-	path, err := server.Program(name)
-	if err != nil {
-		needs.Missing(t, name+" beside the server's programs", "postgresql-client")
-	}
-	cmd := exec.CommandContext(t.Context(), path, args...)
+	cmd := exec.CommandContext(t.Context(), pgtest.Program(t, server, name), args...)
 	cmd.Stdin = bytes.NewReader(stdin)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

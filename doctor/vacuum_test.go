@@ -183,12 +183,12 @@ func TestAWaitForALockOfTheAppsOwnIsNotTheOutboxs(t *testing.T) {
 	t.Parallel()
 	db := ill(t)
 	db.Do(t, `CREATE TABLE account (id int PRIMARY KEY, n int); INSERT INTO account VALUES (1, 0)`)
-	for _, c := range relaytest.Part([]struct{ held, waits string }{
-		{`UPDATE account SET n = 1`, `UPDATE account SET n = 2`},
-		{`INSERT INTO account VALUES (2, 0)`, `INSERT INTO account VALUES (2, 0)`},
-		{`LOCK TABLE account`, `SELECT FROM account`},
-		{`SELECT pg_advisory_xact_lock(1)`, `SELECT pg_advisory_xact_lock(1)`},
-	}, 1) {
+	for _, c := range needs.Few(t, map[string]struct{ held, waits string }{
+		"a row":            {`UPDATE account SET n = 1`, `UPDATE account SET n = 2`},
+		"a key":            {`INSERT INTO account VALUES (2, 0)`, `INSERT INTO account VALUES (2, 0)`},
+		"a table":          {`LOCK TABLE account`, `SELECT FROM account`},
+		"an advisory lock": {`SELECT pg_advisory_xact_lock(1)`, `SELECT pg_advisory_xact_lock(1)`},
+	}, "a row") {
 		_, end := hold(t, db, sql.LevelDefault, c.held)
 		waiter := direct(t, db.URL)
 		tx, err := waiter.BeginTx(t.Context(), nil)

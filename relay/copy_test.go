@@ -23,24 +23,15 @@ func restored(t *testing.T, of *database, url string, options ...string) *databa
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "dump")
 	for _, c := range []*exec.Cmd{
-		exec.CommandContext(t.Context(), serversProgram(t, "pg_dump"), "-Fc", "-f", file, of.URL),
-		exec.CommandContext(t.Context(), serversProgram(t, "pg_restore"), append(options, "-d", url, file)...),
+		exec.CommandContext(t.Context(), pgtest.Program(t, pgtest.Server(t), "pg_dump"), "-Fc", "-f", file, of.URL),
+		exec.CommandContext(t.Context(), pgtest.Program(t, pgtest.Server(t), "pg_restore"),
+			append(options, "-d", url, file)...),
 	} {
 		if out, err := c.CombinedOutput(); err != nil && len(options) == 0 { // rows of some tables collide
 			t.Fatalf("%s: %v\n%s", c.Path, err, out)
 		}
 	}
 	return open(t, url)
-}
-
-// serversProgram is of the server's version: an older pg_dump refuses a newer server.
-func serversProgram(t *testing.T, name string) string {
-	t.Helper()
-	path, err := pgtest.Server(t).Program(name)
-	if err != nil {
-		needs.Missing(t, name+" beside the server's programs", "postgresql-client")
-	}
-	return path
 }
 
 // runOnce enqueues a task and runs what is due.

@@ -28,7 +28,7 @@ func TestAHandlerThatMisbehavesHarmsOnlyItsOwnTask(t *testing.T) {
 			tests[driver+" "+kind] = func(t *testing.T) { testMisdeeds(t, newDatabase(t, driver), kind, size) }
 		}
 	}
-	relaytest.Together(t, needs.Few(t, tests, "postgres tx", "postgres batch"))
+	relaytest.Together(t, needs.Few(t, tests, drivers[0]+" tx", drivers[0]+" batch"))
 }
 
 type markedPayload struct{ Marked bool }

@@ -21,8 +21,8 @@ import (
 
 func (x *relayRun) newObservers() *observers {
 	config := x.settings.config
-	return &observers{ctx: context.WithoutCancel(x.ctx), all: config.Observers, dead: newDeadLetters(x.claiming, config.OnDead, x.log),
-		log:   x.log,
+	dead := newDeadLetters(x.claiming, config.OnDead, x.log)
+	return &observers{ctx: context.WithoutCancel(x.ctx), all: config.Observers, dead: dead, log: x.log,
 		types: x.settings.types, ahead: func() time.Duration { return x.heart.Ahead() }}
 }
 

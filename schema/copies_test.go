@@ -113,8 +113,9 @@ func TestNoToolMakesADatabaseACopyNorACopyTheOriginal(t *testing.T) {
 		"a copy, emptied and rolled back":          {five, true, `BEGIN; DELETE FROM outbox.task;` + five + `ROLLBACK`, true},
 		"a copy, truncated and rolled back":        {five, true, `BEGIN; TRUNCATE outbox.task;` + five + `ROLLBACK`, true},
 		"a copy, adopted and rolled back":          {five, true, `BEGIN; SELECT outbox.adopt(false, true, ''); ROLLBACK`, true},
-		"a copy, emptied, marked and rolled back":  {five, true, `BEGIN; DELETE FROM outbox.task; SELECT outbox.mark_origin(); ROLLBACK`, true},
-		"an enqueue that is rolled back":           {"", true, `BEGIN;` + five + `ROLLBACK;` + five, false},
+		"a copy, emptied, marked and rolled back": {five, true,
+			`BEGIN; DELETE FROM outbox.task; SELECT outbox.mark_origin(); ROLLBACK`, true},
+		"an enqueue that is rolled back": {"", true, `BEGIN;` + five + `ROLLBACK;` + five, false},
 	} {
 		check := func(about string, before, after []string) {
 			t.Run(name+about, func(t *testing.T) {

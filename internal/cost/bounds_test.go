@@ -24,8 +24,9 @@ package cost_test
 // database is a copy, and one whether row level security hides rows: 2 of 50,000 tasks. Each of its
 // connections asks for the settings that it needs, once.
 //
-// Buffers and WAL of complete-1 rise with the time that its tasks take: 33 and 934 in 9 s, 37 and 1,012 in
-// 12 s. Its bound is for slow machines.
+// Buffers and WAL of complete-1 differ between machines and versions more than others do: the same code
+// was within 28.5 and 928 where the first bound was set, and took 32 to 34 and 922 to 943 on a slower
+// machine with 15.20, 37 and 1,012 with 14.23. The cause is not known.
 //
 // The journal of single tasks has one statement, whose result has four columns and mostly no row: 420
 // bytes more than a statement of one column that leaves earlier runs to a second statement.
@@ -44,5 +45,5 @@ var bounds = map[string]figures{
 	"batch-1000":   {0.0064, 0.00595, 0.0062, 0.0216, 0.0113, 1.06, 7.5, 144, 4.92, 945},
 	"leased-1":     {0.82, 3.16, 3.17, 8.41, 5.26, 1.06, 23.9, 920, 152, 11000},
 	"leased":       {0.128, 0.146, 0.148, 0.283, 0.273, 0.05, 18.8, 621, 22, 2980},
-	"complete-1":   {1.3, 6.32, 6.32, 21.1, 7.4, 3.16, 40, 1100, 209, 15300},
+	"complete-1":   {1.3, 6.32, 6.32, 21.1, 7.4, 3.16, 38.5, 1085, 207, 15300},
 }

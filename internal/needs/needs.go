@@ -61,9 +61,10 @@ func CI(t testing.TB) {
 }
 
 // InCI reports whether such tests run.
-func InCI() bool { return required() || InLong() }
+func InCI() bool { return required() || os.Getenv("OUTBOX_TEST_LONG") != "" }
 
-// Few is the named ones of these cases; all where InCI.
+// Few returns the named cases of a test whose others cost too much for each go test. It returns all
+// cases where InCI.
 func Few[C any](t testing.TB, all map[string]C, names ...string) map[string]C {
 	t.Helper()
 	if InCI() {
@@ -82,9 +83,6 @@ func Few[C any](t testing.TB, all map[string]C, names ...string) map[string]C {
 
 // Long skips a test that takes long, unless OUTBOX_TEST_LONG=1.
 func Long(t testing.TB) { t.Helper(); asked(t, "OUTBOX_TEST_LONG") }
-
-// InLong reports whether such tests run.
-func InLong() bool { return os.Getenv("OUTBOX_TEST_LONG") != "" }
 
 func asked(t testing.TB, name string) {
 	t.Helper()

@@ -13,8 +13,9 @@ import (
 )
 
 // A new database and the first statements of its sessions cost more CPU than most tests. So a test
-// that passed leaves its database and its pool to the next one: without rows, and with the
-// sessions' settings reset. A database in which anything else has changed is dropped.
+// that passed leaves its database and its pool to the next one: without rows, without what it made
+// in the schema public, and with the sessions' settings reset. A database in which anything else has
+// changed is dropped.
 const (
 	keptSessions = 6       // of each pool
 	mostBytes    = 1 << 19 // of a table or an index; the next test would work beside its dead rows
@@ -214,7 +215,8 @@ BEGIN
   FOR statement IN
     SELECT format('DROP %s IF EXISTS %s CASCADE', CASE relkind WHEN 'v' THEN 'VIEW' WHEN 'S' THEN 'SEQUENCE'
              ELSE 'TABLE' END, oid::regclass)
-      FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v', 'S') AND relname <> 'effect'
+      FROM pg_class
+     WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v', 'S') AND relname <> 'effect'
     UNION ALL
     SELECT format('DROP ROUTINE IF EXISTS %s CASCADE', oid::regprocedure)
       FROM pg_proc WHERE pronamespace = 'public'::regnamespace

@@ -40,7 +40,8 @@ func TestADatabaseIsLeftAsItWasMade(t *testing.T) {
 			t.Errorf("its pool is limited to %d connections", max)
 		}
 		const leftovers = `SELECT concat_ws(', ',
-			(SELECT string_agg(relname, ' ') FROM pg_class WHERE relname IN ('temporary', 'mine')), (SELECT count(*) FROM outbox.task),
+			(SELECT string_agg(relname, ' ') FROM pg_class WHERE relname IN ('temporary', 'mine')),
+			(SELECT count(*) FROM outbox.task),
 			(SELECT count(*) FROM outbox.counter_log), (SELECT count(*) FROM pg_listening_channels()),
 			(SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'),
 			current_setting('search_path'), current_setting('statement_timeout'))`

@@ -66,7 +66,8 @@ func TestAnEnqueueThatWaitsForTheTableHoldsNothing(t *testing.T) {
 	if err := schema.Migrate(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}
-	for _, opts := range [][]outbox.Option{{}, {outbox.OrderedBy("o")}, {outbox.Unique("u")}, {outbox.After(time.Hour)}} {
+	for about, opts := range map[string][]outbox.Option{"no option": nil, "an ordering key": {outbox.OrderedBy("o")},
+		"a unique key": {outbox.Unique("u")}, "a delay": {outbox.After(time.Hour)}} {
 		locker, err := db.BeginTx(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -82,9 +83,9 @@ func TestAnEnqueueThatWaitsForTheTableHoldsNothing(t *testing.T) {
 			})
 		}()
 		var waiter int
-		relaytest.Eventually(t, time.Minute, "no enqueue that waits", func() bool {
-			err := db.QueryRowContext(t.Context(),
-				"SELECT pid FROM pg_locks WHERE relation = 'outbox.task'::regclass AND NOT granted").Scan(&waiter)
+		relaytest.Eventually(t, time.Minute, "the enqueue waits", func() bool {
+			err := db.QueryRowContext(t.Context(), `SELECT pid FROM pg_locks JOIN pg_stat_activity USING (pid)
+				WHERE datname = current_database() AND relation = 'outbox.task'::regclass AND NOT granted`).Scan(&waiter)
 			return err == nil
 		})
 		var held sql.NullString
@@ -94,7 +95,7 @@ func TestAnEnqueueThatWaitsForTheTableHoldsNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		if held.Valid {
-			t.Errorf("an enqueue with %v holds %s", opts, held.String)
+			t.Errorf("an enqueue with %s holds %s", about, held.String)
 		}
 		if err := locker.Rollback(); err != nil {
 			t.Fatal(err)

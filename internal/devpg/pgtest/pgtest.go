@@ -21,6 +21,7 @@ import (
 	"testing"
 
 	"github.com/txoutbox/outbox/internal/devpg"
+	"github.com/txoutbox/outbox/internal/needs"
 )
 
 const (
@@ -86,6 +87,17 @@ func Server(t testing.TB) *devpg.Server {
 		t.Fatal(shared.err)
 	}
 	return shared.server
+}
+
+// Program is the path of one of PostgreSQL's programs, of the server's version: an older pg_dump
+// refuses a newer server. The test is skipped where the program is not beside the server's own.
+func Program(t testing.TB, server *devpg.Server, name string) (path string) {
+	t.Helper()
+	path, err := server.Program(name)
+	if err != nil {
+		needs.Missing(t, name+" beside the server's programs", "postgresql-client")
+	}
+	return path
 }
 
 func settings(with map[string]string) devpg.Option {

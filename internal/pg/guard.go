@@ -10,8 +10,8 @@ import (
 )
 
 // A role, a database or the server may have settings that end a relay's own statements too soon, or
-// by which PostgreSQL plans them badly and compiles them for seconds. A new connection is asked for
-// its settings instead of a ping. From then on each transaction of the relay's own sets what it
+// by which PostgreSQL plans them badly and compiles them for seconds. A connection is asked for its
+// settings instead of a ping, again after a while: a pooler may give it another session. From then on each transaction of the relay's own sets what it
 // needs, and each statement of its own has a transaction. Nothing is set for longer: behind a
 // pooler it would reach the sessions of others. A handler has the app's settings.
 
@@ -21,6 +21,8 @@ type Querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
+
+const askAgain = 30 * time.Second // for a session's settings
 
 // compiledAbove is the default of jit_above_cost. A plan that needs what is turned off costs more.
 const compiledAbove = 100_000
@@ -48,8 +50,11 @@ func asked(settings []string) string {
 	return strings.Join(out, ", ")
 }
 
-// look asks a connection for its settings, and so whether it lives.
-func (p *Pool) look(ctx context.Context, conn *sql.Conn) error {
+// lives pings a connection, or asks it for its settings.
+func (p *Pool) lives(ctx context.Context, conn *sql.Conn) error {
+	if time.Since(p.known(conn).asked) < askAgain {
+		return conn.PingContext(ctx)
+	}
 	var text string
 	if err := conn.QueryRowContext(ctx, settingsSQL).Scan(&text); err != nil {
 		return err
@@ -57,6 +62,7 @@ func (p *Pool) look(ctx context.Context, conn *sql.Conn) error {
 	if hostile(strings.Split(text, ",")) {
 		p.guarded.Store(true)
 	}
+	p.know(conn, func(s *session) { s.asked = time.Now() })
 	return nil
 }
 

@@ -41,7 +41,7 @@ type Pool struct {
 	feeding bool    // feed is called again soon
 	closed  bool    // Put gives back to the *sql.DB: the run has ended
 
-	sessions map[any]string // what puts the session back, by the driver's connection
+	sessions map[any]session // what is known, by the driver's connection
 
 	releasing sync.WaitGroup
 }
@@ -111,7 +111,7 @@ func (p *Pool) Get(ctx context.Context) (*sql.Conn, error) {
 	}
 }
 
-// living takes a connection from the *sql.DB and looks at it. After a restart of the server each
+// living takes a connection from the *sql.DB that lives. After a restart of the server each
 // idle connection is dead, and each would be an error.
 func (p *Pool) living(ctx context.Context) (*sql.Conn, error) {
 	for tries := p.db.Stats().Idle + 2; ; tries-- {
@@ -135,7 +135,7 @@ func (p *Pool) living(ctx context.Context) (*sql.Conn, error) {
 			}
 			return nil, err
 		}
-		if err = p.look(ctx, conn); err == nil {
+		if err = p.lives(ctx, conn); err == nil {
 			boundReplies(conn)
 			return conn, nil
 		}

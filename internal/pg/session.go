@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"reflect"
+	"time"
 )
 
 // Session says how the session of a connection is put back before COMMIT, so that a handler's SET
@@ -64,31 +65,53 @@ func (p *Pool) BeginSession(ctx context.Context) (*sql.Conn, *sql.Tx, Session, e
 // restoring returns the statements that put the connection's session back. Each connection is asked
 // once, which takes half a millisecond.
 func (p *Pool) restoring(ctx context.Context, conn *sql.Conn, tx *sql.Tx) (restore string, err error) {
-	var key any
-	_ = conn.Raw(func(of any) error {
-		if reflect.TypeOf(of).Kind() == reflect.Pointer {
-			key = of
-		}
-		return nil
-	})
-	p.mu.Lock()
-	restore, known := p.sessions[key]
-	p.mu.Unlock()
-	if known {
-		return restore, nil
+	if s := p.known(conn); s.restore != "" {
+		return s.restore, nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), StatementTimeout)
 	defer cancel()
 	if err := tx.QueryRowContext(ctx, sessionSQL).Scan(&restore); err != nil {
 		return "", err
 	}
-	if key != nil {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if p.sessions == nil || len(p.sessions) > 2*p.db.Stats().OpenConnections { // most are closed
-			p.sessions = map[any]string{}
-		}
-		p.sessions[key] = restore
-	}
+	p.know(conn, func(s *session) { s.restore = restore })
 	return restore, nil
+}
+
+// session is what a pool knows of a connection's session.
+type session struct {
+	restore string    // what puts it back
+	asked   time.Time // for its settings
+}
+
+func (p *Pool) known(conn *sql.Conn) session {
+	key := connKey(conn)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.sessions[key]
+}
+
+func (p *Pool) know(conn *sql.Conn, learn func(*session)) {
+	key := connKey(conn)
+	if key == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.sessions[key]
+	if p.sessions == nil || len(p.sessions) > 2*p.db.Stats().OpenConnections { // most are closed
+		p.sessions = map[any]session{}
+	}
+	learn(&s)
+	p.sessions[key] = s
+}
+
+// connKey identifies a connection; nil where the driver's is no pointer.
+func connKey(conn *sql.Conn) (key any) {
+	_ = conn.Raw(func(of any) error {
+		if reflect.TypeOf(of).Kind() == reflect.Pointer {
+			key = of
+		}
+		return nil
+	})
+	return key
 }

@@ -72,7 +72,7 @@ func TestFailedTasksRunAgainAtOnceUntilDoneOrDead(t *testing.T) {
 					}
 				}
 				return nil
-			})
+			}, hour)
 		onTx(reg, "SNOOZES", returns(handlers.Snooze(time.Hour)))
 		enqueue(t, in, "NEVER", 1)
 		enqueue(t, in, "THIRD", 1)

@@ -7,8 +7,8 @@
 // none is skipped.
 //
 // The servers that it starts run with fsync=off, and on Linux with their files in memory: a commit
-// survives every death of the server's processes, but not of the machine. All else is PostgreSQL's
-// default, synchronous_commit included.
+// survives every death of the server's processes, but not of the machine. PL/pgSQL is loaded with the
+// server. All else is PostgreSQL's default, synchronous_commit included.
 package pgtest
 
 import (
@@ -101,7 +101,8 @@ func Program(t testing.TB, server *devpg.Server, name string) (path string) {
 }
 
 func settings(with map[string]string) devpg.Option {
-	merged := map[string]string{"fsync": "off"}
+	// Most of the time of a test goes into new sessions, and a fifth of a session's into loading PL/pgSQL.
+	merged := map[string]string{"fsync": "off", "shared_preload_libraries": "plpgsql"}
 	if os.Getenv(envPooler) != "" {
 		// a statement ends soon where no cancel request reaches it
 		merged["client_connection_check_interval"] = "100ms"

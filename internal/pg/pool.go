@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -327,4 +328,43 @@ func One(result sql.Result, err error) error {
 			n)
 	}
 	return err
+}
+
+// session is what a pool knows of a connection's session.
+type session struct {
+	restore string    // what puts it back
+	asked   time.Time // for its settings
+}
+
+func (p *Pool) known(conn *sql.Conn) session {
+	key := connKey(conn)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.sessions[key]
+}
+
+func (p *Pool) know(conn *sql.Conn, learn func(*session)) {
+	key := connKey(conn)
+	if key == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.sessions[key]
+	if p.sessions == nil || len(p.sessions) > 2*p.db.Stats().OpenConnections { // most are closed
+		p.sessions = map[any]session{}
+	}
+	learn(&s)
+	p.sessions[key] = s
+}
+
+// connKey identifies a connection; nil where the driver's is no pointer.
+func connKey(conn *sql.Conn) (key any) {
+	_ = conn.Raw(func(of any) error {
+		if reflect.TypeOf(of).Kind() == reflect.Pointer {
+			key = of
+		}
+		return nil
+	})
+	return key
 }

@@ -3,8 +3,6 @@ package pg
 import (
 	"context"
 	"database/sql"
-	"reflect"
-	"time"
 )
 
 // Session says how the session of a connection is put back before COMMIT, so that a handler's SET
@@ -75,43 +73,4 @@ func (p *Pool) restoring(ctx context.Context, conn *sql.Conn, tx *sql.Tx) (resto
 	}
 	p.know(conn, func(s *session) { s.restore = restore })
 	return restore, nil
-}
-
-// session is what a pool knows of a connection's session.
-type session struct {
-	restore string    // what puts it back
-	asked   time.Time // for its settings
-}
-
-func (p *Pool) known(conn *sql.Conn) session {
-	key := connKey(conn)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.sessions[key]
-}
-
-func (p *Pool) know(conn *sql.Conn, learn func(*session)) {
-	key := connKey(conn)
-	if key == nil {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s := p.sessions[key]
-	if p.sessions == nil || len(p.sessions) > 2*p.db.Stats().OpenConnections { // most are closed
-		p.sessions = map[any]session{}
-	}
-	learn(&s)
-	p.sessions[key] = s
-}
-
-// connKey identifies a connection; nil where the driver's is no pointer.
-func connKey(conn *sql.Conn) (key any) {
-	_ = conn.Raw(func(of any) error {
-		if reflect.TypeOf(of).Kind() == reflect.Pointer {
-			key = of
-		}
-		return nil
-	})
-	return key
 }

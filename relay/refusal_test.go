@@ -203,6 +203,26 @@ func TestAnObjectThatIsGoneIsNamedUntilItIsBack(t *testing.T) {
 	r.Log.Want(t, 0, outageBegins)
 }
 
+// A look for the reason that breaks its connection is no outage: no heartbeat is sent over that.
+func TestALookForAReasonThatFailsIsNoOutage(t *testing.T) {
+	t.Parallel()
+	db, f := newDatabase(t), &faulty{}
+	r := run(t, db.through(t, f.wrap), all(), relay.Config{})
+	for range 3 {
+		f.arm("outbox: see what the role lacks", fault{err: context.DeadlineExceeded, after: true})
+		db.Do(t, `ALTER TABLE outbox.relay RENAME pid TO gone`)
+		eventually(t, time.Minute, "the look has failed", f.fired)
+		named := r.Log.Count("the column outbox.relay.pid is missing")
+		eventually(t, time.Minute, "the next look names the column", func() bool {
+			return r.Log.Count("the column outbox.relay.pid is missing") > named
+		})
+		db.Do(t, `ALTER TABLE outbox.relay RENAME gone TO pid`)
+		eventually(t, time.Minute, "it is healthy", func() bool { return r.Health() == nil })
+	}
+	r.Log.Want(t, 0, "driver: bad connection")
+	r.Log.Want(t, 0, outageBegins)
+}
+
 // A relay that starts without a right waits for it, and RunOnce returns an error that names it.
 func TestARelayThatStartsWithoutARightNamesIt(t *testing.T) {
 	t.Parallel()
@@ -213,14 +233,16 @@ func TestARelayThatStartsWithoutARightNamesIt(t *testing.T) {
 	app := open(t, as(t, db.URL, name, "of the test"))
 	r, err := relay.New(app.DB, all(), relay.Config{})
 	must(err)
-	err = r.RunOnce(t.Context())
-	if !errors.Is(err, relay.ErrRefused) || !strings.Contains(err.Error(), `the role "`+name+`" lacks USAGE on the schema outbox`) {
-		t.Errorf("RunOnce: %v", err)
+	named := func(what string, err error) bool { // once there was time to look for the reason
+		t.Helper()
+		if err == nil || errors.Is(err, relay.ErrOutage) {
+			t.Fatalf("%s: %v", what, err)
+		}
+		return errors.Is(err, relay.ErrRefused) && strings.Contains(err.Error(), `the role "`+name+`" lacks USAGE on the schema outbox`)
 	}
+	eventually(t, time.Minute, "RunOnce names the right", func() bool { return named("RunOnce", r.RunOnce(t.Context())) })
 	must(r.Start(t.Context()))
-	if err := r.Health(); !errors.Is(err, relay.ErrRefused) || errors.Is(err, relay.ErrOutage) || !strings.Contains(err.Error(), "lacks USAGE") {
-		t.Errorf("Health: %v", err)
-	}
+	eventually(t, time.Minute, "Health names the right", func() bool { return named("Health", r.Health()) })
 	db.Do(t, `GRANT ALL ON SCHEMA outbox TO `+name+`; GRANT ALL ON ALL TABLES IN SCHEMA outbox TO `+name+`;
 		GRANT ALL ON ALL SEQUENCES IN SCHEMA outbox TO `+name+`; GRANT ALL ON effect TO `+name)
 	db.Enqueue(t, "TX", 1)

@@ -28,9 +28,9 @@ func (r refusals) explain(ctx context.Context, err error) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), explainTimeout)
 	defer cancel()
-	_ = r.conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		err = access.Explain(ctx, tx, r.schema, err)
-		return nil
+	_ = r.conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) (failed error) {
+		err, failed = access.Explain(ctx, tx, r.schema, err)
+		return failed
 	})
 	return err
 }
@@ -46,9 +46,9 @@ func (r refusals) tellOn(ctx context.Context, on *pg.Dedicated, part string, err
 	if access.Needed(err) {
 		ctx, cancel := context.WithTimeout(ctx, explainTimeout)
 		defer cancel()
-		_ = on.Do(ctx, func(ctx context.Context, conn pg.Querier) error {
-			err = access.Explain(ctx, conn, r.schema, err)
-			return nil
+		_ = on.Do(ctx, func(ctx context.Context, conn pg.Querier) (failed error) {
+			err, failed = access.Explain(ctx, conn, r.schema, err)
+			return failed
 		})
 	}
 	return err, r.told(part, err)

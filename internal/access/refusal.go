@@ -55,20 +55,18 @@ func Needed(err error) bool {
 }
 
 // Explain makes a [Refusal] of an error that the current role got of a statement of the relay, if
-// it finds the reason. It returns other errors as they are.
-func Explain(ctx context.Context, q Querier, in string, err error) error {
+// it finds the reason. It returns other errors as they are. The second error is of the connection,
+// which may be broken then.
+func Explain(ctx context.Context, q Querier, in string, err error) (explained, failed error) {
 	if !Needed(err) {
-		return err
+		return err, nil
 	}
 	role, database, lacking, failed := look(ctx, q, in)
-	if failed != nil {
-		return err
-	}
 	lacking = slices.DeleteFunc(lacking, func(l lack) bool { return !l.named(in, err) })
 	if len(lacking) == 0 { // an object of the app's, as in a trigger
-		return err
+		return err, failed
 	}
-	return &Refusal{reason(role, database, in, lacking), err}
+	return &Refusal{reason(role, database, in, lacking), err}, nil
 }
 
 // ExplainLogin makes a [Refusal] of the error of a connection that PostgreSQL refuses for good. The

@@ -91,8 +91,7 @@ func TestATargetThatCannotBeReachedHoldsUpNoOther(t *testing.T) {
 	enqueue(t, db, 40, queueKeys)
 	r := relaytest.Run(t, db.DB, reg, relay.Config{Workers: 1})
 	relaytest.Eventually(t, time.Minute, "the other queue's events, and a circuit", func() bool {
-		return f.Stats().Published == 20 && strings.Contains(fmt.Sprint(f.Health()), "full since") &&
-			r.Log.Count("target=full") > 0
+		return f.Stats().Published == 20 && strings.Contains(fmt.Sprint(f.Health()), "full since")
 	})
 	r.Log.Want(t, 1, `target=full`)
 	to.answers(nil)

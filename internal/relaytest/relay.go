@@ -37,9 +37,13 @@ func (r *Records) String() string {
 // Count says how often the text is in what was logged.
 func (r *Records) Count(text string) int { return strings.Count(r.String(), text) }
 
-// Want checks how often the text was logged.
+// Want checks how often the text was logged. Health, counts and rows may be ahead of the log on a busy
+// machine, so it waits for records that are missing.
 func (r *Records) Want(t testing.TB, n int, text string) {
 	t.Helper()
+	for tries := 0; r.Count(text) < n && tries < 1000; tries++ {
+		<-time.After(10 * time.Millisecond)
+	}
 	if got := r.Count(text); got != n {
 		t.Errorf("%d records of %q, want %d\n%s", got, text, n, r.Tail())
 	}

@@ -1,28 +1,25 @@
 // Mutants changes the code in small ways and looks which tests notice.
 //
-//	go run ./internal/mutants -n 20 -seed 7     twenty mutants that the results do not have yet
-//	go run ./internal/mutants -only "plan/"     mutants with this text in their line; -again: known ones, too
-//	go run ./internal/mutants -list             all mutants, without running anything
-//	go run ./internal/mutants -check            entries of the results whose mutants or tests are gone
+//	go run ./internal/mutants internal/plan                          all mutants of a package, by its own tests
+//	go run ./internal/mutants -tests internal/txrun,relay -n 50 -first internal/txrun
+//	go run ./internal/mutants -sql -n 20 schema                      mutants of the functions and views
+//	go run ./internal/mutants -list internal/plan                    the mutants, without running anything
 //
-// results.txt has two lines for each mutant: the file, the function and the change; then the tests
-// that fail with the mutant, or that it survives. A mutant that changes no behaviour has the line
-// "equivalent: " with a reason, which a reader of the code writes and the program keeps. Each result
-// is written when it is known, so a run can be stopped and goes on later.
+// It prints a line for each mutant and one with the tests that fail, then the share that was killed and the
+// tests that killed nothing. A survivor is a missing test, or a change that alters no behaviour.
 //
-// Each mutant is one changed text of one file, for go test -overlay; the sources stay as they are.
-// The tests of the packages that killed other mutants of the function run first, then those of the
-// mutant's package, then those of the packages that use it, until a test fails. A mutant is known
-// by its function and text, so its result stays when lines move.
+// The mutants of Go are all compiled into one test binary, and an environment variable chooses one: a
+// condition is negated, a bound or the order of operands is another one, an operand or a statement is
+// dropped. Each test runs by itself first, which says which mutants it reaches; with a mutant only those
+// tests run. Mutants of SQL, in schema/ and in constants, are built one at a time.
 //
 // The files:
 //
-//	source.go      loads the packages, and finds the mutants of statements
-//	gocode.go      mutants of Go: negated conditions, dropped statements and operands, other bounds, swaps
+//	source.go      loads a package
+//	schemata.go    puts mutants of Go into the text
 //	sqlcode.go     mutants of SQL: dropped clauses, other bounds and orders, dropped statements, swaps
 //	sqltext.go     the tokens of SQL, and the functions and views of the schema
 //	kill.go        runs tests with a mutant
-//	results.go     the file of results
 //
-// Mutants of statements that are put together at run time are not made.
+// Statements that are put together at run time have no mutants.
 package main

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,145 +11,168 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
 
-var errCompile = errors.New("the mutant does not compile")
+// tests are the compiled tests of one package.
+type tests struct {
+	place  string // from the root
+	dir    string
+	binary string
+	names  []string
+	took   map[string]time.Duration // of each test by itself, without a mutant
+	reach  map[int][]string         // tests by the numbers of the mutants that they reach
+}
 
-// attack runs the tests with each mutant, and adds the results to the file as they come.
-func (c *code) attack(ctx context.Context, chosen []*mutant, res *results) error {
-	for i, m := range chosen {
-		began := time.Now()
-		verdict, err := c.kill(ctx, m, res)
-		if ctx.Err() != nil {
-			return ctx.Err()
+// compile builds the tests of a package with changed texts of some files.
+func compile(ctx context.Context, root, place string, replaced map[string]string) (t *tests, err error) {
+	tmp, err := os.MkdirTemp("", "mutants-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.RemoveAll(tmp)
 		}
-		if err != nil && !errors.Is(err, errCompile) {
+	}()
+	overlay := map[string]map[string]string{"Replace": {}}
+	for path, text := range replaced {
+		changed := filepath.Join(tmp, strings.ReplaceAll(path, "/", "_"))
+		if err = os.WriteFile(changed, []byte(text), 0o600); err != nil {
+			return nil, err
+		}
+		overlay["Replace"][filepath.Join(root, path)] = changed
+	}
+	text, err := json.Marshal(overlay)
+	if err != nil {
+		return nil, err
+	}
+	t = &tests{place: place, dir: filepath.Join(root, place), binary: filepath.Join(tmp, "tests"),
+		took: map[string]time.Duration{}, reach: map[int][]string{}}
+	if err = os.WriteFile(filepath.Join(tmp, "overlay.json"), text, 0o600); err != nil {
+		return nil, err
+	}
+	build := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-overlay="+filepath.Join(tmp, "overlay.json"),
+		"-o", t.binary, "./"+place)
+	out, err := build.CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("building the tests of %s: %w\n%s", place, err, out)
+	}
+	list := exec.CommandContext(ctx, t.binary, "-test.list", "^Test")
+	list.Dir = t.dir
+	out, err = list.Output()
+	t.names = strings.Fields(string(out))
+	return t, err
+}
+
+func (t *tests) remove() { _ = os.RemoveAll(filepath.Dir(t.binary)) }
+
+// trace runs each test by itself, and notes which mutants it reaches. Tests that fail are left out.
+func (t *tests) trace(ctx context.Context) error {
+	var passing []string
+	for _, name := range t.names {
+		file := filepath.Join(filepath.Dir(t.binary), "reached")
+		_ = os.Remove(file)
+		began := time.Now()
+		failed, err := t.run(ctx, []string{"OUTBOX_MUTANTS_REACHED=" + file}, longest, name)
+		if err != nil {
 			return err
 		}
-		took := time.Since(began).Round(time.Second)
-		fmt.Printf("%d of %d, %v: %s\n", i+1, len(chosen), took, m.id())
-		if err != nil {
-			fmt.Printf("\t%v\n", err)
+		if len(failed) > 0 {
+			fmt.Printf("%s.%s fails without a mutant, and is left out\n", t.place, name)
 			continue
 		}
-		fmt.Printf("\t%s\n", verdict)
-		if err := res.set(m.id(), verdict); err != nil {
+		passing = append(passing, name)
+		t.took[name] = time.Since(began)
+		text, err := os.ReadFile(file)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
+		for _, number := range strings.Fields(string(text)) {
+			n, err := strconv.Atoi(number)
+			if err != nil {
+				return err
+			}
+			t.reach[n] = append(t.reach[n], name)
+		}
 	}
+	t.names = passing
 	return nil
 }
 
-// kill runs the tests of one package after the other, until one fails with the mutant.
-func (c *code) kill(ctx context.Context, m *mutant, res *results) (verdict string, err error) {
-	dir, err := os.MkdirTemp("", "mutant-")
-	if err != nil {
-		return "", err
-	}
-	defer os.RemoveAll(dir)
-	changed, overlay := filepath.Join(dir, filepath.Base(m.path)), filepath.Join(dir, "overlay.json")
-	replaced := map[string]map[string]string{"Replace": {filepath.Join(c.root, m.path): changed}}
-	text, err := json.Marshal(replaced)
-	if err != nil {
-		return "", err
-	}
-	if err := errors.Join(os.WriteFile(changed, []byte(m.changed), 0o600),
-		os.WriteFile(overlay, text, 0o600)); err != nil {
-		return "", err
-	}
-	for _, place := range c.places(m, res.killers(functionOf(m.id()))) {
-		by, err := killers(ctx, place, overlay)
-		if by != nil || err != nil {
-			return killedBy + strings.Join(by, ", "), err
-		}
-	}
-	return survives, nil
-}
+const longest = 5 * time.Minute
 
-// places are the packages whose tests may notice the mutant, those nearest to it first.
-func (c *code) places(m *mutant, first []string) []string {
-	own := filepath.Dir(m.path)
-	if m.file == "schema" {
-		own = "schema"
+// killers are the tests that fail with a mutant, or the first of them.
+func (t *tests) killers(ctx context.Context, m *mutant, first bool) (by []string, err error) {
+	names := t.names
+	if m.number > 0 {
+		names = t.reach[m.number]
 	}
-	out := append(first, own)
-	var users []*source
-	for _, p := range c.packages {
-		if p.uses(c, module+"/"+own) {
-			users = append(users, p)
-		}
-	}
-	slices.SortFunc(users, func(a, b *source) int { return len(a.Deps) - len(b.Deps) })
-	for _, p := range users {
-		out = append(out, strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, module), "/"))
-	}
-	var each []string
-	for _, place := range out {
-		if !slices.Contains(each, place) {
-			each = append(each, place)
-		}
-	}
-	return each
-}
-
-// uses reports whether the package's code or tests have another one among their imports, directly
-// or not.
-func (p *source) uses(c *code, path string) bool {
-	imports := slices.Concat(p.TestImports, p.XTestImports)
-	return slices.Contains(p.Deps, path) && len(imports) > 0 ||
-		slices.ContainsFunc(c.packages, func(q *source) bool {
-			return slices.Contains(imports, q.ImportPath) && (q.ImportPath == path || slices.Contains(q.Deps, path))
-		})
-}
-
-const (
-	mostKillers = 3 // recorded
-	longest     = "5m"
-)
-
-var (
-	failedTest = regexp.MustCompile(`(?m)^--- FAIL: (\w+)`)
-	unfinished = regexp.MustCompile(`(?m)^\t\t(Test\w+) \(`) // running when the time was over
-)
-
-// killers are the tests of the package that fail with the mutant each time, and pass without it.
-func killers(ctx context.Context, place, overlay string) (by []string, err error) {
-	out, err := goTest(ctx, place, "-overlay="+overlay, "-failfast")
-	if err == nil {
+	if len(names) == 0 {
 		return nil, nil
 	}
-	if strings.Contains(out, "[build failed]") || strings.Contains(out, "[setup failed]") {
-		return nil, errCompile
+	limit := 2 * time.Second
+	for _, name := range names {
+		limit += 3 * t.took[name]
 	}
-	for _, f := range failedTest.FindAllStringSubmatch(out, -1) {
-		only := "-run=^" + f[1] + "$"
-		_, with := goTest(ctx, place, "-overlay="+overlay, only)
-		_, without := goTest(ctx, place, only)
-		if with != nil && without == nil && len(by) < mostKillers {
-			by = append(by, place+"."+f[1])
-		}
+	if m.number == 0 {
+		limit = longest
 	}
-	if by != nil || ctx.Err() != nil {
-		return by, ctx.Err()
+	env := []string{"OUTBOX_MUTANT=" + strconv.Itoa(m.number)}
+	if first {
+		env = append(env, failFast)
 	}
-	if strings.Contains(out, "panic: test timed out") {
-		var names []string
-		for _, u := range unfinished.FindAllStringSubmatch(out, mostKillers) {
-			names = append(names, u[1])
-		}
-		return []string{place + ": no end of " + strings.Join(names, ", ")}, nil
-	}
-	if strings.Contains(out, "\npanic: ") || strings.Contains(out, "\nfatal error: ") {
-		return []string{place + ": panic"}, nil
-	}
-	return nil, nil
+	return t.run(ctx, env, min(limit, longest), names...)
 }
 
-// goTest runs tests and returns their output, with an error if one fails.
-func goTest(ctx context.Context, place string, args ...string) (string, error) {
-	args = append([]string{"test", "-count=1", "-vet=off", "-timeout=" + longest}, args...)
-	out, err := exec.CommandContext(ctx, "go", append(args, "./"+place)...).CombinedOutput()
-	return string(out), err
+const failFast = "OUTBOX_MUTANTS_FIRST=1" // of this program itself
+
+var outcome = regexp.MustCompile(`(?m)^--- (PASS|FAIL|SKIP): (\w+)`)
+
+// run runs tests, and returns those that fail. Where a panic or the limit ends them all, each that had no
+// end runs again by itself.
+func (t *tests) run(ctx context.Context, env []string, limit time.Duration, names ...string) (failed []string, err error) {
+	args := []string{"-test.v", "-test.timeout=" + limit.String(), "-test.run=^(" + strings.Join(names, "|") + ")$"}
+	if slices.Contains(env, failFast) {
+		args = append(args, "-test.failfast")
+	}
+	cmd := exec.CommandContext(ctx, t.binary, args...)
+	cmd.Dir, cmd.Env, cmd.WaitDelay = t.dir, append(os.Environ(), env...), time.Second
+	out, err := cmd.CombinedOutput()
+	if err == nil || ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	ended := map[string]bool{}
+	for _, o := range outcome.FindAllSubmatch(out, -1) {
+		name := string(o[2])
+		ended[name] = true
+		if string(o[1]) == "FAIL" && !slices.Contains(failed, name) {
+			failed = append(failed, name)
+		}
+	}
+	if !bytes.Contains(out, []byte("\npanic: ")) && !bytes.Contains(out, []byte("\nfatal error: ")) && len(failed) > 0 {
+		return failed, nil
+	}
+	if len(names) == 1 {
+		return names, nil
+	}
+	if slices.Contains(env, failFast) && len(failed) > 0 {
+		return failed, nil
+	}
+	for _, name := range names {
+		if ended[name] {
+			continue
+		}
+		alone := 2*time.Second + 3*t.took[name]
+		again, err := t.run(ctx, env, min(alone, longest), name)
+		if err != nil {
+			return nil, err
+		}
+		if failed = append(failed, again...); slices.Contains(env, failFast) && len(failed) > 0 {
+			break
+		}
+	}
+	return failed, nil
 }

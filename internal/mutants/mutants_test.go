@@ -1,37 +1,19 @@
 package main
 
 import (
-	"errors"
+	"fmt"
 	"go/ast"
 	"go/importer"
 	"go/parser"
 	"go/token"
 	"go/types"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 )
-
-func parse(t *testing.T, text string) *goFile {
-	t.Helper()
-	fset := token.NewFileSet()
-	file, err := parser.ParseFile(fset, "a.go", text, 0)
-	if err != nil {
-		t.Fatalf("%v in\n%s", err, text)
-	}
-	p := &source{fset: fset, info: &types.Info{
-		Uses: map[*ast.Ident]types.Object{}, Types: map[ast.Expr]types.TypeAndValue{},
-	}}
-	p.types, err = (&types.Config{Importer: importer.Default()}).Check("a", fset, []*ast.File{file}, p.info)
-	if err != nil {
-		t.Fatalf("%v in\n%s", err, text)
-	}
-	f := &goFile{source: p, code: &code{seen: map[string]int{}}, path: "a.go", text: text}
-	f.find(file)
-	return f
-}
 
 const goText = `package a
 
@@ -49,26 +31,57 @@ func f(a, b int, on func() bool) (n int) {
 		}
 	}
 	defer g()
+	if a > 3 || b >= 4 || a <= 5 {
+		return 7
+	}
 	return n
 }
 
 func g() {}
 `
 
-// Each mutant compiles.
+// check type-checks the files of a package, and returns its functions' mutants.
+func check(t *testing.T, texts ...string) *goFile {
+	t.Helper()
+	p := &source{fset: token.NewFileSet(), info: &types.Info{
+		Uses: map[*ast.Ident]types.Object{}, Types: map[ast.Expr]types.TypeAndValue{},
+	}}
+	for i, text := range texts {
+		file, err := parser.ParseFile(p.fset, string('a'+rune(i))+".go", text, 0)
+		if err != nil {
+			t.Fatalf("%v in\n%s", err, text)
+		}
+		p.files = append(p.files, file)
+	}
+	var err error
+	if p.types, err = (&types.Config{Importer: importer.Default()}).Check("a", p.fset, p.files, p.info); err != nil {
+		t.Fatalf("%v in\n%s", err, strings.Join(texts, "\n"))
+	}
+	f := &goFile{source: p, code: &code{}, path: "a.go", text: texts[0]}
+	f.find(p.files[0])
+	return f
+}
+
 func TestGoCodeHasMutantsOfEachKind(t *testing.T) {
 	t.Parallel()
 	var got []string
-	f := parse(t, goText)
-	for _, m := range f.code.mutants {
-		parse(t, m.changed)
+	f := check(t, goText)
+	check(t, f.changed(), fmt.Sprintf(chooser, "a"))
+	for i, m := range f.code.mutants {
 		got = append(got, m.kind+": "+m.text)
+		if m.number != i+1 {
+			t.Errorf("%v has number %d", m, m.number)
+		}
 	}
 	for _, want := range []string{
-		"negate: a < b && on()", "drop operand: [a < b && ] on()", "drop operand: a < b [ && on()]", "bound: a < b => <=",
-		"drop: n = a", "drop: a = n + 1", "swap: n = a <> a = n + 1", "bound: n [+ 1]", "drop: return min(a, b)",
-		"bound: min(a, b) => max",
-		"negate: i == a", "drop: n++", "swap: n++ <> g()", "drop: g()", "drop: defer g()",
+		"negate: a < b && on()", "drop operand: [a < b && ] on()", "drop operand: a < b [ && on()]",
+		"bound: a < b", "operands: b < a",
+		"drop: n = a", "drop: a = n + 1", "drop: return min(a, b)",
+		"negate: i == a", "drop: n++", "drop: g()", "drop: defer g()",
+		"negate: a > 3 || b >= 4 || a <= 5", "drop operand: [a > 3 || b >= 4 || ] a <= 5",
+		"drop operand: a > 3 || b >= 4 [ || a <= 5]", "drop operand: [a > 3 || ] b >= 4", "drop operand: a > 3 [ || b >= 4]",
+		"bound: a > 3", "operands: 3 > a", "bound: b >= 4", "operands: 4 >= b", "bound: a <= 5", "operands: 5 <= a",
+		"drop: return 7",
 	} {
 		if i := slices.Index(got, want); i < 0 {
 			t.Errorf("there is no mutant %q", want)
@@ -78,6 +91,87 @@ func TestGoCodeHasMutantsOfEachKind(t *testing.T) {
 	}
 	if len(got) > 0 {
 		t.Errorf("there are other mutants: %q", got)
+	}
+}
+
+// A module whose tests notice some mutants: one panics with a mutant, and one has no end.
+func TestEachTestThatFailsIsNoted(t *testing.T) {
+	root := t.TempDir()
+	for name, text := range map[string]string{
+		"go.mod": "module a\n\ngo 1.24\n",
+		"a.go": `package a
+
+func f(a, b int) bool { return a < b }
+
+func g(list []int) (n int) {
+	for n < len(list) {
+		if list[n] == 0 {
+			return n
+		}
+		n++
+	}
+	return 0
+}
+`,
+		"a_test.go": `package a
+
+import "testing"
+
+func TestF(t *testing.T) {
+	if !f(1, 2) {
+		t.Error("1")
+	}
+}
+
+func TestBoundOfF(t *testing.T) {
+	if f(2, 2) {
+		t.Error("2")
+	}
+}
+
+func TestG(t *testing.T) {
+	if g([]int{1, 0}) != 1 || g([]int{1}) != 0 {
+		t.Error("3")
+	}
+}
+
+func TestNothing(t *testing.T) {}
+`,
+	} {
+		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("GOWORK", "off")
+	t.Setenv("GOFLAGS", "")
+	t.Chdir(root)
+	c, err := load(root, ".", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ts, err := compile(t.Context(), root, ".", c.replaced)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ts.remove()
+	if err := ts.trace(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, m := range c.mutants {
+		by, err := ts.killers(t.Context(), m, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got[m.kind+": "+m.text] = strings.Join(by, " ")
+	}
+	want := map[string]string{
+		"negate: a < b": "TestF TestBoundOfF", "bound: a < b": "TestBoundOfF", "operands: b < a": "TestF",
+		"bound: n < len(list)": "TestG", "operands: len(list) < n": "TestG", "negate: list[n] == 0": "TestG",
+		"drop: return n": "TestG", "drop: n++": "TestG",
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("killers are %q, want %q", got, want)
 	}
 }
 
@@ -137,43 +231,5 @@ func TestTheLastDefinitionOfAFunctionCounts(t *testing.T) {
 	}
 	if want := []string{"g 2  1 + 1", "v 2  SELECT 1", "f 2 new"}; !slices.Equal(got, want) {
 		t.Errorf("the bodies are %q, want %q", got, want)
-	}
-}
-
-func TestResultsAreReadAsTheyAreWritten(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "results.txt")
-	r := &results{path, map[string]string{}}
-	c := &code{seen: map[string]int{}}
-	c.add(&mutant{file: "a.go", function: "f", kind: "drop", text: "x()\n\ty()"})
-	c.add(&mutant{file: "a.go", function: "f", kind: "drop", text: "x() y()"})
-	m, twin := c.mutants[0], c.mutants[1]
-	if m.id() == twin.id() {
-		t.Errorf("two mutants are %s", m.id())
-	}
-	for _, verdict := range []string{survives + " 7 tests", equivalent + "y calls x", survives + " 8 tests"} {
-		if err := r.set(m.id(), verdict); err != nil {
-			t.Fatal(err)
-		}
-	}
-	const gone, untested = "gone.go | f | drop: z()", "a.go | f | drop: x() y() #2"
-	if err := errors.Join(r.set(gone, "killed by relay.TestZ"), r.set(untested, "killed by relay.TestY")); err != nil {
-		t.Fatal(err)
-	}
-	again, err := readResults(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := again.of[m.id()]; got != equivalent+"y calls x" {
-		t.Errorf("the reason is lost: %q", got)
-	}
-	if got := again.stale(c, map[string]bool{"relay.TestZ": true}); !slices.Equal(got, []string{untested, gone}) {
-		t.Errorf("%q are stale", got)
-	}
-	if err := os.WriteFile(path, []byte("\tkilled by nobody\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := readResults(path); err == nil {
-		t.Error("a verdict without a mutant is taken")
 	}
 }

@@ -24,9 +24,8 @@ const module = "github.com/txoutbox/outbox"
 
 // source is a package of the module.
 type source struct {
-	ImportPath, Dir, Export   string
-	GoFiles, EmbedFiles, Deps []string
-	TestImports, XTestImports []string
+	ImportPath, Dir, Export string
+	GoFiles, EmbedFiles     []string
 
 	fset  *token.FileSet
 	files []*ast.File
@@ -37,94 +36,63 @@ type source struct {
 // mutant is one change of the code.
 type mutant struct {
 	file, function, kind, text string
-	path, changed              string // a file from the root, and its text with the mutant
+	line                       int
+	number                     int    // of a mutant of Go: all of them are in one build
+	changed                    string // of a mutant of SQL: its file's text
 }
 
-// id identifies a mutant for as long as its function and its text stay.
-func (m *mutant) id() string { return m.file + " | " + m.function + " | " + m.kind + ": " + m.text }
-
-// functionOf is the key of a mutant's function.
-func functionOf(id string) string {
-	parts := strings.SplitN(id, " | ", 3)
-	return strings.Join(parts[:min(2, len(parts))], " | ")
+func (m *mutant) String() string {
+	return fmt.Sprintf("%s:%d | %s | %s: %s", m.file, m.line, m.function, m.kind, m.text)
 }
 
 const longestText = 160
 
-// code is the module's packages and all mutants.
+// code is one package with its mutants.
 type code struct {
 	root     string
-	packages []*source
 	mutants  []*mutant
-	seen     map[string]int // mutants by id
+	numbered int
+	replaced map[string]string // texts of the files with all mutants of Go, by path from the root
 }
 
 func (c *code) add(m *mutant) {
-	m.text = strings.Join(strings.Fields(strings.ReplaceAll(m.text, "|", "¦")), " ")
+	m.text = strings.Join(strings.Fields(m.text), " ")
 	if r := []rune(m.text); len(r) > longestText {
 		m.text = string(r[:longestText-60]) + " … " + string(r[len(r)-57:])
-	}
-	c.seen[m.id()]++
-	if n := c.seen[m.id()]; n > 1 {
-		m.text += fmt.Sprintf(" #%d", n)
-		c.seen[m.id()]++
 	}
 	c.mutants = append(c.mutants, m)
 }
 
-// list is go list of packages.
-func list(args ...string) (out []*source, err error) {
-	const fields = "-json=ImportPath,Dir,Export,GoFiles,EmbedFiles,Deps,TestImports,XTestImports"
-	cmd := exec.Command("go", append([]string{"list", fields}, args...)...)
+// load finds the mutants of a package: those of Go, or those of its SQL.
+func load(root, place string, sql bool) (*code, error) {
+	cmd := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles,EmbedFiles", "./"+place)
 	cmd.Stderr = os.Stderr
 	text, err := cmd.Output()
 	if err != nil {
-		return nil, fmt.Errorf("go list: %w", err)
+		return nil, fmt.Errorf("go list %s: %w", place, err)
 	}
+	var p *source // at last the package itself, behind what it needs
+	exports := map[string]string{}
 	for d := json.NewDecoder(bytes.NewReader(text)); ; {
-		p := &source{}
-		if err := d.Decode(p); errors.Is(err, io.EOF) {
-			return out, nil
+		next := &source{}
+		if err := d.Decode(next); errors.Is(err, io.EOF) {
+			break
 		} else if err != nil {
 			return nil, err
 		}
-		out = append(out, p)
-	}
-}
-
-// load finds the mutants of the packages whose path matches one of the patterns.
-func load(root string, patterns []string) (*code, error) {
-	all, err := list("-export", "-deps", "./...")
-	if err != nil {
-		return nil, err
-	}
-	c := &code{root: root, seen: map[string]int{}}
-	exports := map[string]string{}
-	for _, p := range all {
+		p = next
 		exports[p.ImportPath] = p.Export
 	}
-	for _, p := range all {
-		place, own := strings.CutPrefix(p.ImportPath+"/", module+"/")
-		if !own {
-			continue
-		}
-		place = strings.TrimSuffix(place, "/")
-		c.packages = append(c.packages, p)
-		if place == "schema" {
-			if err := c.loadSchema(p); err != nil {
-				return nil, err
-			}
-		}
-		if slices.ContainsFunc(patterns, func(pattern string) bool { ok, _ := filepath.Match(pattern, place); return ok }) {
-			if err := c.loadPackage(p, exports); err != nil {
-				return nil, err
-			}
+	c := &code{root: root, replaced: map[string]string{}}
+	if sql && len(p.EmbedFiles) > 0 {
+		if err := c.loadSchema(p); err != nil {
+			return nil, err
 		}
 	}
-	return c, nil
+	return c, c.loadPackage(p, exports, sql)
 }
 
-func (c *code) loadPackage(p *source, exports map[string]string) error {
+func (c *code) loadPackage(p *source, exports map[string]string, sql bool) error {
 	p.fset = token.NewFileSet()
 	texts := map[string]string{}
 	for _, name := range p.GoFiles {
@@ -158,8 +126,19 @@ func (c *code) loadPackage(p *source, exports map[string]string) error {
 			return err
 		}
 		f := &goFile{source: p, code: c, path: place, text: texts[path]}
+		if sql {
+			f.findStatements(file)
+			continue
+		}
 		f.find(file)
-		f.findStatements(file)
+		c.replaced[place] = f.changed()
+	}
+	if !sql {
+		place, err := filepath.Rel(c.root, filepath.Join(p.Dir, "mutants_chooser.go"))
+		if err != nil {
+			return err
+		}
+		c.replaced[place] = fmt.Sprintf(chooser, p.types.Name())
 	}
 	return nil
 }
@@ -190,7 +169,10 @@ func (f *goFile) findStatements(file *ast.File) {
 // statement adds the mutants of a constant, whose expression becomes one literal.
 func (f *goFile) statement(value ast.Expr, text string) {
 	for _, s := range mutateSQL(text) {
-		f.add(s.kind, s.text, value, value, strconv.Quote(text[:s.from]+s.mutated+text[s.to:]))
+		f.code.add(&mutant{file: f.path, function: f.function, kind: s.kind, text: s.text,
+			line: f.fset.Position(value.Pos()).Line,
+			changed: f.text[:f.at(value.Pos())] + strconv.Quote(text[:s.from]+s.mutated+text[s.to:]) +
+				f.text[f.at(value.End()):]})
 	}
 }
 
@@ -208,8 +190,8 @@ func (c *code) loadSchema(p *source) error {
 	for _, b := range bodies(p.EmbedFiles, texts) {
 		text := texts[b.file]
 		for _, s := range mutateSQL(text[b.from:b.to]) {
-			c.add(&mutant{file: "schema", function: b.name, kind: s.kind, text: s.text,
-				path:    filepath.Join("schema", b.file),
+			c.add(&mutant{file: filepath.Join("schema", b.file), function: b.name, kind: s.kind, text: s.text,
+				line:    1 + strings.Count(text[:b.from+s.from], "\n"),
 				changed: text[:b.from+s.from] + s.mutated + text[b.from+s.to:]})
 		}
 	}

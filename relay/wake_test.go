@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -80,6 +81,31 @@ func listening(t testing.TB, db *database) {
 	eventually(t, 20*time.Second, "the relay requests wake-ups", func() bool {
 		return db.Int(t, `SELECT last_value FROM outbox.wake`) > 0
 	})
+}
+
+// A relay that starts tests its LISTEN by a notification of its own, which is no other relay's affair:
+// where 20 start, each of them would poll and request wake-ups for each.
+func TestARelayThatStartsWakesNoOther(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	starts := func() *atomic.Int32 {
+		requests := &atomic.Int32{}
+		counted := &faulty{each: func(_ context.Context, call string) {
+			if call == "outbox: request wake-ups" {
+				requests.Add(1)
+			}
+		}}
+		run(t, db.through(t, counted.wrap), all(), relay.Config{ListenDSN: db.URL, PollInterval: time.Minute})
+		eventually(t, time.Minute, "it relies on wake-ups", func() bool { return requests.Load() > 0 })
+		return requests
+	}
+	first := starts()
+	for range 5 {
+		starts()
+	}
+	if n := first.Load(); n > 3 { // one a minute, and each time that another relay withdraws a request
+		t.Errorf("the first relay requested wake-ups %d times", n)
+	}
 }
 
 func TestACommitOfTheSameProcessWakesARelayWithoutListen(t *testing.T) {

@@ -32,7 +32,7 @@ const (
 type Listener struct {
 	DSN          func(context.Context) (string, error) // of lib/pq; asked for each connection
 	Channel      string
-	ID           string // of this relay, in notifications
+	ID           string // of this relay, in notifications: alone, where it may have withdrawn the wake-up request
 	PollInterval time.Duration
 	Pool         *Pool
 	Log          *slog.Logger
@@ -125,13 +125,13 @@ func (l *Listener) listen(stop <-chan struct{}) error {
 			case n.Extra == "" || strings.Contains(n.Extra, " "): // an enqueuer's
 				l.Named(n.Extra)
 				l.Wake()
-			case n.Extra != l.ID: // another relay's
-				l.Withdrawn()
-			default: // this relay's
+			case n.Extra == probe+l.ID:
 				untested = nil
 				if l.isOn() {
 					l.Wake()
 				}
+			case n.Extra != l.ID && !strings.HasPrefix(n.Extra, probe):
+				l.Withdrawn()
 			}
 		case <-untested:
 			untested = nil
@@ -151,10 +151,13 @@ func (l *Listener) listen(stop <-chan struct{}) error {
 // Works reports whether notifications are known to arrive.
 func (l *Listener) Works() bool { return l.on.Load() }
 
+// probe is before a relay's id in the notification that it sends to itself.
+const probe = "?"
+
 // test sends a notification to this relay alone, by way of its database.
 func (l *Listener) test(ctx context.Context) {
 	_ = l.Pool.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, "SELECT pg_notify($1, $2)", l.Channel, l.ID)
+		_, err := tx.ExecContext(ctx, "SELECT pg_notify($1, $2)", l.Channel, probe+l.ID)
 		return err
 	})
 }

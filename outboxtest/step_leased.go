@@ -28,14 +28,14 @@ func (s *stepper) stepLeased(ctx context.Context, h *handler.Handler) ([]step, e
 	if err != nil || t == nil {
 		return nil, err
 	}
-	if t.Attempt > t.Max {
-		return s.finish(ctx, h, t, token, decide.Exhausted(t))
+	if v, buried := decide.Buried(t, store.Fresh); buried {
+		return s.finish(ctx, h, t, token, v)
 	}
 	limited, release := call.ContextOf(ctx)
 	defer release()
 	l := &stepLease{s: s, h: h, row: t, token: token, ctx: limited}
 	task := &store.Task{}
-	t.Fill(task, s.store.Identity, t.Attempt)
+	t.Fill(task, s.store.Identity, t.Begun())
 	*tasklease.Of(task) = l
 	if timeout := decide.Timeout(h, t); timeout > 0 {
 		l.ctx.EndAt(time.Now().Add(timeout), call.TimedOut(timeout))
@@ -49,7 +49,7 @@ func (s *stepper) stepLeased(ctx context.Context, h *handler.Handler) ([]step, e
 		return nil, l.misuse
 	}
 	if v := l.completed.Load(); v != nil {
-		return []step{stepOf(t, t.Attempt, *v)}, nil
+		return []step{stepOf(t, t.Begun(), *v)}, nil
 	}
 	_, verdicts := s.newRun(h, out).Tasks([]*store.Row{t})
 	return s.finish(ctx, h, t, token, verdicts[0])
@@ -66,7 +66,6 @@ func (s *stepper) lease(ctx context.Context, h *handler.Handler, token string) (
 		if t.LostBy == "" {
 			return nil
 		}
-		t.Attempt++
 		_, err = s.store.BeginSuspects(ctx, tx, []int64{t.ID}, token)
 		return err
 	})
@@ -89,7 +88,7 @@ func (s *stepper) finish(ctx context.Context, h *handler.Handler, t *store.Row, 
 	if err != nil {
 		return nil, err
 	}
-	return []step{stepOf(t, min(t.Attempt, t.Max), v)}, nil
+	return []step{stepOf(t, min(t.Begun(), t.Max), v)}, nil
 }
 
 // stepLease is a stepper's hold on one task.

@@ -25,15 +25,16 @@ func (s *stepper) stepTx(ctx context.Context, h *handler.Handler, c txrun.Claim)
 			return err
 		}
 		solo = store.IDs(u.Rows)
-		switch exhausted := slices.ContainsFunc(u.Rows, (*store.Row).Exhausted); {
-		case !exhausted:
+		v, buried := decide.Buried(u.Rows[0], store.Fresh)
+		switch {
+		case len(u.Rows) > 1 && slices.ContainsFunc(u.Rows, (*store.Row).Exhausted):
+			return errSplit
+		case !buried:
 			runs, err = s.runUnit(ctx, h, u)
-		case len(u.Rows) == 1:
-			lost := []decide.Verdict{decide.Exhausted(u.Rows[0])}
-			end := u.Tx.End(nil, func(error) apptx.Plan { return u.Reject(lost) })
-			runs, err = stepsOf(h, u, lost, end)
 		default:
-			err = errSplit
+			verdicts := []decide.Verdict{v}
+			end := u.Tx.End(nil, func(error) apptx.Plan { return u.Reject(verdicts) })
+			runs, err = stepsOf(h, u, verdicts, end)
 		}
 		return err
 	})

@@ -135,9 +135,6 @@ func (e Run) Verdict(r *store.Row, err error) Verdict {
 		return Verdict{Outcome: Done, Done: true}
 	}
 	begun := r.Begun()
-	if e.Kind == outbox.KindLeased {
-		begun = r.Attempt // the claim has counted this run
-	}
 	result := handler.ResultOf(err)
 	switch {
 	case result.Action == handler.ActionDiscard:
@@ -219,9 +216,17 @@ func NextIteration(again handler.Result) store.Change {
 	return store.Change{Wait: again.Wait, Again: true, Payload: string(again.Payload)}
 }
 
-// Exhausted is the verdict on a task whose attempts were all begun before.
-func Exhausted(r *store.Row) Verdict {
-	return Verdict{Outcome: Dead, Change: store.Change{Attempt: r.Max, Reason: outbox.ReasonAttempts, Err: r.LostText(store.DeadAttempts)}}
+// Buried is the verdict on a claimed task that may not run, and whether it is one.
+func Buried(r *store.Row, earlier store.Judgement) (v Verdict, buried bool) {
+	c := store.Change{Attempt: r.Max, Reason: outbox.ReasonAttempts}
+	switch {
+	case earlier == store.DeadLostConns:
+		c.Attempt, c.Reason = min(r.Attempt+r.Lost, r.Max), outbox.ReasonLostConnections
+	case earlier != store.DeadAttempts && !r.Exhausted():
+		return Verdict{}, false
+	}
+	c.Err = r.LostText(earlier)
+	return Verdict{Outcome: Dead, Change: c}, true
 }
 
 // Committed is the verdict on a task whose handler committed its removal itself, against the rules:

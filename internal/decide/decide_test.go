@@ -98,10 +98,7 @@ func TestDecide(t *testing.T) {
 				if wanted == nil {
 					continue
 				}
-				r := &store.Row{ID: 7, Attempt: 1, Max: 3} // a Tx claim leaves the count; a Leased one raises it
-				if kind == outbox.KindLeased {
-					r.Attempt = 2
-				}
+				r := &store.Row{ID: 7, Attempt: 1, Max: 3}
 				e := Run{Kind: kind, Result: call.Result{Err: given.err}, Backoff: func(int, error) (time.Duration, bool) { return time.Second, true }}
 				state.set(&e, r)
 				decided, verdicts := e.Tasks([]*store.Row{r})
@@ -311,5 +308,32 @@ func TestARunThatIsNoAttemptWaitsThoughTheBackoffStops(t *testing.T) {
 	}
 	if got := LostWait(slog.Default(), h, failed); got != time.Second {
 		t.Errorf("a lost connection waits %v, want 1 s", got)
+	}
+}
+
+// A task with attempts left may run, after lost runs too.
+func TestATaskIsBuriedOnceItsAttemptsWereBegun(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		row     store.Row
+		earlier store.Judgement
+		want    string
+	}{
+		"fresh":                  {store.Row{Attempt: 2, Max: 3}, store.Fresh, ""},
+		"a suspect":              {store.Row{Attempt: 1, Lost: 1, Max: 3}, store.Suspect, ""},
+		"all were begun":         {store.Row{Attempt: 3, Max: 3}, store.Fresh, "dead attempts 3: relay: all 3 attempts were begun before"},
+		"its maximum was lower":  {store.Row{Attempt: 5, Max: 3}, store.Fresh, "dead attempts 3: relay: all 3 attempts were begun before"},
+		"all were lost":          {store.Row{Attempt: 1, Lost: 2, Max: 3}, store.DeadAttempts, "dead attempts 3: relay: the process died while it ran the task, 2 times"},
+		"connections were lost":  {store.Row{Attempt: 1, Lost: 1, Max: 5}, store.DeadLostConns, "dead lost_connections 2: relay: 10 runs of the task lost their connection to PostgreSQL"},
+		"lost, and none is left": {store.Row{Attempt: 2, Lost: 2, Max: 3}, store.DeadLostConns, "dead lost_connections 3: relay: 10 runs of the task lost their connection to PostgreSQL"},
+	} {
+		v, buried := Buried(&tt.row, tt.earlier)
+		got := ""
+		if buried {
+			got = fmt.Sprintf("%v %s %d: %v", v.Outcome, v.Change.Reason, v.Change.Attempt, v.Change.Err)
+		}
+		if got != tt.want {
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		}
 	}
 }

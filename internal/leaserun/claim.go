@@ -103,7 +103,7 @@ func (l *Leases) release(runs []*Run, xid, token string) {
 	for _, x := range runs {
 		r := x.lease.row
 		back = append(back, &store.LeaseEnd{Row: r, Token: token, Back: true,
-			Change: store.Change{Attempt: r.Unclaimed()}, LostBy: r.LostBy})
+			Change: store.Change{Attempt: r.Attempt}, LostBy: r.LostBy})
 	}
 	l.results.writing.Go(func() {
 		defer l.mine.claimed(token, nil)
@@ -142,7 +142,7 @@ func (l *Leases) giveBack(back []*store.LeaseEnd, xid string) bool {
 func Found(runs []*Run) (out plan.Found) {
 	for _, x := range runs {
 		r := x.lease.row
-		out.Add(plan.Position{Priority: r.Priority, Attempt: r.Unclaimed(), TaskID: r.ID}, r.RunAt, len(r.Payload))
+		out.Add(plan.Position{Priority: r.Priority, Attempt: r.Attempt, TaskID: r.ID}, r.RunAt, len(r.Payload))
 	}
 	return out
 }

@@ -23,7 +23,7 @@ type Removal struct {
 	tx    *apptx.Tx
 	store *store.Store
 	h     *handler.Handler
-	row   store.Row       // as before the lease: Begun counts the present run
+	row   store.Row
 	again *handler.Result // the function asked for another iteration
 }
 
@@ -31,7 +31,6 @@ type Removal struct {
 func Remove(ctx context.Context, s *store.Store, tx *apptx.Tx, h *handler.Handler,
 	leased *store.Row, token string) (*Removal, error) {
 	d := &Removal{tx: tx, store: s, h: h, row: *leased}
-	d.row.Attempt--
 	err := tx.Take(func(_ context.Context, c pg.Exclusive) (xid string, err error) {
 		xid, began, err := s.Complete(ctx, c, store.Lease{TaskID: leased.ID, Token: token}, tx.Untimed()+apptx.SetSavepoint)
 		d.row.Began = &began

@@ -40,12 +40,12 @@ func (x *Run) begin() {
 	l, one := x.leases, &x.lease
 	h, t := one.h, one.row
 	x.watch = l.Report.Watch(h, []*store.Row{t}, x.claim.Ended)
-	if t.Attempt > t.Max {
-		x.end(decide.Exhausted(t))
+	if v, buried := decide.Buried(t, store.Fresh); buried {
+		x.end(v)
 		return
 	}
 	one.ctx = call.NewContext(l.Handling, x.abandonLater)
-	t.Fill(&x.task, l.Store.Identity, t.Attempt)
+	t.Fill(&x.task, l.Store.Identity, t.Begun())
 	*tasklease.Of(&x.task) = one
 	x.watch.Calling(&x.task)
 	var end time.Time
@@ -189,7 +189,6 @@ func (l *Leases) startSuspects(runs []*Run) {
 			x.endBefore(decide.Verdict{Back: true, Change: store.Change{Attempt: t.Attempt}})
 			continue
 		}
-		x.lease.row.Attempt++
 		begin = append(begin, x)
 	}
 	start(begin)

@@ -9,14 +9,14 @@ import (
 // letter: its SQL then probably kills its backend.
 const maxLostConnections = 10
 
-// verdict is what earlier runs of a claimed task, known from the journal, mean for this one.
-type verdict int
+// Judgement is what earlier runs of a claimed task, known from the journal, mean for this one.
+type Judgement int
 
 const (
-	Fresh        verdict = iota // nothing happened before
-	Suspect                     // a run was lost: run it with Isolation
-	Postponed                   // wait until the heartbeats of its relays have decided
-	DeadAttempts                // lost runs have used up its attempts
+	Fresh        Judgement = iota // nothing happened before
+	Suspect                       // a run was lost: run it with Isolation
+	Postponed                     // wait until the heartbeats of its relays have decided
+	DeadAttempts                  // lost runs have used up its attempts
 	DeadLostConns
 )
 
@@ -24,7 +24,7 @@ const (
 // that lost its connection was none; one whose relay may still live is undecided. An undecided run
 // alone does not hold the task up. With another lost or undecided run, or
 // where they may have used up the attempts, the task waits until the heartbeats have decided.
-func (r *Row) Judge(found []Earlier) (v verdict, wait time.Duration) {
+func (r *Row) Judge(found []Earlier) (earlier Judgement, wait time.Duration) {
 	conns := 0
 	for _, e := range found {
 		switch {
@@ -68,8 +68,8 @@ func (r *Row) Exhausted() bool { return r.Attempt >= r.Max }
 func (r *Row) Begun() int { return r.Attempt + r.Lost + 1 }
 
 // LostText is the last error of a task whose runs were lost.
-func (r *Row) LostText(v verdict) error {
-	if v == DeadLostConns {
+func (r *Row) LostText(earlier Judgement) error {
+	if earlier == DeadLostConns {
 		return fmt.Errorf("relay: %d runs of the task lost their connection to PostgreSQL", maxLostConnections)
 	}
 	if r.Lost == 0 {

@@ -40,7 +40,7 @@ func TestSuspectsAreJudgedWithinTheirLimits(t *testing.T) {
 }
 
 // wrong is what is wrong with a verdict.
-func wrong(r *Row, v verdict, wait time.Duration, lost, undecided, conns int, alive time.Duration) string {
+func wrong(r *Row, v Judgement, wait time.Duration, lost, undecided, conns int, alive time.Duration) string {
 	history := lost+undecided+conns > 0
 	least, most := r.Attempt+lost, r.Attempt+lost+undecided // attempts begun, if all undecided relays live or none
 	dead := v == DeadAttempts || v == DeadLostConns

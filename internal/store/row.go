@@ -96,6 +96,9 @@ func (r *Row) FromLine(line string) error {
 	}
 	r.Place, r.LostBy = f[1], f[6]
 	err := r.set(f[0], f[2], f[3], f[4], f[5], f[7], f[8])
+	if r.LostBy == "" { // the claim has counted this run; that of a suspect is counted when it begins
+		r.Attempt--
+	}
 	if r.read != nil { // it has the time of this run
 		r.NoteTime(r.read.AttemptedAt.UnixMicro())
 	}
@@ -139,15 +142,6 @@ func TooMany(took, limit int) error {
 		return fmt.Errorf("relay: a claim of at most %d tasks took %d: please report this", limit, took)
 	}
 	return nil
-}
-
-// Unclaimed is the attempt of a leased task as before its claim, which counts that of all but
-// suspects.
-func (r *Row) Unclaimed() int {
-	if r.LostBy != "" {
-		return r.Attempt
-	}
-	return r.Attempt - 1
 }
 
 func (r *Row) Compare(s *Row) int {

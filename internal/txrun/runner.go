@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/apptx"
 	"github.com/txoutbox/outbox/internal/decide"
 	"github.com/txoutbox/outbox/internal/handler"
@@ -175,21 +174,17 @@ func (a *attempt) judge(found map[int64][]store.Earlier) (done bool, err error) 
 			judged = store.Postponed
 		}
 	}
-	v := decide.Verdict{Outcome: decide.Dead}
-	switch judged {
-	case store.Fresh, store.Suspect:
-		return false, nil
-	case store.Postponed:
+	if judged == store.Postponed {
 		defer a.p.Report.Due.Postpone(wait) // from when it is written
-		v = decide.Verdict{Outcome: decide.Released, Change: store.Change{Attempt: r.Attempt, Wait: wait, Untried: true}}
+		v := decide.Verdict{Outcome: decide.Released, Change: store.Change{Attempt: r.Attempt, Wait: wait, Untried: true}}
 		for _, e := range found[r.ID] {
 			v.Change.Keep = append(v.Change.Keep, e.Token)
 		}
-	case store.DeadLostConns:
-		v.Change = store.Change{Attempt: min(r.Attempt+r.Lost, r.Max), Reason: outbox.ReasonLostConnections,
-			Err: r.LostText(judged)}
-	default:
-		v.Change = store.Change{Attempt: r.Max, Reason: outbox.ReasonAttempts, Err: r.LostText(judged)}
+		return true, a.close(v)
+	}
+	v, buried := decide.Buried(r, judged)
+	if !buried {
+		return false, nil
 	}
 	return true, a.close(v)
 }

@@ -100,10 +100,10 @@ func TestARelayThatStartsWakesNoOther(t *testing.T) {
 		return requests
 	}
 	first := starts()
-	for range 5 {
+	for range 10 {
 		starts()
 	}
-	if n := first.Load(); n > 3 { // one a minute, and each time that another relay withdraws a request
+	if n := first.Load(); n > 10 { // two for each start, if they did; a few, where a relay withdraws a request
 		t.Errorf("the first relay requested wake-ups %d times", n)
 	}
 }

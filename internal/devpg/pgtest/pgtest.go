@@ -8,7 +8,7 @@
 //
 // The servers that it starts run with fsync=off, and on Linux with their files in memory: a commit
 // survives every death of the server's processes, but not of the machine. PL/pgSQL is loaded with the
-// server. All else is PostgreSQL's default, synchronous_commit included.
+// server that a package's tests share. All else is PostgreSQL's default, synchronous_commit included.
 package pgtest
 
 import (
@@ -81,7 +81,9 @@ func Server(t testing.TB) *devpg.Server {
 	}
 	if shared.server == nil && shared.err == nil {
 		logf := func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
-		shared.server, shared.err = devpg.Open(context.Background(), logf, devpg.WithMemory(), settings(nil))
+		// Most of the time of a test goes into new sessions, and a fifth of theirs into loading PL/pgSQL.
+		preload := settings(map[string]string{"shared_preload_libraries": "plpgsql"})
+		shared.server, shared.err = devpg.Open(context.Background(), logf, devpg.WithMemory(), preload)
 	}
 	if shared.err != nil {
 		t.Fatal(shared.err)
@@ -101,8 +103,7 @@ func Program(t testing.TB, server *devpg.Server, name string) (path string) {
 }
 
 func settings(with map[string]string) devpg.Option {
-	// Most of the time of a test goes into new sessions, and a fifth of a session's into loading PL/pgSQL.
-	merged := map[string]string{"fsync": "off", "shared_preload_libraries": "plpgsql"}
+	merged := map[string]string{"fsync": "off"}
 	if os.Getenv(envPooler) != "" {
 		// a statement ends soon where no cancel request reaches it
 		merged["client_connection_check_interval"] = "100ms"

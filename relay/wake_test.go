@@ -84,9 +84,11 @@ func listening(t testing.TB, db *database) {
 }
 
 // A relay that starts tests its LISTEN by a notification of its own, which is no other relay's affair:
-// where 20 start, each of them would poll and request wake-ups for each.
+// where 20 start, each of them would poll and request wake-ups for each. Not beside other tests, whose
+// enqueues wake all relays of the process.
 func TestARelayThatStartsWakesNoOther(t *testing.T) {
 	t.Parallel()
+	needs.Timing(t)
 	db := newDatabase(t)
 	starts := func() *atomic.Int32 {
 		requests := &atomic.Int32{}

@@ -238,7 +238,8 @@ func TestARelayThatStartsWithoutARightNamesIt(t *testing.T) {
 		if err == nil || errors.Is(err, relay.ErrOutage) {
 			t.Fatalf("%s: %v", what, err)
 		}
-		return errors.Is(err, relay.ErrRefused) && strings.Contains(err.Error(), `the role "`+name+`" lacks USAGE on the schema outbox`)
+		return errors.Is(err, relay.ErrRefused) &&
+			strings.Contains(err.Error(), `the role "`+name+`" lacks USAGE on the schema outbox`)
 	}
 	eventually(t, time.Minute, "RunOnce names the right", func() bool { return named("RunOnce", r.RunOnce(t.Context())) })
 	must(r.Start(t.Context()))

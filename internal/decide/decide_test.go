@@ -314,6 +314,11 @@ func TestARunThatIsNoAttemptWaitsThoughTheBackoffStops(t *testing.T) {
 // A task with attempts left may run, after lost runs too.
 func TestATaskIsBuriedOnceItsAttemptsWereBegun(t *testing.T) {
 	t.Parallel()
+	const (
+		begun = "dead attempts 3: relay: all 3 attempts were begun before"
+		died  = "dead attempts 3: relay: the process died while it ran the task, 2 times"
+		lost  = "relay: 10 runs of the task lost their connection to PostgreSQL"
+	)
 	for name, tt := range map[string]struct {
 		row     store.Row
 		earlier store.Judgement
@@ -321,11 +326,11 @@ func TestATaskIsBuriedOnceItsAttemptsWereBegun(t *testing.T) {
 	}{
 		"fresh":                  {store.Row{Attempt: 2, Max: 3}, store.Fresh, ""},
 		"a suspect":              {store.Row{Attempt: 1, Lost: 1, Max: 3}, store.Suspect, ""},
-		"all were begun":         {store.Row{Attempt: 3, Max: 3}, store.Fresh, "dead attempts 3: relay: all 3 attempts were begun before"},
-		"its maximum was lower":  {store.Row{Attempt: 5, Max: 3}, store.Fresh, "dead attempts 3: relay: all 3 attempts were begun before"},
-		"all were lost":          {store.Row{Attempt: 1, Lost: 2, Max: 3}, store.DeadAttempts, "dead attempts 3: relay: the process died while it ran the task, 2 times"},
-		"connections were lost":  {store.Row{Attempt: 1, Lost: 1, Max: 5}, store.DeadLostConns, "dead lost_connections 2: relay: 10 runs of the task lost their connection to PostgreSQL"},
-		"lost, and none is left": {store.Row{Attempt: 2, Lost: 2, Max: 3}, store.DeadLostConns, "dead lost_connections 3: relay: 10 runs of the task lost their connection to PostgreSQL"},
+		"all were begun":         {store.Row{Attempt: 3, Max: 3}, store.Fresh, begun},
+		"its maximum was lower":  {store.Row{Attempt: 5, Max: 3}, store.Fresh, begun},
+		"all were lost":          {store.Row{Attempt: 1, Lost: 2, Max: 3}, store.DeadAttempts, died},
+		"connections were lost":  {store.Row{Attempt: 1, Lost: 1, Max: 5}, store.DeadLostConns, "dead lost_connections 2: " + lost},
+		"lost, and none is left": {store.Row{Attempt: 2, Lost: 2, Max: 3}, store.DeadLostConns, "dead lost_connections 3: " + lost},
 	} {
 		v, buried := Buried(&tt.row, tt.earlier)
 		got := ""

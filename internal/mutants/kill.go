@@ -133,7 +133,8 @@ var outcome = regexp.MustCompile(`(?m)^--- (PASS|FAIL|SKIP): (\w+)`)
 
 // run runs tests, and returns those that fail. Where a panic or the limit ends them all, each that had no
 // end runs again by itself.
-func (t *tests) run(ctx context.Context, env []string, limit time.Duration, names ...string) (failed []string, err error) {
+func (t *tests) run(ctx context.Context, env []string, limit time.Duration,
+	names ...string) (failed []string, err error) {
 	args := []string{"-test.v", "-test.timeout=" + limit.String(), "-test.run=^(" + strings.Join(names, "|") + ")$"}
 	if slices.Contains(env, failFast) {
 		args = append(args, "-test.failfast")
@@ -165,8 +166,11 @@ func (t *tests) run(ctx context.Context, env []string, limit time.Duration, name
 		if ended[name] {
 			continue
 		}
-		alone := 2*time.Second + 3*t.took[name]
-		again, err := t.run(ctx, env, min(alone, longest), name)
+		alone := limit
+		if took, known := t.took[name]; known {
+			alone = min(2*time.Second+3*took, longest)
+		}
+		again, err := t.run(ctx, env, alone, name)
 		if err != nil {
 			return nil, err
 		}

@@ -11,9 +11,10 @@ import (
 
 // A role, a database or the server may have settings that end a relay's own statements too soon, or
 // by which PostgreSQL plans them badly and compiles them for seconds. A connection is asked for its
-// settings instead of a ping, again after a while: a pooler may give it another session. From then on each transaction of the relay's own sets what it
-// needs, and each statement of its own has a transaction. Nothing is set for longer: behind a
-// pooler it would reach the sessions of others. A handler has the app's settings.
+// settings instead of a ping, again after a while: a pooler may give it another session. From then
+// on each transaction of the relay's own sets what it needs, and each statement of its own has a
+// transaction. Nothing is set for longer: behind a pooler it would reach the sessions of others. A
+// handler has the app's settings.
 
 // Querier is a connection, or a transaction.
 type Querier interface {

@@ -21,7 +21,7 @@ type Task = outbox.Task[json.RawMessage]
 type Row struct {
 	ID                int64
 	TaskType          string
-	Priority, Attempt int // the columns as claimed
+	Priority, Attempt int // the columns as before the claim: a lease counts its run at once
 	Max               int
 	RunAt, createdAt  int64  // µs since 1970
 	Began             *int64 // this run, as attempted_at; nil: it began with the transaction

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/internal/invariants"
+	"github.com/txoutbox/outbox/internal/testing/invariants"
 	"github.com/txoutbox/outbox/schema"
 )
 

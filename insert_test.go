@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/testing/needs"
 	"github.com/txoutbox/outbox/schema"
 )
 

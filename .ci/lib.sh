@@ -3,7 +3,7 @@ set -euo pipefail
 started=$SECONDS
 logs=$(mktemp -d)
 shared=$(cd .. && pwd)/shared/ci # where this project's machines have a script for each server; elsewhere there is none
-modules=(publish/amqp publish/kafka publish/nats publish/watermill publish/webhook telemetry/otel telemetry/prom cmd/outbox dashboard/browsertest examples internal/chaos) # of go.work, besides the root
+modules=(publish/amqp publish/kafka publish/nats publish/watermill publish/webhook telemetry/otel telemetry/prom cmd/outbox dashboard/browsertest examples internal/testing/chaos) # of go.work, besides the root
 packages=() # of these modules
 for m in "${modules[@]}"; do packages+=("./$m/..."); done
 staticcheck=honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -152,7 +152,7 @@ footprint() {
 # more_checks: for the nightly run, as staticcheck looks at all packages that these need.
 more_checks() {
   go mod verify
-  go run $staticcheck ./dashboard/browsertest ./examples/... ./internal/chaos/...
+  go run $staticcheck ./dashboard/browsertest ./examples/... ./internal/testing/chaos/...
   (cd bench && go run $staticcheck ./...)
 }
 

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/admin"
-	"github.com/txoutbox/outbox/internal/needs"
-	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/testing/needs"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 )
 
 // huge makes a database with n tasks of the type A in each state that many tasks may be in, with a few

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/admin"
-	"github.com/txoutbox/outbox/internal/needs"
-	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/testing/needs"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 )
 
 func TestPagesOfDeadLettersNeitherRepeatNorSkip(t *testing.T) {

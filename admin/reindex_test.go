@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/admin"
-	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 )
 
 func TestReindexBuildsAllIndexesAnew(t *testing.T) {

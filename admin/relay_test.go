@@ -8,8 +8,8 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
-	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/internal/taskview"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 )
 
 func TestRelaysAreListedWithWhatTheyRun(t *testing.T) {

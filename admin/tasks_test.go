@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/txoutbox/outbox/admin"
-	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/testing/needs"
 )
 
 // listed are statements that insert tasks of the type A in a state, n of them, with equals in what

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 )
 
 func TestPauseNeedsRightsOnOneTable(t *testing.T) {

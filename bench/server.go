@@ -8,7 +8,7 @@ import (
 	neturl "net/url"
 	"strings"
 
-	"github.com/txoutbox/outbox/internal/devpg"
+	"github.com/txoutbox/outbox/internal/testing/devpg"
 )
 
 // serverSettings are durable as those of a database in use, with room for one on a small machine,

@@ -10,9 +10,9 @@ import (
 	"testing"
 
 	"github.com/txoutbox/outbox/dashboard"
-	"github.com/txoutbox/outbox/internal/dashboardtest"
-	"github.com/txoutbox/outbox/internal/needs"
-	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/testing/dashboardtest"
+	"github.com/txoutbox/outbox/internal/testing/needs"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 )
 
 // deadRelay is one that still has leases.

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/txoutbox/outbox/dashboard"
-	"github.com/txoutbox/outbox/internal/dashboardtest"
+	"github.com/txoutbox/outbox/internal/testing/dashboardtest"
 )
 
 // last is the latest entry of the audit log.

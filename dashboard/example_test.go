@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/txoutbox/outbox/dashboard"
-	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 )
 
 func ExampleNew() {

@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	"github.com/txoutbox/outbox/dashboard"
-	"github.com/txoutbox/outbox/internal/dashboardtest"
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
-	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/testing/dashboardtest"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 	"github.com/txoutbox/outbox/schema"
 )
 

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/dashboard"
-	"github.com/txoutbox/outbox/internal/dashboardtest"
-	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/testing/dashboardtest"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -60,7 +60,7 @@ func TestPagesAreReadOnlyAndBounded(t *testing.T) {
 	}
 }
 
-// internal/rights tests the rights of each role.
+// internal/testing/rights tests the rights of each role.
 func TestRolesOfTheDatabaseAreEnough(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/txoutbox/outbox/dashboard"
-	"github.com/txoutbox/outbox/internal/dashboardtest"
-	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/testing/dashboardtest"
+	"github.com/txoutbox/outbox/internal/testing/needs"
 )
 
 // A search of many dead letters answers with how far it has come, after each 10,000.

@@ -15,8 +15,8 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/doctor"
-	"github.com/txoutbox/outbox/internal/devpg/pgbouncer"
-	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgbouncer"
+	"github.com/txoutbox/outbox/internal/testing/needs"
 )
 
 func TestBadArgumentsAreRefusedBeforeAnySQL(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/doctor"
-	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 )
 
 // A task waits while no relay runs, and somebody has switched autovacuum off for the table of tasks.

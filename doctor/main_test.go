@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/doctor"
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
-	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 	"github.com/txoutbox/outbox/schema"
 )
 

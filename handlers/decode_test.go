@@ -17,8 +17,8 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/handler"
-	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/internal/tasklease"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 )
 
 const secret = "hunter2"

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 	"github.com/txoutbox/outbox/outboxtest"
 )
 

@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 	"github.com/txoutbox/outbox/pgdb"
 )
 

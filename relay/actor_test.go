@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 )
 
 // actor is a session that takes steps, in order. A step that waits for a lock ends when it gets it.

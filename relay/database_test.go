@@ -8,7 +8,7 @@ import (
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 )
 
 // wantRows checks how many rows there are of a table, or of what else may follow FROM.

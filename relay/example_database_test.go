@@ -1,6 +1,6 @@
 package relay_test
 
-import "github.com/txoutbox/outbox/internal/relaytest"
+import "github.com/txoutbox/outbox/internal/testing/relaytest"
 
 // What the examples share.
 var (

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/testing/needs"
 	"github.com/txoutbox/outbox/relay"
 )
 

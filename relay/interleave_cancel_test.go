@@ -8,8 +8,8 @@ import (
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/internal/invariants"
 	"github.com/txoutbox/outbox/internal/store"
+	"github.com/txoutbox/outbox/internal/testing/invariants"
 )
 
 // holder is a session that claims one task and ends the claim, with the relay's statements.

@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/internal/invariants"
-	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/testing/invariants"
+	"github.com/txoutbox/outbox/internal/testing/needs"
 )
 
 // promotes are the steps of a poll that promotes heads. All of it but the begin is left out while

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/internal/invariants"
-	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/testing/invariants"
+	"github.com/txoutbox/outbox/internal/testing/needs"
 )
 
 // ended is the end of an actor's transaction, as a step.

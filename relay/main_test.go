@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	_ "github.com/lib/pq"
-	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 )
 
 func TestMain(m *testing.M) { relaytest.Main(m) }

@@ -4,8 +4,8 @@ import (
 	"time"
 
 	"github.com/lib/pq"
-	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/internal/store"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 )
 
 // sent are the statements of a relay, by the names in their comments.

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/internal/invariants"
-	"github.com/txoutbox/outbox/internal/needs"
-	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/testing/invariants"
+	"github.com/txoutbox/outbox/internal/testing/needs"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 )
 
 // statsOf are the counts of one type; the zero ones if there is none.

@@ -3,7 +3,7 @@ package schema
 import (
 	"testing"
 
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
 )
 
 // Text that is for people, or that PostgreSQL compares nowhere.

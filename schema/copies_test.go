@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
 )
 
 // tools are what is done to tables and databases: each writes rows, files or the catalog anew. None

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
-	"github.com/txoutbox/outbox/internal/invariants"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/testing/invariants"
 )
 
 func TestEnqueuersAndClaimsDoNotWaitForEachOthersCounts(t *testing.T) {

@@ -15,10 +15,10 @@ import (
 	"time"
 
 	"github.com/lib/pq"
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
-	programs "github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/pgerr"
-	"github.com/txoutbox/outbox/internal/proxy"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
+	programs "github.com/txoutbox/outbox/internal/testing/needs"
+	"github.com/txoutbox/outbox/internal/testing/proxy"
 )
 
 func TestAnotherProcessIsFaster(t *testing.T) {

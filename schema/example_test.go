@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
 	"github.com/txoutbox/outbox/schema"
 )
 

@@ -13,8 +13,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
-	programs "github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
+	programs "github.com/txoutbox/outbox/internal/testing/needs"
 )
 
 func TestEachFileRecordsItsVersion(t *testing.T) {

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
 )
 
 // grantedSchema is a schema with its roles.

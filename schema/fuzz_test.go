@@ -3,7 +3,7 @@ package schema
 import (
 	"testing"
 
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
 )
 
 // FuzzName: a schema's name is refused, or all of the outbox is in the schema of that name and

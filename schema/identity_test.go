@@ -3,7 +3,7 @@ package schema
 import (
 	"testing"
 
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
 )
 
 // Two schemas of one database have tasks of the same ids, so their keys begin with other halves.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
 )
 
 // The journal has a single run, a batch that was lost with its relay, and a batch whose transaction is

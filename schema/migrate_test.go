@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
-	programs "github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
+	programs "github.com/txoutbox/outbox/internal/testing/needs"
 	"github.com/txoutbox/outbox/internal/writable"
 )
 

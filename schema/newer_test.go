@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
 )
 
 const unsaid = -100

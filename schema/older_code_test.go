@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	programs "github.com/txoutbox/outbox/internal/needs"
+	programs "github.com/txoutbox/outbox/internal/testing/needs"
 )
 
 // ofTasks are the tests of what old processes do beside a newer schema: enqueue, and run tasks of

@@ -3,7 +3,7 @@ package schema
 import (
 	"testing"
 
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
 )
 
 // Beside a publication PostgreSQL refuses to change or delete rows that it could not name to a

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
 )
 
 // renamed is a migrated schema "outbox" with another name.

@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
-	programs "github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
+	programs "github.com/txoutbox/outbox/internal/testing/needs"
 )
 
 // newRoles is the name of a schema whose roles are dropped at the end of the test, with what they

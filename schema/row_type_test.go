@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
 )
 
 // bound are the objects that refuse a change of the schema's tables: newer minors of PostgreSQL

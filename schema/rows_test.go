@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
 )
 
 // What a relay hands back takes its runs from the journal, except those whose relays may live, and

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
 )
 
 const ofTask = "task_id bigint, task_type text, state text, priority smallint, attempt smallint, max_attempts smallint, " +

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
 )
 
 // A timeline in short is a letter for each event: r for redriven, R for replaced, others for failed.

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
 )
 
 func TestDoctorSaysWhatIsWrongAndEndsWithExitCode4(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
 )
 
 // The tests with steps have the commands that end with each code.
@@ -181,7 +181,7 @@ func (db *testDB) as(t *testing.T, role string) *testDB {
 	return openDB(t, "postgres://"+login+":v@"+rest)
 }
 
-// internal/rights tests the rights of each role.
+// internal/testing/rights tests the rights of each role.
 func TestARoleWithoutRightsIsToldWhichRoleHasThem(t *testing.T) {
 	t.Parallel()
 	db := newDB(t)

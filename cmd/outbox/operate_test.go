@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
 )
 
 func TestMigrateUpStatusAndPrint(t *testing.T) {

@@ -8,8 +8,8 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 
-	"github.com/txoutbox/outbox/internal/dashboardtest"
-	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/testing/dashboardtest"
+	"github.com/txoutbox/outbox/internal/testing/needs"
 )
 
 // problems is an expression for the faults of a page: it is wider than its window, a control has no

@@ -12,8 +12,8 @@ import (
 	"github.com/gorilla/csrf"
 	"github.com/justinas/nosurf"
 
-	"github.com/txoutbox/outbox/internal/dashboardtest"
-	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/testing/dashboardtest"
+	"github.com/txoutbox/outbox/internal/testing/needs"
 )
 
 // With script the question of a bulk action is a dialog that Escape closes. The action sends request

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/txoutbox/outbox/examples/internal/webtest"
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
 )
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }

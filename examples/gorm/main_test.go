@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/txoutbox/outbox/examples/internal/devdb"
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
-	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 	"gorm.io/driver/postgres"
 	"gorm.io/gorm"
 )

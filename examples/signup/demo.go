@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/examples/internal/devdb"
-	"github.com/txoutbox/outbox/internal/child"
+	"github.com/txoutbox/outbox/internal/testing/child"
 )
 
 // demo signs up users while relay processes are killed, then counts.

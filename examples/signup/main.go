@@ -27,7 +27,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/examples/internal/devdb"
-	"github.com/txoutbox/outbox/internal/child"
+	"github.com/txoutbox/outbox/internal/testing/child"
 	"github.com/txoutbox/outbox/relay"
 )
 

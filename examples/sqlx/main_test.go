@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/jmoiron/sqlx"
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
-	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 )
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }

@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	_ "github.com/lib/pq"
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/store"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
 	"github.com/txoutbox/outbox/schema"
 )
 

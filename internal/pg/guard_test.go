@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/txoutbox/outbox/internal/faultmap"
+	"github.com/txoutbox/outbox/internal/testing/faultmap"
 )
 
 // values are those of a session as settingsSQL returns them, with the given ones in place of

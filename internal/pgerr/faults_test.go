@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/txoutbox/outbox/internal/faultmap"
+	"github.com/txoutbox/outbox/internal/testing/faultmap"
 )
 
 // state is an error of PostgreSQL's.

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/internal/schedule"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 )
 
 // week has its firings on Mondays at midnight UTC.

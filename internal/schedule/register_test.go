@@ -9,8 +9,8 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/pg"
-	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/internal/schedule"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 )
 
 func TestMain(m *testing.M) { relaytest.Main(m) }

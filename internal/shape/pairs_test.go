@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/testing/needs"
 )
 
 type color int

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/plan"
+	"github.com/txoutbox/outbox/internal/testing/needs"
 )
 
 // claimKinds claim tasks of the type T in a transaction, in each way that a handler's kind does.

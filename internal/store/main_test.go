@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	_ "github.com/lib/pq"
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
 	"github.com/txoutbox/outbox/schema"
 )
 

@@ -11,8 +11,8 @@ import (
 
 	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/internal/pg"
-	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/internal/store"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 	"github.com/txoutbox/outbox/internal/upkeep"
 )
 

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-	"github.com/txoutbox/outbox/internal/devpg/pgurl"
-	"github.com/txoutbox/outbox/internal/devpg/watched"
-	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgurl"
+	"github.com/txoutbox/outbox/internal/testing/devpg/watched"
+	"github.com/txoutbox/outbox/internal/testing/needs"
 )
 
 // mostBytes is the broker's max_message_size.

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-	"github.com/txoutbox/outbox/internal/forwardtest"
-	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/testing/forwardtest"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 	outboxamqp "github.com/txoutbox/outbox/publish/amqp"
 )
 

@@ -9,8 +9,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/txoutbox/outbox/forward"
-	"github.com/txoutbox/outbox/internal/forwardtest"
-	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/testing/forwardtest"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 	outboxamqp "github.com/txoutbox/outbox/publish/amqp"
 )
 

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-	"github.com/txoutbox/outbox/internal/forwardtest"
+	"github.com/txoutbox/outbox/internal/testing/forwardtest"
 	outboxamqp "github.com/txoutbox/outbox/publish/amqp"
 )
 

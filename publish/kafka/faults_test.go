@@ -17,8 +17,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/txoutbox/outbox/forward"
-	"github.com/txoutbox/outbox/internal/faultmap"
-	"github.com/txoutbox/outbox/internal/forwardtest"
+	"github.com/txoutbox/outbox/internal/testing/faultmap"
+	"github.com/txoutbox/outbox/internal/testing/forwardtest"
 	outboxkafka "github.com/txoutbox/outbox/publish/kafka"
 )
 

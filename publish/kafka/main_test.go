@@ -18,7 +18,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/forward"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/forwardtest"
+	"github.com/txoutbox/outbox/internal/testing/forwardtest"
 	outboxkafka "github.com/txoutbox/outbox/publish/kafka"
 )
 

@@ -12,8 +12,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/txoutbox/outbox/forward"
-	"github.com/txoutbox/outbox/internal/forwardtest"
-	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/testing/forwardtest"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 	outboxnats "github.com/txoutbox/outbox/publish/nats"
 )
 

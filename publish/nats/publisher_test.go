@@ -16,8 +16,8 @@ import (
 	"github.com/txoutbox/outbox/forward"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/inbox"
-	"github.com/txoutbox/outbox/internal/forwardtest"
-	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/testing/forwardtest"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 	outboxnats "github.com/txoutbox/outbox/publish/nats"
 	"github.com/txoutbox/outbox/relay"
 )

@@ -9,7 +9,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/forward"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 	outboxwatermill "github.com/txoutbox/outbox/publish/watermill"
 	"github.com/txoutbox/outbox/relay"
 )

@@ -9,8 +9,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/txoutbox/outbox/forward"
-	"github.com/txoutbox/outbox/internal/faultmap"
-	"github.com/txoutbox/outbox/internal/forwardtest"
+	"github.com/txoutbox/outbox/internal/testing/faultmap"
+	"github.com/txoutbox/outbox/internal/testing/forwardtest"
 	outboxwatermill "github.com/txoutbox/outbox/publish/watermill"
 )
 

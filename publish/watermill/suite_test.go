@@ -11,8 +11,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/txoutbox/outbox/forward"
-	"github.com/txoutbox/outbox/internal/forwardtest"
-	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/testing/forwardtest"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 	outboxwatermill "github.com/txoutbox/outbox/publish/watermill"
 )
 

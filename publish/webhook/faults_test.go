@@ -12,8 +12,8 @@ import (
 
 	"github.com/txoutbox/outbox/forward"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/faultmap"
-	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/testing/faultmap"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 )
 
 // kindOf is the mark of an error, as docs/faults.md names it.

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/forward"
-	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 )
 
 type netipPrefix = netip.Prefix

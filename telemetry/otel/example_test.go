@@ -8,7 +8,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 	"github.com/txoutbox/outbox/relay"
 	outboxotel "github.com/txoutbox/outbox/telemetry/otel"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"

@@ -9,7 +9,7 @@ import (
 
 	"github.com/txoutbox/outbox/forward"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 	"github.com/txoutbox/outbox/relay"
 	outboxprom "github.com/txoutbox/outbox/telemetry/prom"
 )

@@ -15,7 +15,7 @@ import (
 	"syscall"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/internal/devpg"
+	"github.com/txoutbox/outbox/internal/testing/devpg"
 	"github.com/txoutbox/outbox/pgdb"
 	"github.com/txoutbox/outbox/schema"
 )

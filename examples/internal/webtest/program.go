@@ -6,8 +6,8 @@ import (
 	"io"
 	"testing"
 
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
-	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 )
 
 // Program is an example that runs in a goroutine of the test.

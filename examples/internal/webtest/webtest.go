@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
-	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 )
 
 // Page is a page of the app that is asked for as ada with a password, or without one.

@@ -1,0 +1,183 @@
+// Package forwardtest is what the tests of publishers share: events with ordering keys, relays in
+// processes of their own that are killed, and a check of what a consumer received.
+//
+// The TestMain of a package calls Main.
+package forwardtest
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/forward"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/testing/child"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// Payload is that of an event: the N-th one of all.
+type Payload struct {
+	N int `json:"n"`
+}
+
+// Placed is the type of the events.
+var Placed = outbox.NewTaskType[Payload]("order.placed")
+
+// Source is that of all events.
+const Source = "/forwardtest"
+
+type childConfig struct{ URL, Broker, To string }
+
+// Main is the TestMain of a package. connect makes a publisher for a relay process. ends are called
+// after the tests.
+func Main(m *testing.M, connect func(broker string) (forward.Publisher, error), ends ...func()) {
+	child.Run(func(ctx context.Context, c childConfig) error {
+		db, err := sql.Open(relaytest.DriverName(), c.URL)
+		if err != nil {
+			return err
+		}
+		publisher, err := connect(c.Broker)
+		if err != nil {
+			return err
+		}
+		reg := handlers.New()
+		forward.Register(reg, Placed, publisher, forward.Source(Source), forward.To(c.To),
+			forward.HandlerOptions(handlers.MaxAttempts(1000)))
+		r, err := relay.New(db, reg, relay.Config{Workers: 4, PollInterval: 100 * time.Millisecond,
+			Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))})
+		if err != nil {
+			return err
+		}
+		return r.Run(ctx)
+	})
+	relaytest.Main(m, ends...)
+}
+
+// Enqueue enqueues n events of so many keys, in their order.
+func Enqueue(t testing.TB, db *relaytest.Database, from, n, keys int) {
+	t.Helper()
+	var tasks []outbox.TaskSpec
+	for i := from; i < from+n; i++ {
+		tasks = append(tasks, Placed.New(Payload{N: i}, outbox.OrderedBy(fmt.Sprint("key ", i%keys))))
+	}
+	Must(t, outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
+		_, err := outbox.EnqueueMany(t.Context(), tx, tasks)
+		return err
+	}))
+}
+
+// Must fails the test on an error.
+func Must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// NothingLeft waits until each task is done or a dead letter.
+func NothingLeft(t testing.TB, db *relaytest.Database) {
+	t.Helper()
+	relaytest.Eventually(t, 2*time.Minute, "all events to be published", func() bool {
+		return db.Int(t, `SELECT count(*) FROM outbox.task`) == 0
+	})
+}
+
+// Relays are processes with a relay each, which publish to a broker.
+type Relays struct {
+	t         testing.TB
+	config    childConfig
+	processes []*child.Process
+	log       *relaytest.Records
+	db        *relaytest.Database
+}
+
+// Start starts n relay processes, which end with the test.
+func Start(t testing.TB, db *relaytest.Database, n int, broker, to string) *Relays {
+	t.Helper()
+	r := &Relays{t, childConfig{db.URL, broker, to}, make([]*child.Process, n), &relaytest.Records{}, db}
+	for i := range r.processes {
+		r.start(i)
+	}
+	t.Cleanup(func() {
+		for _, p := range r.processes {
+			_ = p.Kill()
+			<-p.Ended
+		}
+		if t.Failed() {
+			t.Logf("the relays said:\n%s", r.log.Tail())
+		}
+	})
+	return r
+}
+
+func (r *Relays) start(i int) {
+	r.t.Helper()
+	var err error
+	r.processes[i], err = child.Start(r.config, r.log)
+	Must(r.t, err)
+}
+
+// Kill kills a relay process, and starts another one.
+func (r *Relays) Kill() {
+	r.t.Helper()
+	i := rand.IntN(len(r.processes))
+	p := r.processes[i]
+	_ = p.Kill()
+	<-p.Ended
+	// Its lease need not run out first.
+	r.db.Do(r.t, fmt.Sprintf(`UPDATE outbox.relay SET alive_until = clock_timestamp() - interval '1 second'
+		WHERE pid = %d`, p.Pid))
+	r.start(i)
+}
+
+// AtMost waits until at most so many tasks are left.
+func AtMost(t testing.TB, db *relaytest.Database, left int) {
+	t.Helper()
+	relaytest.Eventually(t, 2*time.Minute, "events to be published", func() bool {
+		return int(db.Int(t, `SELECT count(*) FROM outbox.task`)) <= left
+	})
+}
+
+// Received is an event on the consumer's side.
+type Received struct {
+	Key, ID, ContentType string
+	Headers              map[string]string
+	Data                 []byte
+}
+
+// Check checks that each of n events of so many keys has arrived, and that the first arrivals of
+// each key ascend. once: none has arrived twice.
+func Check(t testing.TB, got []Received, n, keys int, once bool) {
+	t.Helper()
+	seen, last := map[string]bool{}, map[string]int{}
+	for _, r := range got {
+		if seen[r.ID] {
+			if once {
+				t.Errorf("event %s of %s arrived twice", r.ID, r.Key)
+			}
+			continue
+		}
+		seen[r.ID] = true
+		var p Payload
+		Must(t, json.Unmarshal(r.Data, &p))
+		if want := fmt.Sprint("key ", p.N%keys); r.Key != want {
+			t.Errorf("event %d has the key %q, want %q", p.N, r.Key, want)
+		}
+		if before, any := last[r.Key]; any && p.N <= before {
+			t.Errorf("%s: event %d arrived after event %d", r.Key, p.N, before)
+		}
+		last[r.Key] = p.N
+	}
+	if len(seen) != n {
+		t.Errorf("%d of %d events arrived", len(seen), n)
+	}
+	t.Logf("%d events arrived, %d of them again", len(got), len(got)-len(seen))
+}

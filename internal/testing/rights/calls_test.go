@@ -1,0 +1,307 @@
+package rights_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
+	"github.com/txoutbox/outbox/relay"
+	"github.com/txoutbox/outbox/schema"
+)
+
+type number struct{ N int }
+
+// call is the try of a right by a role: in a transaction, which tx and client are of and which is
+// rolled back, or on the pool.
+type call struct {
+	ctx    context.Context
+	g      *granted
+	db     *sql.DB
+	tx     *sql.Tx // nil on the pool
+	client *admin.Client
+	in     outbox.SchemaOption
+}
+
+func (r right) try(ctx context.Context, g *granted, db *sql.DB) error {
+	client, err := admin.New(db, admin.Config{Schema: g.schema, Actor: "ada", Tool: "test"})
+	if err != nil {
+		return err
+	}
+	c := call{ctx: ctx, g: g, db: db, client: client, in: outbox.Schema(g.schema)}
+	if r.commits {
+		return r.do(c)
+	}
+	if c.tx, err = db.BeginTx(ctx, nil); err != nil {
+		return err
+	}
+	defer func() { _ = c.tx.Rollback() }()
+	c.client = client.In(c.tx)
+	return r.do(c)
+}
+
+// last is the error that a call has returned behind its other results.
+func last(results ...any) error {
+	err, _ := results[len(results)-1].(error)
+	return err
+}
+
+const (
+	everyone  = "owner enqueuer worker viewer operator"
+	enqueuers = "owner enqueuer worker"
+	viewers   = "owner worker viewer operator"
+	operators = "owner worker operator"
+	workers   = "owner worker"
+)
+
+// calls are those of the library. The right to each in docs/security.md is this table.
+func calls() []right {
+	enqueue := func(name, may string, opts ...outbox.Option) right {
+		return right{name, may, false, func(c call) error {
+			return last(outbox.Enqueue(c.ctx, c.tx, "A", number{1}, append(slices.Clone(opts), c.in)...))
+		}}
+	}
+	many := func(name, may string, opts ...outbox.Option) right {
+		return right{name, may, false, func(c call) error {
+			tasks := make([]outbox.TaskSpec, 5)
+			for i := range tasks {
+				tasks[i] = outbox.TaskSpec{Type: "A", Payload: number{i}, Options: []outbox.Option{c.in}}
+			}
+			tasks[4].Options = append(tasks[4].Options, opts...)
+			return last(outbox.EnqueueMany(c.ctx, c.tx, tasks))
+		}}
+	}
+	all := []outbox.Option{outbox.After(time.Hour), outbox.Priority(1), outbox.MaxAttempts(2), outbox.Timeout(time.Second),
+		outbox.Headers(map[string]string{"k": "v"}), outbox.OrderedBy("o"), outbox.SkipFailed()}
+	keyed := append(slices.Clone(all), outbox.Unique("new"))
+	reschedule := []outbox.Option{outbox.Unique("taken", outbox.UntilDone()), outbox.OnConflict(outbox.ConflictReschedule),
+		outbox.After(time.Hour)}
+	adopt := admin.AdoptOptions{KeepID: true, Environment: "staging"}
+	letters, searched := admin.DeadFilter{Type: "A"}, admin.DeadFilter{Error: "o", Type: "A"}
+	one, two := admin.DeadFilter{IDs: []int64{1004}}, admin.DeadFilter{IDs: []int64{1005}}
+	counts := admin.RepairOptions{Kinds: []admin.DefectKind{admin.DefectSequences, admin.DefectCounts}}
+	rest := admin.RepairOptions{Kinds: []admin.DefectKind{admin.DefectCounts, admin.DefectUniqueKeys,
+		admin.DefectOrderingKeys,
+		admin.DefectLeases, admin.DefectLeftovers}}
+	tried := admin.DeadQuery{Filter: searched, MaxScan: 1}
+	return []right{
+		enqueue("Enqueue", enqueuers),
+		enqueue("Enqueue with all options", enqueuers, all...),
+		enqueue("Enqueue at a time", enqueuers, outbox.RunAt(time.Now())),
+		enqueue("Enqueue with a unique key and all options", enqueuers, keyed...),
+		enqueue("Enqueue with a taken key", enqueuers, outbox.Unique("taken"), outbox.OnConflict(outbox.ConflictSkip)),
+		enqueue("Enqueue with Replace", enqueuers, outbox.Unique("taken"), outbox.OnConflict(outbox.ConflictReplace)),
+		enqueue("Enqueue with Reschedule", enqueuers, reschedule...),
+		enqueue("Enqueue with UniquePayload", enqueuers, outbox.UniquePayload()),
+		enqueue("Enqueue with UniquePayload UntilDone", enqueuers, outbox.UniquePayload(outbox.UntilDone())),
+		many("EnqueueMany", enqueuers),
+		many("EnqueueMany with all options", enqueuers, all...),
+		many("EnqueueMany with keys", enqueuers, keyed...),
+		{"Cancel", operators, false, cancels},
+		{"RunNow", operators, false, runsNow},
+		{"Stats", viewers, false, func(c call) error { return last(outbox.Stats(c.ctx, c.tx, c.in)) }},
+		{"PauseType and ResumeType", operators, false, func(c call) error {
+			return errors.Join(c.client.PauseType(c.ctx, "A"), c.client.ResumeType(c.ctx, "A"))
+		}},
+		{"Client.Cancel", operators, false, func(c call) error {
+			return last(c.client.Cancel(c.ctx, []int64{1001, 1003, 9999}))
+		}},
+		{"Client.RunNow", operators, false, func(c call) error { return last(c.client.RunNow(c.ctx, []int64{1007, 9999})) }},
+		{"Task and Tasks", viewers, false, readsTasks},
+		{"Relays", viewers, false, func(c call) error { return last(c.client.Relays(c.ctx)) }},
+		{"Types", viewers, false, func(c call) error { return last(c.client.Types(c.ctx)) }},
+		{"Schedules", viewers, false, func(c call) error { return last(c.client.Schedules(c.ctx)) }},
+		{"Samples", viewers, false, func(c call) error { return last(c.client.Samples(c.ctx, admin.SampleQuery{})) }},
+		{"Origin", viewers, false, func(c call) error { return last(c.client.Origin(c.ctx)) }},
+		{"Adopt", "owner operator", false, func(c call) error { return last(c.client.Adopt(c.ctx, adopt)) }},
+		{"Payload of a dead letter", operators, false, func(c call) error { return last(c.client.Payload(c.ctx, 1004)) }},
+		{"Payload of a task that waits", workers, false, func(c call) error { return last(c.client.Payload(c.ctx, 1001)) }},
+		{"Payload of a finished task", workers, false, func(c call) error { return last(c.client.Payload(c.ctx, 1006)) }},
+		{"WriteAudit", operators, false, func(c call) error {
+			return last(c.client.WriteAudit(c.ctx, admin.AuditEntry{Action: "try"}))
+		}},
+		{"Audit", viewers, false, func(c call) error {
+			return errors.Join(last(c.client.Audit(c.ctx, admin.AuditQuery{TaskID: 1})),
+				last(c.client.Audit(c.ctx, admin.AuditQuery{})))
+		}},
+		{"DeadLetters", viewers, false, func(c call) error {
+			page, err := c.client.DeadLetters(c.ctx, admin.DeadQuery{Filter: letters, Limit: 1})
+			next := tried
+			next.After = page.Next
+			return errors.Join(err, last(c.client.DeadLetters(c.ctx, next)))
+		}},
+		{"CountDeadLetters", viewers, false, func(c call) error {
+			return errors.Join(last(c.client.CountDeadLetters(c.ctx, admin.DeadQuery{Filter: letters})),
+				last(c.client.CountDeadLetters(c.ctx, tried)))
+		}},
+		{"DeadGroups", viewers, false, func(c call) error { return last(c.client.DeadGroups(c.ctx, tried)) }},
+		{"Redrive", operators, false, func(c call) error {
+			return errors.Join(last(c.client.Redrive(c.ctx, one, admin.Bulk{})),
+				last(c.client.Redrive(c.ctx, searched, admin.Bulk{Limit: 1})),
+				last(c.client.Redrive(c.ctx, two, admin.Bulk{WithoutKey: true})))
+		}},
+		{"Purge", operators, false, func(c call) error { return last(c.client.Purge(c.ctx, searched, admin.Bulk{})) }},
+		{"Redrive on the pool", operators, true, func(c call) error {
+			r, err := c.client.Redrive(c.ctx, letters, admin.Bulk{})
+			return errors.Join(err, want(len(r.IDs), 2, err))
+		}},
+		{"Purge on the pool", operators, true, func(c call) error {
+			return last(c.client.Purge(c.ctx, letters, admin.Bulk{}))
+		}},
+		{"HandBack", operators, true, func(c call) error {
+			n, err := c.client.HandBack(c.ctx, "00000000-0000-0000-0000-000000000001")
+			return errors.Join(err, want(n, 1, err))
+		}},
+		{"PauseSchedule and ResumeSchedule", operators, true, func(c call) error {
+			return errors.Join(c.client.PauseSchedule(c.ctx, "nightly"), c.client.ResumeSchedule(c.ctx, "nightly"))
+		}},
+		{"RemoveSchedule", operators, true, func(c call) error { return c.client.RemoveSchedule(c.ctx, "nightly") }},
+		{"RunOnce", workers, true, func(c call) error {
+			if _, err := c.g.admin.ExecContext(c.ctx, c.g.sql(`TRUNCATE outbox.task, outbox.dead_task`)); err != nil {
+				return err
+			}
+			return runOnce(c.ctx, c.db, c.g.schema)
+		}},
+		{"Defects", workers, true, func(c call) error { return last(c.client.Defects(c.ctx, admin.RepairOptions{})) }},
+		{"Defects of sequences and counts",
+			viewers, true, func(c call) error { return last(c.client.Defects(c.ctx, counts)) }},
+		{"Repair of sequences", "owner", true, func(c call) error {
+			if _, err := c.g.admin.ExecContext(c.ctx, c.g.sql(`SELECT setval('outbox.task_task_id_seq', 1)`)); err != nil {
+				return err
+			}
+			return last(c.client.Repair(c.ctx, admin.RepairOptions{}))
+		}},
+		{"Repair of the rest", workers, true, func(c call) error { return last(c.client.Repair(c.ctx, rest)) }},
+		{"Reindex", "owner", true, func(c call) error { return last(c.client.Reindex(c.ctx)) }},
+		{"Check", everyone, true, func(c call) error { return schema.Check(c.ctx, c.db, schema.Schema(c.g.schema)) }},
+		{"Migrate with nothing to do", everyone, true, func(c call) error {
+			return schema.Migrate(c.ctx, c.db, schema.Schema(c.g.schema))
+		}},
+		{"GrantRoles", "owner", true, func(c call) error {
+			return schema.GrantRoles(c.ctx, c.db, schema.Schema(c.g.schema))
+		}},
+	}
+}
+
+// want is an error unless the call that has succeeded has changed so many rows.
+func want[N int | int64](got, want N, err error) error {
+	if err == nil && got != want {
+		return fmt.Errorf("it changed %d, want %d", got, want)
+	}
+	return nil
+}
+
+func cancels(c call) error {
+	for id, want := range map[int64]outbox.CancelResult{1001: outbox.CancelRemoved, 1003: outbox.CancelRequested,
+		9999: outbox.CancelNotFound} {
+		if got, err := outbox.Cancel(c.ctx, c.tx, id, c.in); err != nil || got != want {
+			return errors.Join(err, fmt.Errorf("task %d: Cancel: %s", id, got))
+		}
+	}
+	return nil
+}
+
+func runsNow(c call) error {
+	for id, want := range map[int64]outbox.RunNowResult{1007: outbox.RunNowDue, 1001: outbox.RunNowNotScheduled,
+		1003: outbox.RunNowNotScheduled, 9999: outbox.RunNowNotScheduled} {
+		if got, err := outbox.RunNow(c.ctx, c.tx, id, c.in); err != nil || got != want {
+			return errors.Join(err, fmt.Errorf("task %d: RunNow: %v", id, got))
+		}
+	}
+	return nil
+}
+
+func readsTasks(c call) error {
+	for id, state := range map[int64]admin.State{1001: admin.StateReady, 1003: admin.StateLeased, 1004: admin.StateDead,
+		1006: admin.StateFinished, 1007: admin.StateScheduled} {
+		if got, err := c.client.Task(c.ctx, id); err != nil || got.State != state {
+			return errors.Join(err, fmt.Errorf("task %d is %s", id, got.State))
+		}
+	}
+	for _, state := range []admin.State{admin.StateReady, admin.StateScheduled, admin.StateLeased, admin.StateWaiting,
+		admin.StateDead, admin.StateFinished} {
+		q := admin.TaskQuery{Type: "A", State: state, Limit: 1}
+		page, err := c.client.Tasks(c.ctx, q)
+		if q.After = page.Next; err == nil && q.After != "" {
+			_, err = c.client.Tasks(c.ctx, q)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// runOnce enqueues tasks of each kind, which succeed, fail, come again and die, and runs them.
+func runOnce(ctx context.Context, db *sql.DB, in string) error {
+	r, err := relay.New(db,
+		registry(in), relay.Config{Schema: in, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+			DeadRetention: time.Hour,
+			Schedules: []relay.Schedule{{Name: "often", Timing: relay.Every(time.Minute),
+				Task: outbox.TaskSpec{Type: "TX", Payload: number{1}}}}})
+	if err != nil {
+		return err
+	}
+	if err := r.RunOnce(ctx); err != nil {
+		return err
+	}
+	err = outbox.InTx(ctx, db, func(tx *sql.Tx) error {
+		for i, taskType := range []string{"TX", "BATCH", "LEASED", "RUNS_AGAIN", "FAILS", "DIES", "LIMITED", "DIES"} {
+			for _, opts := range [][]outbox.Option{nil, {outbox.OrderedBy("o")}, {outbox.Unique("u")},
+				{outbox.Headers(map[string]string{"a": "b"})}} {
+				if _, err := outbox.Enqueue(ctx, tx, taskType, number{i}, append(opts, outbox.Schema(in))...); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return r.RunOnce(ctx)
+}
+
+func registry(in string) *handlers.Registry {
+	reg := handlers.New()
+	errNotNow := errors.New("not now")
+	register := func(kind, name string, do func(ctx context.Context, tx *sql.Tx, task *outbox.Task[number]) error,
+		opts ...handlers.Option) {
+		relaytest.Register(reg, kind, name, 3, func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[number]) error {
+			return do(ctx, tx, tasks[0])
+		}, opts...)
+	}
+	nothing := func(context.Context, *sql.Tx, *outbox.Task[number]) error { return nil }
+	fails := func(context.Context, *sql.Tx, *outbox.Task[number]) error { return errNotNow }
+	keep, one := handlers.Retention(time.Hour), handlers.MaxAttempts(1)
+	register("tx", "TX", func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[number]) error {
+		return last(outbox.Enqueue(ctx, tx, "BATCH", number{1}, outbox.Schema(in), outbox.UniquePayload()))
+	}, keep)
+	register("batch", "BATCH", nothing, keep)
+	handlers.Leased(reg, outbox.NewTaskType[number]("LEASED"), func(ctx context.Context, task *outbox.Task[number]) error {
+		return errors.Join(task.Extend(ctx, time.Minute), task.Complete(ctx, func(*sql.Tx) error { return nil }))
+	}, keep)
+	register("leased", "RUNS_AGAIN", func(_ context.Context, _ *sql.Tx, task *outbox.Task[number]) error {
+		if task.Iterations < 2 {
+			return handlers.RunAgain(0)
+		}
+		return nil
+	})
+	register("tx", "FAILS", func(_ context.Context, _ *sql.Tx, task *outbox.Task[number]) error {
+		if task.Attempt > 1 {
+			return handlers.RetryAfter(time.Hour, errNotNow)
+		}
+		return errNotNow
+	}, relaytest.RetrySoon())
+	register("tx", "DIES", fails, one)
+	register("leased", "LIMITED", fails, one, handlers.MaxRunning(2), handlers.Rate(1000, time.Second))
+	return reg
+}

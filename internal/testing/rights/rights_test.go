@@ -1,0 +1,210 @@
+package rights_test
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	_ "github.com/lib/pq"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/testing/needs"
+	"github.com/txoutbox/outbox/schema"
+)
+
+func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
+
+var groups = []string{"owner", "enqueuer", "worker", "viewer", "operator"}
+
+// granted is an outbox with its roles, and one role for each that can log in and is a member of it;
+// stranger is a member of none.
+type granted struct {
+	url, schema string
+	admin       *sql.DB
+	as          map[string]*sql.DB
+	urls        map[string]string
+}
+
+func grant(t *testing.T, address, name string) *granted {
+	t.Helper()
+	g := &granted{url: address, schema: name, admin: openURL(t, address), as: map[string]*sql.DB{},
+		urls: map[string]string{}}
+	if err := schema.Migrate(t.Context(), g.admin, schema.Schema(name)); err != nil {
+		t.Fatal(err)
+	}
+	dropGroups(t, g.admin, name)
+	if err := schema.GrantRoles(t.Context(), g.admin, schema.Schema(name)); err != nil {
+		t.Fatal(err)
+	}
+	unique := "roles_test_" + strings.ToLower(rand.Text()) + "_"
+	for _, group := range append([]string{"stranger"}, groups...) {
+		role, password := unique+group, rand.Text()
+		g.do(t, "CREATE ROLE "+role+" LOGIN PASSWORD '"+password+"'")
+		t.Cleanup(func() { g.do(t, "DROP OWNED BY "+role+"; DROP ROLE "+role) })
+		if group != "stranger" {
+			g.do(t, `GRANT "`+name+"_"+group+`" TO `+role)
+		}
+		u, err := url.Parse(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.User = url.UserPassword(role, password)
+		g.urls[group] = u.String()
+		g.as[group] = openURL(t, u.String())
+	}
+	return g
+}
+
+// dropGroups drops the roles at the test's end, with what they own in this database.
+func dropGroups(t *testing.T, admin *sql.DB, name string) {
+	t.Cleanup(func() {
+		for _, group := range groups {
+			role := `"` + name + "_" + group + `"`
+			if _, err := admin.Exec("DROP OWNED BY " + role + " CASCADE; DROP ROLE " + role); err != nil {
+				t.Errorf("drop role %s: %v", role, err)
+			}
+		}
+	})
+}
+
+// newName is a schema whose roles no other test has.
+func newName() string { return "r_" + strings.ToLower(rand.Text()) }
+
+func openURL(t *testing.T, address string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("postgres", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+// sql puts the schema's name into a statement.
+func (g *granted) sql(statement string) string {
+	return strings.ReplaceAll(statement, "outbox.", `"`+g.schema+`".`)
+}
+
+// do executes statements as a superuser.
+func (g *granted) do(t *testing.T, statements string) {
+	t.Helper()
+	if _, err := g.admin.ExecContext(context.WithoutCancel(t.Context()), g.sql(statements)); err != nil {
+		t.Fatalf("%s: %v", statements, err)
+	}
+}
+
+// Rows for all calls: a task that waits, one with a key, one of a dead relay, two dead letters, a
+// finished task, a scheduled one, a schedule, an audit entry.
+const fixture = `
+TRUNCATE outbox.task, outbox.dead_task, outbox.done_task, outbox.cancel, outbox.running,
+         outbox.unique_key, outbox.headless_key, outbox.schedule,
+         outbox.task_type, outbox.counter, outbox.counter_log, outbox.audit, outbox.sample;
+INSERT INTO outbox.task (task_id, task_type, payload) OVERRIDING SYSTEM VALUE VALUES (1001, 'A', '{"secret": 1}');
+INSERT INTO outbox.task (task_id, task_type, payload, unique_key) OVERRIDING SYSTEM VALUE
+VALUES (1002, 'A', '{}', 'taken');
+INSERT INTO outbox.task (task_id, task_type, state, relay_id, lease_token) OVERRIDING SYSTEM VALUE
+VALUES (1003, 'A', 'leased', '00000000-0000-0000-0000-000000000001', '00000000-0000-0000-0000-000000000002');
+INSERT INTO outbox.task (task_id, task_type, run_at) OVERRIDING SYSTEM VALUE
+VALUES (1007, 'A', now() + interval '1 hour');
+INSERT INTO outbox.audit (actor, tool, action) VALUES ('ada', 'test', 'try');
+INSERT INTO outbox.dead_task (task_id, run_at, created_at, priority, attempt, max_attempts, reason, task_type, payload,
+       unique_key, ordering_key)
+VALUES (1004, now(), now(), 0, 1, 1, 'attempts', 'A', '{"secret": 1}', 'old', NULL),
+       (1005, now(), now(), 0, 1, 1, 'handler', 'A', '{}', '$payload:00', 'o');
+INSERT INTO outbox.done_task (task_id, run_at, created_at, finished_at, keep_until, priority, attempt, task_type,
+       payload)
+VALUES (1006, now(), now(), now(), now() + interval '1 hour', 0, 1, 'A', '{}');
+INSERT INTO outbox.running (task_id, token, relay_id)
+VALUES (1004, '00000000-0000-0000-0000-000000000003', '00000000-0000-0000-0000-000000000001');
+INSERT INTO outbox.schedule (name, task_type, payload, timing, definition) VALUES ('nightly', 'A', '{}', '', '')`
+
+// right is something that only some roles may do; the others get 42501.
+type right struct {
+	name    string
+	may     string
+	commits bool
+	do      func(c call) error
+}
+
+// TestEachRoleMayDoWhatItIsForAndNothingElse tries every call of the library and many statements as
+// a member of each role.
+func TestEachRoleMayDoWhatItIsForAndNothingElse(t *testing.T) {
+	t.Parallel()
+	rights := slices.Concat(calls(), statements())
+	for test, name := range map[string]string{"the schema outbox": "outbox", "a schema of another name": newName()} {
+		t.Run(test, func(t *testing.T) {
+			if name != "outbox" {
+				needs.Long(t)
+			}
+			address := pgtest.Database(t)
+			if name == "outbox" { // its roles must not meet those of another test process
+				address = pgtest.Local(t, nil).URL()
+			}
+			g := grant(t, address, name)
+			g.do(t, fixture)
+			for _, r := range rights {
+				for role, db := range g.as {
+					err := r.try(t.Context(), g, db)
+					if err == nil && r.commits {
+						g.do(t, fixture)
+					}
+					may := slices.Contains(strings.Fields(r.may), role)
+					if may && err != nil {
+						t.Errorf("%s as %s: %v", r.name, role, err)
+					}
+					if !may && sqlState(err) != "42501" {
+						t.Errorf("%s as %s: got %v, want permission denied", r.name, role, err)
+					}
+				}
+			}
+		})
+	}
+}
+
+func sqlState(err error) string {
+	var s interface{ SQLState() string }
+	if errors.As(err, &s) {
+		return s.SQLState()
+	}
+	return ""
+}
+
+// GrantRoles gives a right back that was taken from a role, and takes one that was added.
+func TestGrantRolesAgainSetsTheRightsRight(t *testing.T) {
+	t.Parallel()
+	g := grant(t, pgtest.Database(t), newName())
+	g.do(t, fixture)
+	rights := slices.Concat(calls(), statements())
+	changes := []struct{ change, role, call string }{
+		{"REVOKE INSERT (headers) ON outbox.task FROM", "enqueuer", "Enqueue with all options"},
+		{"REVOKE EXECUTE ON FUNCTION outbox.enqueue_keyed FROM", "enqueuer", "Enqueue with Replace"},
+		{"REVOKE SELECT ON SEQUENCE outbox.wake FROM", "worker", "SELECT last_value FROM outbox.wake"},
+		{"REVOKE EXECUTE ON FUNCTION outbox.run_task_now FROM", "operator", "RunNow"},
+		{"GRANT SELECT (payload) ON outbox.task TO", "viewer", "SELECT payload FROM outbox.task"},
+		{"GRANT SELECT (payload) ON outbox.keyed_task TO", "worker", "SELECT payload FROM outbox.keyed_task"},
+		{"GRANT EXECUTE ON FUNCTION outbox.adopt TO", "worker", "Adopt"},
+	}
+	for _, c := range changes {
+		g.do(t, c.change+` "`+g.schema+"_"+c.role+`"`)
+	}
+	for _, again := range []bool{false, true} {
+		if again {
+			if err := schema.GrantRoles(t.Context(), g.as["owner"], schema.Schema(g.schema)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, c := range changes {
+			i := slices.IndexFunc(rights, func(r right) bool { return r.name == c.call })
+			may := slices.Contains(strings.Fields(rights[i].may), c.role) == again
+			err := rights[i].try(t.Context(), g, g.as[c.role])
+			if may && err != nil || !may && sqlState(err) != "42501" {
+				t.Errorf("%s %s, GrantRoles again: %v: %s: got %v", c.change, c.role, again, c.call, err)
+			}
+		}
+	}
+}

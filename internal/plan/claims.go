@@ -48,27 +48,15 @@ func (d *Dispatcher) claimFound(e ClaimFound) {
 }
 
 func (d *Dispatcher) txEnded(e TxEnded) {
-	c, now := d.lanes.all[e.Lane], d.now.Time
+	c := d.lanes.all[e.Lane]
 	c.of.ClaimSize = e.ClaimSize
 	switch {
-	case e.Found && e.Failure.Err != nil: // of its runs' rows in the journal, or of what became of its tasks
+	case !e.Found:
+		d.notClaimed(c, e.Claim, e.NotMade, e.Wait, e.Failure)
+	case e.Failure.Err != nil: // of its runs' rows in the journal, or of what became of its tasks
 		d.laneFailed(c, 0, e.Failure, e.Claim.Began)
-	case e.Found:
-		if e.Ran { // an empty claim proves nothing: the failed tasks may be locked for now
-			d.works(c, &c.failing)
-		}
-	case e.NotMade == SetAside:
-		d.notMade(c, e.Claim)
-	case e.Claim.Named:
-		d.claimDone(c)
-	case e.NotMade == NoSlot:
-		c.waitForSlot(now)
-		d.notMade(c, e.Claim)
-	case e.NotMade == NoToken:
-		c.waitForToken(e.Wait, now)
-		d.notMade(c, e.Claim)
-	default:
-		d.claimFailed(c, e.Claim, e.Failure)
+	case e.Ran: // an empty claim proves nothing: the failed tasks may be locked for now
+		d.works(c, &c.failing)
 	}
 	if e.Ran {
 		d.tasksRan(e.Ordered)
@@ -89,18 +77,8 @@ func (d *Dispatcher) leaseEnded(e LeaseEnded) {
 		d.works(c, &c.failing)
 	}
 	switch {
-	case e.NotMade == SetAside:
-		d.notMade(c, e.Claim)
-	case e.Claim.Named && e.Found.Tasks == 0:
-		d.claimDone(c)
-	case e.Failure.Err != nil:
-		d.claimFailed(c, e.Claim, e.Failure)
-	case e.NotMade == NoToken:
-		c.waitForToken(e.Wait, now)
-		d.notMade(c, e.Claim)
-	case e.NotMade == NoSlot:
-		c.waitForSlot(now)
-		d.notMade(c, e.Claim)
+	case e.NotMade != Made, e.Failure.Err != nil, e.Claim.Named && e.Found.Tasks == 0:
+		d.notClaimed(c, e.Claim, e.NotMade, e.Wait, e.Failure)
 	case e.Told:
 		d.claimDone(c)
 		d.succeeded(e.Claim.Began)
@@ -114,6 +92,24 @@ func (d *Dispatcher) leaseEnded(e LeaseEnded) {
 		}
 	}
 	d.released(c, e.Slots-e.Found.Tasks, false)
+}
+
+// notClaimed ends a claim that took no task, for a reason or by a failure. That of a named task says
+// nothing of its lane.
+func (d *Dispatcher) notClaimed(c *lane, claim Claim, why NotMade, wait time.Duration, f Failure) {
+	switch {
+	case claim.Named && why != SetAside:
+		d.claimDone(c)
+	case why == Made:
+		d.claimFailed(c, claim, f)
+	default:
+		if why == NoSlot {
+			c.waitForSlot(d.now.Time)
+		} else if why == NoToken {
+			c.waitForToken(wait, d.now.Time)
+		}
+		d.notMade(c, claim)
+	}
 }
 
 func (d *Dispatcher) leasesEnded(e LeasesEnded) {

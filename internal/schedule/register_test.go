@@ -2,6 +2,7 @@ package schedule_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -49,9 +50,17 @@ func start(t *testing.T, db *relaytest.Database, schedules ...schedule.Schedule)
 	return p
 }
 
+// pass passes over the schedules, again where a busy machine took longer than a statement may.
 func (p *process) pass(t *testing.T) {
 	t.Helper()
-	relaytest.Must(p.Once(t.Context()))
+	err := p.Once(t.Context())
+	for range 5 {
+		if !errors.Is(err, context.DeadlineExceeded) {
+			break
+		}
+		err = p.Once(t.Context())
+	}
+	relaytest.Must(err)
 }
 
 // passes are two: one sees what became of the schedule, the next one mends it.

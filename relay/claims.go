@@ -15,73 +15,74 @@ import (
 	"github.com/txoutbox/outbox/internal/txrun"
 )
 
+// claim has do claim as many tasks as the rate of their type allows, and says how the claim ended.
+func (d *dispatcher) claim(a plan.StartClaim, do func(h *handler.Handler, e *plan.ClaimEnded) error) {
+	h, e := d.handlers[a.Lane], plan.ClaimEnded{Lane: a.Lane, Slots: a.Slots, Claim: a.Claim}
+	limit, wait, err := d.rates.take(d.ctx, h, a.Claim.Limit)
+	e.Claim.Limit = limit
+	switch {
+	case err != nil:
+	case limit == 0:
+		e.NotMade, e.Wait = plan.NoToken, min(wait, tokenWait)
+	default:
+		if err = do(h, &e); err != nil && !e.Told && e.NotMade == plan.Made {
+			e.NotMade = d.setAside(a.Lane, e.Claim, err)
+		}
+	}
+	e.Failure, e.ClaimSize = failureOf(d.explain(d.ctx, err)), d.runner.ClaimSize(h)
+	d.events <- e
+}
+
 // runTx claims and runs Tx or Batch tasks.
 func (d *dispatcher) runTx(a plan.StartClaim) {
-	h, claim := d.handlers[a.Lane], a.Claim
-	e := plan.TxEnded{Lane: a.Lane}
-	limit, wait, err := d.rates.take(d.ctx, h, claim.Limit)
-	claim.Limit = limit
-	if err == nil && limit > 0 {
-		var returned []*store.Row
-		returned, err = d.runner.Run(d.ctx, h, claim, func(rows []*store.Row) {
-			e.Found, e.Ran, e.Ordered = true, len(rows) > 0, slices.ContainsFunc(rows, (*store.Row).Ordered)
-			d.rates.unused(h, limit-len(rows))
-			d.events <- plan.ClaimFound{Lane: a.Lane, Claim: claim, Found: txrun.Found(rows)}
+	d.claim(a, func(h *handler.Handler, e *plan.ClaimEnded) error {
+		unused := e.Claim.Limit
+		returned, err := d.runner.Run(d.ctx, h, e.Claim, func(rows []*store.Row) {
+			e.Told, e.Ran, e.Ordered = true, len(rows) > 0, slices.ContainsFunc(rows, (*store.Row).Ordered)
+			d.rates.unused(h, e.Claim.Limit-len(rows)) // while the others run
+			unused = 0
+			d.events <- plan.ClaimFound{Lane: e.Lane, Claim: e.Claim, Found: txrun.Found(rows)}
 		})
-		if !e.Found {
-			d.rates.unused(h, limit)
-			e.NotMade = d.setAside(a.Lane, claim, err)
+		d.rates.unused(h, unused+len(returned))
+		if errors.Is(err, txrun.ErrNoSlot) && !e.Told {
+			e.NotMade = plan.NoSlot
 		}
-		d.rates.unused(h, len(returned))
 		for _, r := range returned {
 			e.Returned = append(e.Returned, plan.Position{Priority: r.Priority, Attempt: r.Attempt, TaskID: r.ID})
 		}
-	} else if err == nil {
-		e.NotMade, e.Wait = plan.NoToken, min(wait, tokenWait)
-	}
-	if errors.Is(err, txrun.ErrNoSlot) && !e.Found {
-		e.NotMade = plan.NoSlot
-	}
-	e.Claim, e.Failure, e.ClaimSize = claim, failureOf(d.explain(d.ctx, err)), d.runner.ClaimSize(h)
-	d.events <- e
+		return err
+	})
 }
 
 // runLeased claims leased tasks and starts their handlers. The next claim of the lane need not wait
 // for the commit of this one.
 func (d *dispatcher) runLeased(a plan.StartClaim) {
-	h, claim := d.handlers[a.Lane], a.Claim
-	e := plan.LeaseEnded{Lane: a.Lane, Slots: a.Slots}
 	var runs []*leaserun.Run
-	limit, wait, err := d.rates.take(d.ctx, h, claim.Limit)
-	claim.Limit = limit
-	if err == nil && limit > 0 {
-		runs, e.Allowed, err = d.leases.Lease(d.ctx, h, claim, func(found []*leaserun.Run) {
+	d.claim(a, func(h *handler.Handler, e *plan.ClaimEnded) (err error) {
+		runs, e.Allowed, err = d.leases.Lease(d.ctx, h, e.Claim, func(found []*leaserun.Run) {
 			e.Told = true
-			d.events <- plan.ClaimFound{Lane: a.Lane, Claim: claim, Found: leaserun.Found(found)}
+			d.events <- plan.ClaimFound{Lane: e.Lane, Claim: e.Claim, Found: leaserun.Found(found)}
 		})
 		switch {
 		case err != nil:
-			runs, e.NotMade = nil, d.setAside(a.Lane, claim, err)
+			runs = nil
 		case e.Allowed == 0:
 			e.NotMade = plan.NoSlot
 		}
-		d.rates.unused(h, limit-len(runs))
-	} else if err == nil {
-		e.NotMade, e.Wait = plan.NoToken, min(wait, tokenWait)
+		d.rates.unused(h, e.Claim.Limit-len(runs))
+		e.Found = leaserun.Found(runs)
+		return err
+	})
+	if len(runs) > 0 { // else the dispatcher may have ended by now, and its relay may run again
+		d.leases.Start(runs)
 	}
-	e.Claim, e.Found, e.Failure = claim, leaserun.Found(runs), failureOf(d.explain(d.ctx, err))
-	d.events <- e
-	if len(runs) == 0 {
-		return // the dispatcher may have ended by now, and its relay may run again
-	}
-	d.leases.Start(runs)
 }
 
 // setAside sets aside the tasks that cannot be read, among those that a failed claim met. It is Made if
 // there are none: the claim failed for another reason.
 func (d *dispatcher) setAside(lane int, claim plan.Claim, err error) plan.NotMade {
 	h := d.handlers[lane]
-	if !claim.Named && pgerr.Refusal(err) && !errors.Is(err, txrun.ErrNoSlot) &&
+	if !claim.Named && pgerr.Refusal(err) &&
 		d.unreadable[lane].setAside(claim.Began, func() int { return d.putAside(h, claim) }) {
 		return plan.SetAside
 	}

@@ -26,7 +26,7 @@ type Promote struct {
 	Limit   int      // of tasks, and of requests
 }
 
-// StartClaim claims tasks for so many slots. TxEnded or LeaseEnded answers it, after ClaimFound.
+// StartClaim claims tasks for so many slots. ClaimEnded answers it, after ClaimFound.
 type StartClaim struct {
 	Lane  int
 	Claim Claim

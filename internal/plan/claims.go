@@ -29,33 +29,29 @@ func (d *Dispatcher) start(c *lane, claim Claim, slots int) {
 	c.running += slots
 	d.free -= slots
 	d.claims++
-	if c.leased {
-		d.lanes.leasing(c, 1)
-	} else {
-		c.claiming++
-	}
+	d.lanes.claimBegins(c)
 	d.do(StartClaim{c.index, claim, slots})
 }
 
-func (d *Dispatcher) claimFound(e ClaimFound) {
-	c := d.lanes.all[e.Lane]
-	if c.leased {
-		c.looking--
-		d.found(c, e.Claim, e.Found)
-		return
-	}
-	d.claimed(c, e.Claim, e.Found)
-}
+func (d *Dispatcher) claimFound(e ClaimFound) { d.claimed(d.lanes.all[e.Lane], e.Claim, e.Found) }
 
-func (d *Dispatcher) txEnded(e TxEnded) {
-	c := d.lanes.all[e.Lane]
+func (d *Dispatcher) claimEnded(e ClaimEnded) {
+	c, f, size := d.lanes.all[e.Lane], e.Failure, 0
+	if c.leased {
+		size = e.Claim.Limit
+	}
+	d.lanes.claimEnds(c)
 	c.of.ClaimSize = e.ClaimSize
 	switch {
-	case !e.Found:
-		d.notClaimed(c, e.Claim, e.NotMade, e.Wait, e.Failure)
-	case e.Failure.Err != nil: // of its runs' rows in the journal, or of what became of its tasks
-		d.laneFailed(c, 0, e.Failure, e.Claim.Began)
-	case e.Ran: // an empty claim proves nothing: the failed tasks may be locked for now
+	case !e.Told && (f.Err != nil || e.NotMade != Made):
+		d.notClaimed(c, e)
+	case f.Err != nil: // of what is recorded of the runs, or of the commit of leases
+		c.starts.Failed()
+		d.laneFailed(c, size, f, e.Claim.Began)
+	case !e.Told:
+		d.leased(c, e)
+	}
+	if f.Err == nil && (e.Ran || e.Found.Tasks > 0) { // an empty claim proves nothing: the failed tasks may be locked for now
 		d.works(c, &c.failing)
 	}
 	if e.Ran {
@@ -64,51 +60,37 @@ func (d *Dispatcher) txEnded(e TxEnded) {
 	for _, at := range e.Returned {
 		c.starts.Returned(at)
 	}
-	d.released(c, 1, e.Ran)
+	d.released(c, e.Slots-e.Found.Tasks, e.Ran)
 }
 
-func (d *Dispatcher) leaseEnded(e LeaseEnded) {
-	c, now := d.lanes.all[e.Lane], d.now.Time
-	d.lanes.leasing(c, -1)
-	if !e.Told {
-		c.looking--
-	}
-	if e.Failure.Err == nil && e.Found.Tasks > 0 {
-		d.works(c, &c.failing)
-	}
+// notClaimed ends a claim that was not made, or failed. That of a named task says nothing of its lane.
+func (d *Dispatcher) notClaimed(c *lane, e ClaimEnded) {
+	d.claimDone(c)
 	switch {
-	case e.NotMade != Made, e.Failure.Err != nil, e.Claim.Named && e.Found.Tasks == 0:
-		d.notClaimed(c, e.Claim, e.NotMade, e.Wait, e.Failure)
-	case e.Told:
-		d.claimDone(c)
-		d.succeeded(e.Claim.Began)
-	default:
-		few := e.Allowed < e.Claim.Limit
-		e.Claim.Limit = e.Allowed
-		d.claimed(c, e.Claim, e.Found)
-		if few {
-			c.starts.Failed()
-			c.waitForSlot(now)
-		}
+	case e.Claim.Named && e.NotMade != SetAside:
+		return
+	case e.NotMade == Made:
+		c.starts.Failed()
+		d.laneFailed(c, e.Claim.Limit, e.Failure, e.Claim.Began)
+		return
+	case e.NotMade == NoSlot:
+		c.waitForSlot(d.now.Time)
+	case e.NotMade == NoToken:
+		c.waitForToken(e.Wait, d.now.Time)
 	}
-	d.released(c, e.Slots-e.Found.Tasks, false)
+	c.starts.NotMade(e.Claim)
+	c.credit = max(c.credit, 1)
+	d.succeeded(e.Claim.Began)
 }
 
-// notClaimed ends a claim that took no task, for a reason or by a failure. That of a named task says
-// nothing of its lane.
-func (d *Dispatcher) notClaimed(c *lane, claim Claim, why NotMade, wait time.Duration, f Failure) {
-	switch {
-	case claim.Named && why != SetAside:
-		d.claimDone(c)
-	case why == Made:
-		d.claimFailed(c, claim, f)
-	default:
-		if why == NoSlot {
-			c.waitForSlot(d.now.Time)
-		} else if why == NoToken {
-			c.waitForToken(wait, d.now.Time)
-		}
-		d.notMade(c, claim)
+// leased ends a claim of leased tasks, of which the slots of their type may have allowed few.
+func (d *Dispatcher) leased(c *lane, e ClaimEnded) {
+	few := e.Allowed < e.Claim.Limit
+	e.Claim.Limit = e.Allowed
+	d.claimed(c, e.Claim, e.Found)
+	if few {
+		c.starts.Failed()
+		c.waitForSlot(d.now.Time)
 	}
 }
 
@@ -127,24 +109,7 @@ func (d *Dispatcher) leasesEnded(e LeasesEnded) {
 // claimDone notes that a claim does not look for tasks any more.
 func (d *Dispatcher) claimDone(c *lane) {
 	d.claims--
-	if !c.leased {
-		c.claiming--
-	}
-}
-
-// notMade ends a claim that was not made.
-func (d *Dispatcher) notMade(c *lane, claim Claim) {
-	d.claimDone(c)
-	c.starts.NotMade(claim)
-	c.credit = max(c.credit, 1)
-	d.succeeded(claim.Began)
-}
-
-// claimFailed ends a claim that failed.
-func (d *Dispatcher) claimFailed(c *lane, claim Claim, f Failure) {
-	d.claimDone(c)
-	c.starts.Failed()
-	d.laneFailed(c, claim.Limit, f, claim.Began)
+	c.looking--
 }
 
 // claimed ends a claim.

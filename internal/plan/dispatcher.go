@@ -133,10 +133,8 @@ func (d *Dispatcher) apply(e Event) {
 		d.promoted(e)
 	case ClaimFound:
 		d.claimFound(e)
-	case TxEnded:
-		d.txEnded(e)
-	case LeaseEnded:
-		d.leaseEnded(e)
+	case ClaimEnded:
+		d.claimEnded(e)
 	case LeasesEnded:
 		d.leasesEnded(e)
 	case ResultStuck:

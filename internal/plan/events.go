@@ -68,30 +68,24 @@ const (
 	NoToken
 )
 
-// TxEnded is the end of a claim of Tx or Batch tasks and of their runs.
-type TxEnded struct {
-	Lane         int
-	Claim        Claim
-	Found        bool // ClaimFound came before
+// ClaimEnded is the end of a claim: of Tx or Batch tasks with their runs, of leased tasks without these,
+// which begin now.
+type ClaimEnded struct {
+	Lane, Slots int // of the claim
+	Claim       Claim
+	Told        bool // ClaimFound came before
+	NotMade     NotMade
+	Wait        time.Duration // until the rate has a token
+	ClaimSize   int           // tasks of the next claim of Tx or Batch tasks
+	Failure     Failure
+
+	// Of Tx or Batch tasks.
 	Ran, Ordered bool // tasks ran; tasks with ordering keys
 	Returned     []Position
-	ClaimSize    int // tasks of the next claim
-	NotMade      NotMade
-	Wait         time.Duration // until the rate has a token
-	Failure      Failure
-}
 
-// LeaseEnded is the end of a claim of leased tasks, whose runs begin now.
-type LeaseEnded struct {
-	Lane    int
-	Claim   Claim
-	Slots   int  // of the claim
-	Told    bool // ClaimFound came before
+	// Of leased tasks.
 	Found   Found
 	Allowed int // tasks, by the slots of the type
-	NotMade NotMade
-	Wait    time.Duration // until the rate has a token
-	Failure Failure
 }
 
 // LeasesEnded is that runs of leased tasks have ended, and their results are committed.
@@ -119,7 +113,6 @@ func (Scheduled) event()   {}
 func (Polled) event()      {}
 func (Promoted) event()    {}
 func (ClaimFound) event()  {}
-func (TxEnded) event()     {}
-func (LeaseEnded) event()  {}
+func (ClaimEnded) event()  {}
 func (LeasesEnded) event() {}
 func (ResultStuck) event() {}

@@ -27,7 +27,7 @@ func TestATypeThatFailsRestsAndIsNamed(t *testing.T) {
 	g := newPlay(t, nil)
 	g.step(Tick{})
 	g.want("the first", g.polled(nil, "TX"), "claim TX 1")
-	fail := func() string { return g.claimEnds(func(e *TxEnded) { e.Failure = Failure{Err: errFake} }) }
+	fail := func() string { return g.claimEnds(func(e *ClaimEnded) { e.Failure = Failure{Err: errFake} }) }
 	g.want("it fails", fail(), "TX fails false, poll writable")
 	for n := range 2 {
 		g.now.Time = g.now.Time.Add(time.Millisecond)
@@ -35,7 +35,7 @@ func TestATypeThatFailsRestsAndIsNamed(t *testing.T) {
 		g.now.Time = g.now.Time.Add(restLeast << n)
 		run := g.runs[0]
 		g.runs = nil
-		g.step(LeaseEnded{Lane: 1, Claim: run.Claim, Slots: 3, Allowed: 3})
+		g.step(ClaimEnded{Lane: 1, Claim: run.Claim, Slots: 3, Allowed: 3})
 		if g.poll != nil && len(g.runs) == 0 {
 			g.polled(nil, "TX")
 		}
@@ -75,19 +75,19 @@ func TestFewConnectionsWithholdSlotsForAWhile(t *testing.T) {
 func TestAClaimThatIsNotMadeIsTriedAgainLater(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		end         func(e *TxEnded)
+		end         func(e *ClaimEnded)
 		least, most time.Duration
 	}{
-		"no slot":      {func(e *TxEnded) { e.NotMade = NoSlot }, slotWaitLeast / 2, slotWaitLeast},
-		"no token":     {func(e *TxEnded) { e.NotMade, e.Wait = NoToken, 300*time.Millisecond }, 300 * time.Millisecond, 300 * time.Millisecond},
-		"set aside":    {func(e *TxEnded) { e.NotMade = SetAside }, 0, 0},
-		"group failed": {func(e *TxEnded) { e.Failure = Failure{Err: errFake, Divisible: true} }, 0, 0},
+		"no slot":      {func(e *ClaimEnded) { e.NotMade = NoSlot }, slotWaitLeast / 2, slotWaitLeast},
+		"no token":     {func(e *ClaimEnded) { e.NotMade, e.Wait = NoToken, 300*time.Millisecond }, 300 * time.Millisecond, 300 * time.Millisecond},
+		"set aside":    {func(e *ClaimEnded) { e.NotMade = SetAside }, 0, 0},
+		"group failed": {func(e *ClaimEnded) { e.Failure = Failure{Err: errFake, Divisible: true} }, 0, 0},
 	} {
 		g := newPlay(t, func(p *Params) { p.Types[0].ClaimSize = 8 })
 		g.step(Tick{})
 		g.want(name, g.polled(nil, "TX"), "claim TX 8")
-		c.end = func(end func(e *TxEnded)) func(e *TxEnded) {
-			return func(e *TxEnded) { end(e); e.ClaimSize = 8 }
+		c.end = func(end func(e *ClaimEnded)) func(e *ClaimEnded) {
+			return func(e *ClaimEnded) { end(e); e.ClaimSize = 8 }
 		}(c.end)
 		g.claimEnds(c.end)
 		waited := time.Duration(0)
@@ -130,7 +130,7 @@ func TestRunOnceEndsWhenNothingIsLeft(t *testing.T) {
 	g.ended(false)
 	for _, run := range g.runs { // a full claim begins two more
 		g.step(ClaimFound{Lane: 0, Claim: run.Claim})
-		g.step(TxEnded{Lane: 0, Claim: run.Claim, Found: true, ClaimSize: 1})
+		g.step(ClaimEnded{Lane: 0, Slots: 1, Claim: run.Claim, Told: true, ClaimSize: 1})
 	}
 	g.want("the end", empty(g), "Done")
 
@@ -180,7 +180,7 @@ func TestAResultThatIsRefusedAgainAndAgainIsNamedUntilItEnds(t *testing.T) {
 	g.want("a lease", g.polled(nil, "LEASED"), "claim LEASED 3")
 	run := g.runs[0]
 	g.step(ClaimFound{Lane: 1, Claim: run.Claim, Found: founds(1, 2)})
-	g.step(LeaseEnded{Lane: 1, Claim: run.Claim, Slots: 3, Told: true, Found: founds(1, 2), Allowed: 3})
+	g.step(ClaimEnded{Lane: 1, Claim: run.Claim, Slots: 3, Told: true, Found: founds(1, 2), Allowed: 3})
 	stuck := ResultStuck{Lane: 1, Failure: Failure{Err: errFake, Refused: true}, Began: g.now.Time, First: true}
 	g.want("refused", strings.TrimSuffix(g.step(stuck), ", poll"), "log LEASED, LEASED fails true")
 	g.want("it ends", strings.TrimSuffix(g.step(LeasesEnded{Lanes: []LaneEnds{{1, 1, 1}}}), ", poll"), "LEASED fails false")

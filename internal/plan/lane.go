@@ -40,9 +40,8 @@ type lane struct {
 	running   int       // slots that work for it
 	bound     int       // of running, by the app,
 	bounded   bool      // if it has one
-	leasing   int       // claims of leased tasks that are under way
-	looking   int       // those of them that have not told what they found
-	claiming  int       // other claims that have not
+	looking   int       // claims that have not told yet what they found
+	leasing   int       // claims of leased tasks that are under way: they look, or commit
 	taskBytes int       // of its leased tasks, about; 0: not known yet
 	servedAt  time.Time // of its last claim
 	starts    Starts

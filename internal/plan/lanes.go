@@ -34,11 +34,20 @@ func leasePortion(workers int) int {
 	return max((workers+leaseParts-1)/leaseParts, min(workers, leaseLeast))
 }
 
-// leasing counts claims of leased tasks: 1 for one that begins, -1 for one that has ended.
-func (l *lanes) leasing(c *lane, n int) {
-	c.leasing += n
-	c.looking += max(n, 0)
-	l.leases += n
+// claimBegins counts a claim, and claimEnds ends it: that of leased tasks with its commit.
+func (l *lanes) claimBegins(c *lane) {
+	c.looking++
+	if c.leased {
+		c.leasing++
+		l.leases++
+	}
+}
+
+func (l *lanes) claimEnds(c *lane) {
+	if c.leased {
+		c.leasing--
+		l.leases--
+	}
 }
 
 // gathers reports whether the lane has to wait for a claim under way; slots for leased tasks gather
@@ -48,7 +57,7 @@ func (l *lanes) gathers(c *lane, now time.Time) bool {
 		return c.looking > 0 || c.leasing >= laneClaims || l.leases >= LeaseClaims
 	}
 	limit, _ := c.limit(1)
-	return limit > 1 && c.claiming >= c.batchClaims(now)
+	return limit > 1 && c.looking >= c.batchClaims(now)
 }
 
 // holds reports whether slots do wait for a claim of the lane, so that less urgent lanes do not get

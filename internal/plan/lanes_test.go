@@ -148,7 +148,7 @@ func TestSlotsThatWaitForAClaimAreKeptFromLessUrgentLanes(t *testing.T) {
 			lane.leased, lane.of.Kind, lane.credit = true, leasedKind, 10
 		}
 		waits, other := l.all[0], l.all[1]
-		l.leasing(waits, 1)
+		l.claimBegins(waits)
 		waits.servedAt = time.Now()
 		c.change(waits, other)
 		lane, got := l.next(9, time.Now())
@@ -172,11 +172,11 @@ func TestTheNextLeaseBeginsWhileTheLastOneCommits(t *testing.T) {
 		want int // claims
 	}{
 		{"nothing under way", func() {}, 1},
-		{"one looks", func() { l.leasing(c, 1) }, 0},
+		{"one looks", func() { l.claimBegins(c) }, 0},
 		{"it commits", func() { c.looking-- }, 1},
-		{"another one looks", func() { l.leasing(c, 1) }, 0},
+		{"another one looks", func() { l.claimBegins(c) }, 0},
 		{"both commit", func() { c.looking-- }, 0},
-		{"one has come back", func() { l.leasing(c, -1) }, 1},
+		{"one has come back", func() { l.claimEnds(c) }, 1},
 	} {
 		step.do()
 		if got, _ := l.next(5, time.Now()); (got != nil) != (step.want > 0) {

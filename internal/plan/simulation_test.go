@@ -197,7 +197,7 @@ func (s *simulation) notMade(c *simulatedClaim) (why NotMade, wait time.Duration
 }
 
 func (s *simulation) txEnds(c *simulatedClaim) {
-	e := TxEnded{Lane: c.Lane, Claim: c.Claim, Found: c.told, ClaimSize: simulatedTypes[c.Lane].ClaimSize}
+	e := ClaimEnded{Lane: c.Lane, Slots: 1, Claim: c.Claim, Told: c.told, ClaimSize: simulatedTypes[c.Lane].ClaimSize}
 	if c.told {
 		if e.Ran, e.Failure = len(c.found) > 0, s.failure(); e.Failure.Err != nil { // all is rolled back
 			s.waiting[c.Lane] = append(c.found, s.waiting[c.Lane]...)
@@ -209,7 +209,7 @@ func (s *simulation) txEnds(c *simulatedClaim) {
 }
 
 func (s *simulation) leaseEnds(c *simulatedClaim) {
-	e := LeaseEnded{Lane: c.Lane, Claim: c.Claim, Slots: c.Slots, Told: c.told, Allowed: c.Claim.Limit}
+	e := ClaimEnded{Lane: c.Lane, Claim: c.Claim, Slots: c.Slots, Told: c.told, Allowed: c.Claim.Limit}
 	if e.NotMade, e.Wait, e.Failure = s.notMade(c); c.told {
 		e.NotMade, e.Wait = Made, 0
 	} else if e.NotMade == Made && e.Failure.Err == nil {
@@ -243,7 +243,7 @@ func (s *simulation) step(e Event) {
 			s.done = true
 		}
 	}
-	type counts struct{ running, leasing, looking, claiming int }
+	type counts struct{ running, leasing, looking int }
 	lanes, claims, slots := make([]counts, len(simulatedTypes)), 0, 0
 	for lane, n := range s.runs {
 		lanes[lane].running += n
@@ -251,21 +251,17 @@ func (s *simulation) step(e Event) {
 	for _, c := range s.claims {
 		l := &lanes[c.Lane]
 		l.running += c.Slots
-		switch {
-		case c.leased:
-			claims++
+		if c.leased {
 			l.leasing++
-			if !c.told {
-				l.looking++
-			}
-		case !c.told:
+		}
+		if !c.told {
 			claims++
-			l.claiming++
+			l.looking++
 		}
 	}
 	for i, c := range s.d.lanes.all {
 		slots += lanes[i].running
-		if got := (counts{c.running, c.leasing, c.looking, c.claiming}); got != lanes[i] {
+		if got := (counts{c.running, c.leasing, c.looking}); got != lanes[i] {
 			s.Fatalf("after %T, %s: counted %+v, want %+v", e, c.of.Name, got, lanes[i])
 		}
 		if most := c.of.MaxRunningPerRelay; most > 0 && c.running > most {

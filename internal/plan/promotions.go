@@ -12,6 +12,27 @@ const (
 	promoteLeast = 20
 )
 
+// promotions are what is known of scheduled tasks that are due, and of ordering keys without a
+// head. One promotion at a time makes a part of them ready. It has a slot, and so a connection, of
+// its own, as claims of other tasks do not wait for it.
+type promotions struct {
+	next     Promote   // what the latest poll saw, if that began after the end of the latest promotion
+	running  bool      // a promotion is under way
+	endedAt  time.Time // when the latest one did
+	unseen   bool      // what it made ready was not polled yet
+	held     bool      // it found due tasks locked
+	limit    int       // of the next one
+	turn     time.Time // until then it leaves the last free slot to claims
+	pause    time.Time // until then the next one does not begin
+	heads    Failing   // of heads of ordering keys
+	requests requestMark
+}
+
+// pending reports whether there is something to promote, for RunOnce.
+func (p *promotions) pending() bool {
+	return p.held || len(p.next.Types) > 0 || p.next.Request > 0
+}
+
 // promote begins a promotion, if there is something to do. Of the time of the last free slot
 // promotions take at most half while there is something to claim.
 func (d *Dispatcher) promote(now time.Time) {
@@ -81,8 +102,8 @@ func (d *Dispatcher) promoted(e Promoted) {
 
 // dueAt has the relay poll at a time, or before.
 func (d *Dispatcher) dueAt(at time.Time) {
-	if d.nextDue.IsZero() || at.Before(d.nextDue) {
-		d.nextDue = at
+	if d.polls.due.IsZero() || at.Before(d.polls.due) {
+		d.polls.due = at
 	}
 }
 

@@ -20,6 +20,8 @@ var (
 	must       = relaytest.Must
 	runDue     = relaytest.RunDue
 	enqueueAll = relaytest.EnqueueAll
+
+	mail = outbox.NewTaskType[string]("SEND_MAIL")
 )
 
 // exampleClient is a database with a client, whose actions are noted if it has an actor.
@@ -28,6 +30,33 @@ func exampleClient(actor string) (db *sql.DB, client *admin.Client, drop func())
 	client, err := admin.New(db, admin.Config{Actor: actor, Tool: "backoffice"})
 	must(err)
 	return db, client, drop
+}
+
+func execute(db *sql.DB, query string) {
+	_, err := db.Exec(query)
+	must(err)
+}
+
+// die enqueues mail to the recipients and has its handler fail for good, once each, with the error.
+func die(ctx context.Context, db *sql.DB, failure string, recipients ...string) {
+	reg := handlers.New()
+	handlers.Leased(reg, mail, func(context.Context, *outbox.Task[string]) error {
+		return handlers.Dead(errors.New(failure))
+	})
+	for _, to := range recipients {
+		enqueueAll(db, mail.New(to))
+	}
+	runDue(ctx, db, reg)
+}
+
+// deliver runs the mail that is due.
+func deliver(ctx context.Context, db *sql.DB) {
+	reg := handlers.New()
+	handlers.Leased(reg, mail, func(_ context.Context, task *outbox.Task[string]) error {
+		fmt.Printf("task %d: mail to %s in attempt %d\n", task.ID, task.Payload, task.Attempt)
+		return nil
+	})
+	runDue(ctx, db, reg)
 }
 
 // What became of some mail, page by page.
@@ -126,30 +155,6 @@ func ExampleClient_Types() {
 	// ready 2, finished 7
 }
 
-var mail = outbox.NewTaskType[string]("SEND_MAIL")
-
-// die enqueues mail to the recipients and has its handler fail for good, once each, with the error.
-func die(ctx context.Context, db *sql.DB, failure string, recipients ...string) {
-	reg := handlers.New()
-	handlers.Leased(reg, mail, func(context.Context, *outbox.Task[string]) error {
-		return handlers.Dead(errors.New(failure))
-	})
-	for _, to := range recipients {
-		enqueueAll(db, mail.New(to))
-	}
-	runDue(ctx, db, reg)
-}
-
-// deliver runs the mail that is due.
-func deliver(ctx context.Context, db *sql.DB) {
-	reg := handlers.New()
-	handlers.Leased(reg, mail, func(_ context.Context, task *outbox.Task[string]) error {
-		fmt.Printf("task %d: mail to %s in attempt %d\n", task.ID, task.Payload, task.Attempt)
-		return nil
-	})
-	runDue(ctx, db, reg)
-}
-
 // Which errors are frequent, which dead letters have one of them, and the payload of each.
 func ExampleClient_DeadLetters() {
 	ctx := context.Background()
@@ -235,11 +240,6 @@ func ExampleClient_Purge() {
 	purged, err := client.Purge(ctx, admin.DeadFilter{Error: "no such recipient"}, admin.Bulk{})
 	fmt.Println("purged:", purged.IDs, err)
 	// Output: purged: [1] <nil>
-}
-
-func execute(db *sql.DB, query string) {
-	_, err := db.Exec(query)
-	must(err)
 }
 
 func ExampleClient_HandBack() {

@@ -4,12 +4,13 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"maps"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jmoiron/sqlx"
-
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/internal/testing/relaytest"
@@ -49,8 +50,7 @@ var changes = map[string]func(context.Context, *admin.Client) error{
 	"ResumeSchedule": func(ctx context.Context, c *admin.Client) error { return c.ResumeSchedule(ctx, "s") },
 	"RemoveSchedule": func(ctx context.Context, c *admin.Client) error { return c.RemoveSchedule(ctx, "s") },
 	"WriteAudit": func(ctx context.Context, c *admin.Client) error {
-		_, err := c.WriteAudit(ctx, admin.AuditEntry{Actor: "a", Tool: "t", Action: "a"})
-		return err
+		return second(c.WriteAudit(ctx, admin.AuditEntry{Actor: "a", Tool: "t", Action: "a"}))
 	},
 }
 
@@ -73,51 +73,44 @@ func TestWhatIsNoTransactionIsRefused(t *testing.T) {
 		t.Errorf("a read in nil: got %v, want ErrNoTransaction", err)
 	}
 	in := c.In(&sql.Tx{})
-	_, err1 := in.HandBack(t.Context(), deadRelay)
-	_, err2 := in.Reindex(t.Context())
-	_, err3 := in.Repair(t.Context(), admin.RepairOptions{})
-	for i, err := range []error{err1, err2, err3} {
+	for call, err := range map[string]error{
+		"HandBack": second(in.HandBack(t.Context(), deadRelay)), "Reindex": second(in.Reindex(t.Context())),
+		"Repair": second(in.Repair(t.Context(), admin.RepairOptions{})),
+	} {
 		if !errors.Is(err, outbox.ErrNoTransaction) {
-			t.Errorf("call %d that needs the pool: got %v, want ErrNoTransaction", i+1, err)
+			t.Errorf("%s, which needs the pool: got %v, want ErrNoTransaction", call, err)
 		}
 	}
 }
 
 // reads are all that only read.
 var reads = map[string]func(context.Context, *admin.Client) error{
-	"Task":    func(ctx context.Context, c *admin.Client) error { _, err := c.Task(ctx, 101); return err },
-	"Payload": func(ctx context.Context, c *admin.Client) error { _, err := c.Payload(ctx, 101); return err },
-	"Relays":  func(ctx context.Context, c *admin.Client) error { _, err := c.Relays(ctx); return err },
-	"Types":   func(ctx context.Context, c *admin.Client) error { _, err := c.Types(ctx); return err },
+	"Task":      func(ctx context.Context, c *admin.Client) error { return second(c.Task(ctx, 101)) },
+	"Payload":   func(ctx context.Context, c *admin.Client) error { return second(c.Payload(ctx, 101)) },
+	"Relays":    func(ctx context.Context, c *admin.Client) error { return second(c.Relays(ctx)) },
+	"Types":     func(ctx context.Context, c *admin.Client) error { return second(c.Types(ctx)) },
+	"Schedules": func(ctx context.Context, c *admin.Client) error { return second(c.Schedules(ctx)) },
+	"Origin":    func(ctx context.Context, c *admin.Client) error { return second(c.Origin(ctx)) },
 	"Samples": func(ctx context.Context, c *admin.Client) error {
-		_, err := c.Samples(ctx, admin.SampleQuery{Type: "A"})
-		return err
+		return second(c.Samples(ctx, admin.SampleQuery{Type: "A"}))
 	},
-	"Schedules": func(ctx context.Context, c *admin.Client) error { _, err := c.Schedules(ctx); return err },
-	"Audit": func(ctx context.Context, c *admin.Client) error {
-		return read(entriesOf(c.Audit(ctx, admin.AuditQuery{})))
-	},
+	"Audit": func(ctx context.Context, c *admin.Client) error { return second(c.Audit(ctx, admin.AuditQuery{})) },
 	"TaskAudit": func(ctx context.Context, c *admin.Client) error {
-		return read(entriesOf(c.Audit(ctx, admin.AuditQuery{TaskID: 101})))
+		return second(c.Audit(ctx, admin.AuditQuery{TaskID: 101}))
 	},
-	"Origin": func(ctx context.Context, c *admin.Client) error { _, err := c.Origin(ctx); return err },
 	"DeadGroups": func(ctx context.Context, c *admin.Client) error {
-		_, err := c.DeadGroups(ctx, admin.DeadQuery{})
-		return err
+		return second(c.DeadGroups(ctx, admin.DeadQuery{}))
 	},
 	"Defects": func(ctx context.Context, c *admin.Client) error {
-		_, err := c.Defects(ctx, admin.RepairOptions{})
-		return err
+		return second(c.Defects(ctx, admin.RepairOptions{}))
 	},
 	"DeadLetters": func(ctx context.Context, c *admin.Client) error {
-		return read(tasksOf(c.DeadLetters(ctx, admin.DeadQuery{})))
+		return second(c.DeadLetters(ctx, admin.DeadQuery{}))
 	},
 	"Tasks": func(ctx context.Context, c *admin.Client) error {
-		return read(tasksOf(c.Tasks(ctx, admin.TaskQuery{Type: "A", State: admin.StateReady})))
+		return second(c.Tasks(ctx, admin.TaskQuery{Type: "A", State: admin.StateReady}))
 	},
 }
-
-func read[T any](_ []T, _ string, err error) error { return err }
 
 // Every call works on each kind of connection, in an outbox of another name, and commits with its
 // transaction.
@@ -195,8 +188,8 @@ func TestAnActionAndItsEntryAreOne(t *testing.T) {
 	db.Do(t, `ALTER TABLE outbox.audit ADD CONSTRAINT closed CHECK (entry_id < 0)`)
 	before := db.Dump(t)
 	all := map[string]func(context.Context, *admin.Client) error{
-		"HandBack": func(ctx context.Context, c *admin.Client) error { _, err := c.HandBack(ctx, liveRelay); return err },
-		"Reindex":  func(ctx context.Context, c *admin.Client) error { _, err := c.Reindex(ctx); return err },
+		"HandBack": func(ctx context.Context, c *admin.Client) error { return second(c.HandBack(ctx, liveRelay)) },
+		"Reindex":  func(ctx context.Context, c *admin.Client) error { return second(c.Reindex(ctx)) },
 	}
 	maps.Copy(all, changes)
 	delete(all, "WriteAudit")
@@ -209,4 +202,235 @@ func TestAnActionAndItsEntryAreOne(t *testing.T) {
 		t.Errorf("got\n%s\nwant, as before,\n%s", after, before)
 	}
 	db.Do(t, `ALTER TABLE outbox.audit DROP CONSTRAINT closed; DELETE FROM outbox.task`)
+}
+
+func TestBadArgumentsAreRefusedBeforeAnySQL(t *testing.T) {
+	t.Parallel()
+	c, ctx := unreachable(t), t.Context()
+	refused := func(call string, err error, want string) {
+		t.Helper()
+		if !errors.Is(err, outbox.ErrInvalidOption) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want ErrInvalidOption with %q", call, err, want)
+		}
+	}
+	tasks := func(taskType string, state admin.State, after, want string) {
+		t.Helper()
+		q := admin.TaskQuery{Type: taskType, State: state, After: after}
+		refused(fmt.Sprintf("Tasks, %+v", q), second(c.Tasks(ctx, q)), want)
+	}
+	tasks("A", "", "", "TaskQuery.State")
+	tasks("A", "late", "", "TaskQuery.State")
+	tasks("", admin.StateReady, "", "TaskQuery.Type")
+	tasks("", admin.StateLeased, "", "TaskQuery.Type")
+	tasks("A\x00", admin.StateReady, "", "TaskQuery.Type")
+	tasks("\xff", admin.StateDead, "", "TaskQuery.Type")
+	tasks("A", admin.StateScheduled, "scheduled.9223372036854775807.1", "After")
+	for _, after := range []string{
+		"x", "ready.1.2", "ready.1.2.3.4", "waiting.1", "ready.1.2.x", "ready.40000.0.1", "ready.0.0.-1",
+		"ready.0.0.9223372036854775808", "ready.0.0.1; DROP TABLE x",
+	} {
+		tasks("A", admin.StateReady, after, "After")
+	}
+	for _, bad := range []admin.SampleQuery{{Last: -1}, {Type: "\xff"}} {
+		refused("Samples", second(c.Samples(ctx, bad)), "")
+	}
+	some := admin.DeadFilter{Type: "X"}
+	for want, f := range map[string]admin.DeadFilter{
+		"DeadFilter.Type":              {Type: "a\x00"},
+		"DeadFilter.Error: \"a\\xff\"": {Error: "a\xff"},
+		"DeadFilter.Reason":            {Reason: "old age"},
+		"DeadFilter.OlderThan":         {OlderThan: -1},
+		"DeadFilter.DiedAfter":         {DiedAfter: time.Unix(1<<50, 0)},
+		"DeadFilter.DiedBefore":        {DiedBefore: time.Unix(-1<<50, 0)},
+		"DeadFilter.IDs":               {IDs: make([]int64, 1001)},
+	} {
+		f.All = true // Redrive and Purge refuse it for no other reason
+		refused("DeadLetters", second(c.DeadLetters(ctx, admin.DeadQuery{Filter: f})), want)
+		refused("CountDeadLetters", second(c.CountDeadLetters(ctx, admin.DeadQuery{Filter: f})), want)
+		refused("DeadGroups", second(c.DeadGroups(ctx, admin.DeadQuery{Filter: f})), want)
+		refused("Redrive", second(c.Redrive(ctx, f, admin.Bulk{})), want)
+		refused("Purge", second(c.Purge(ctx, f, admin.Bulk{})), want)
+	}
+	for want, q := range map[string]admin.DeadQuery{
+		"Limit: -1": {Limit: -1}, "Limit: 1001": {Limit: 1001}, "MaxScan: -1": {MaxScan: -1},
+		"MaxScan: 100001": {MaxScan: 100_001}, `After: "scheduled.1"`: {After: "scheduled.1"},
+		`After: "dead.`: {After: "dead.9223372036854775807.1"},
+	} {
+		refused("DeadLetters", second(c.DeadLetters(ctx, q)), want)
+		refused("CountDeadLetters", second(c.CountDeadLetters(ctx, q)), want)
+		refused("DeadGroups", second(c.DeadGroups(ctx, q)), want)
+		if q.MaxScan == 0 {
+			refused("Audit", second(c.Audit(ctx, admin.AuditQuery{After: q.After, Limit: q.Limit})), want)
+			ready := admin.TaskQuery{Type: "A", State: admin.StateReady, After: q.After, Limit: q.Limit}
+			refused("Tasks", second(c.Tasks(ctx, ready)), want)
+		}
+	}
+	refused("Redrive", second(c.Redrive(ctx, admin.DeadFilter{}, admin.Bulk{})), "would redrive all")
+	refused("Purge", second(c.Purge(ctx, admin.DeadFilter{}, admin.Bulk{})), "would purge all")
+	refused("Purge", second(c.Purge(ctx, some, admin.Bulk{WithoutKey: true})), "Bulk.WithoutKey")
+	for want, bad := range map[string]admin.Bulk{
+		"Bulk.Limit: -1": {Limit: -1}, "Bulk.PerSecond: -1": {PerSecond: -1}, "Bulk.Timeout: -1ns": {Timeout: -1},
+		`After: "x"`: {After: "x"},
+	} {
+		refused("Redrive", second(c.Redrive(ctx, some, bad)), want)
+	}
+	refused("HandBack", second(c.HandBack(ctx, "'; --")), "which is a UUID")
+	refused("PauseSchedule", c.PauseSchedule(ctx, "\x00"), "")
+	for _, name := range []string{"", "a\nb", "\xff", strings.Repeat("x", 129)} {
+		for _, err := range []error{c.PauseType(ctx, name), c.ResumeType(ctx, name)} {
+			if !errors.Is(err, outbox.ErrInvalidType) {
+				t.Errorf("%q: got %v, want ErrInvalidType", name, err)
+			}
+		}
+	}
+}
+
+func TestWhatIsNotThereIsNotFound(t *testing.T) {
+	t.Parallel()
+	db := relaytest.NewDatabase(t)
+	c, ctx := client(t, db.DB), t.Context()
+	for _, err := range []error{c.PauseSchedule(ctx, "none"), c.ResumeSchedule(ctx, "none"), c.RemoveSchedule(ctx, "")} {
+		if !errors.Is(err, admin.ErrNotFound) {
+			t.Errorf("got %v, want ErrNotFound", err)
+		}
+	}
+	err := client(t, db.DB, admin.Config{Schema: "elsewhere"}).PauseType(ctx, "TX")
+	if err == nil || !strings.Contains(err.Error(), "elsewhere") {
+		t.Errorf("a pause in a schema that does not exist: got %v", err)
+	}
+}
+
+// An entry is seen once its transaction has committed. Go and PostgreSQL have the same limits.
+func TestEntriesHaveTheirLimits(t *testing.T) {
+	t.Parallel()
+	db := relaytest.NewDatabase(t)
+	tx := begin(t, db)
+	c := client(t, db.DB).In(tx)
+	long := func(n int) string { return strings.Repeat("ü", n/2) }
+	most := admin.AuditEntry{Actor: long(256), Tool: long(64), Action: admin.Action(long(64)), Target: long(1024), Count: 1 << 62}
+	for _, good := range []admin.AuditEntry{most, {Actor: "a", Tool: "t", Action: "a"}} {
+		if _, err := c.WriteAudit(t.Context(), good); err != nil {
+			t.Error(err)
+		}
+	}
+	for field, change := range map[string]func(e *admin.AuditEntry, text string){
+		"Actor":  func(e *admin.AuditEntry, text string) { e.Actor = text },
+		"Tool":   func(e *admin.AuditEntry, text string) { e.Tool = text },
+		"Action": func(e *admin.AuditEntry, text string) { e.Action = admin.Action(text) },
+		"Target": func(e *admin.AuditEntry, text string) { e.Target = text + strings.Repeat(" ", len(text)) },
+		"Count":  func(e *admin.AuditEntry, _ string) { e.Count = -1 },
+	} {
+		for _, text := range []string{"", long(1024) + "x", "\xff", "a\x00"} {
+			e := most
+			change(&e, text)
+			_, err := c.WriteAudit(t.Context(), e)
+			refused := errors.Is(err, outbox.ErrInvalidOption) && strings.Contains(err.Error(), field)
+			if allowed := text == "" && field == "Target"; refused == allowed {
+				t.Errorf("%s %q: %v, want ErrInvalidOption", field, text, err)
+			}
+		}
+	}
+	for _, row := range []string{
+		"'', 't', 'a', '', 0", "'a', '', 'a', '', 0", "'a', 't', '', '', 0", "repeat('x', 257), 't', 'a', '', 0",
+		"'a', repeat('x', 65), 'a', '', 0", "'a', 't', repeat('x', 65), '', 0", "'a', 't', 'a', repeat('x', 1025), 0",
+		"'a', 't', 'a', '', -1",
+	} {
+		_, err := db.Exec(`INSERT INTO outbox.audit (actor, tool, action, target, count) VALUES (` + row + `)`)
+		if err == nil || !strings.Contains(err.Error(), "audit_") {
+			t.Errorf("%s: %v, want a violated CHECK", row, err)
+		}
+	}
+	for _, want := range []int{0, 3} {
+		if seen, err := client(t, db.DB).Audit(t.Context(), admin.AuditQuery{}); err != nil || len(seen.Entries) != want {
+			t.Errorf("%d entries, %v, want %d", len(seen.Entries), err, want)
+		}
+		if want == 0 {
+			if err := tx.Commit(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+func TestATaskHasItsEntries(t *testing.T) {
+	t.Parallel()
+	db := relaytest.NewDatabase(t)
+	db.Do(t, `INSERT INTO outbox.audit (actor, tool, action, target)
+		SELECT 'ada', 'test', 'try', unnest('{task 7,task 70,"tasks 7, 8",task 7 of type MAIL,TASK 7,task 8}'::text[])`)
+	entries, next, err := entriesOf(client(t, db.DB).Audit(t.Context(), admin.AuditQuery{TaskID: 7, Limit: 2}))
+	if err != nil || len(entries) != 2 || entries[0].Target != "task 7 of type MAIL" || entries[1].Target != "task 7" {
+		t.Errorf("got %+v, %v, want the entries of task 7 alone, the latest first", entries, err)
+	}
+	older, err := client(t, db.DB).Audit(t.Context(), admin.AuditQuery{TaskID: 7, After: fmt.Sprint("audit.", entries[0].ID)})
+	if err != nil || next != "" || len(older.Entries) != 1 || older.Entries[0] != entries[1] {
+		t.Errorf("got %q and %+v, %v, want the older entry", next, older, err)
+	}
+}
+
+// Entries name all tasks that were changed and no others; where these are too many for one, there
+// are more, of one transaction. A target that is too long is cut.
+func TestEntriesNameTheTasksThatWereChanged(t *testing.T) {
+	t.Parallel()
+	db := relaytest.NewDatabase(t)
+	c := client(t, db.DB, admin.Config{Actor: "ada", Tool: "test"})
+	bury(t, db, "MANY", "attempts", "x", 1_000_000, 600, 60)
+	chosen := admin.DeadFilter{}
+	for i := range int64(1000) {
+		chosen.IDs = append(chosen.IDs, 1_000_000+i)
+	}
+	for _, want := range []int{600, 0} { // an action on no task is not noted
+		if moved, err := c.Redrive(t.Context(), chosen, admin.Bulk{}); err != nil || len(moved.IDs) != want {
+			t.Fatalf("got %d, %v, want %d", len(moved.IDs), err, want)
+		}
+	}
+	entries, _ := pages(t, 5, func(after string) ([]admin.AuditEntry, string, error) {
+		return entriesOf(c.Audit(t.Context(), admin.AuditQuery{After: after, Limit: 5}))
+	})
+	var named []string
+	for _, e := range entries {
+		ids := strings.Split(strings.TrimPrefix(e.Target, "tasks "), ", ")
+		named = append(ids, named...)
+		same := e.At == entries[0].At && e.Actor == "ada" && e.Tool == "test" && e.Action == "redrive"
+		if int64(len(ids)) != e.Count || len(e.Target) > 1024 || !same {
+			t.Errorf("the entry is %+v", e)
+		}
+	}
+	if want := strings.Trim(fmt.Sprint(chosen.IDs[:600]), "[]"); strings.Join(named, " ") != want || len(entries) > 13 {
+		t.Errorf("%d entries name %s", len(entries), named)
+	}
+	long := admin.DeadFilter{Error: strings.Repeat("ü", 1000)}
+	bury(t, db, "LONG", "attempts", long.Error, 2_000_000, 1, 60)
+	if purged, err := c.Purge(t.Context(), long, admin.Bulk{}); err != nil || len(purged.IDs) != 1 {
+		t.Errorf("got %v, %v", purged, err)
+	}
+	after, err := c.Audit(t.Context(), admin.AuditQuery{})
+	if got := after.Entries[0].Target; err != nil || len(got) > 1024 || !strings.HasSuffix(got, "ü…") {
+		t.Errorf("the target is %s, %v", got, err)
+	}
+}
+
+// An action in several transactions is noted before it and after it, with its result.
+func TestHandingBackIsNotedBeforeItAndAfterIt(t *testing.T) {
+	t.Parallel()
+	db := relaytest.NewDatabase(t)
+	c := client(t, db.DB, admin.Config{Actor: "ada", Tool: "test"})
+	lease(t, db, deadRelay, 1001)
+	db.Do(t, `CREATE FUNCTION outbox.boom() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'boom'; END $$;
+		CREATE TRIGGER boom BEFORE UPDATE ON outbox.task FOR EACH ROW EXECUTE FUNCTION outbox.boom()`)
+	if n, err := c.HandBack(t.Context(), deadRelay); n != 0 || err == nil || !strings.Contains(err.Error(), "boom") {
+		t.Errorf("got %d, %v", n, err)
+	}
+	db.Do(t, `DROP TRIGGER boom ON outbox.task; DROP FUNCTION outbox.boom`)
+	if n, err := c.HandBack(t.Context(), strings.ToUpper(deadRelay)); n != 1001 || err != nil {
+		t.Errorf("got %d, %v", n, err)
+	}
+	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'ready' AND relay_id IS NOT NULL`); n != 1001 {
+		t.Errorf("%d tasks are ready and suspect, want 1001", n)
+	}
+	got := db.Text(t, `SELECT string_agg(concat_ws(' ', action, count), ', ' ORDER BY entry_id) FROM outbox.audit
+		WHERE lower(target) = 'relay `+deadRelay+`'`)
+	if want := "hand_back 0, hand_back: failed 0, hand_back 0, hand_back: done 1001"; got != want {
+		t.Errorf("the audit log has %s, want %s", got, want)
+	}
+	db.Do(t, `DELETE FROM outbox.task`)
 }

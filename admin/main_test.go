@@ -167,6 +167,9 @@ func entriesOf(p admin.AuditPage, err error) ([]admin.AuditEntry, string, error)
 	return p.Entries, p.Next, err
 }
 
+// second is the error of a call.
+func second[T any](_ T, err error) error { return err }
+
 func ids(tasks []admin.Task) (out []int64) {
 	for _, t := range tasks {
 		out = append(out, t.ID)

@@ -3,12 +3,15 @@ package admin
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/key"
+	"github.com/txoutbox/outbox/internal/timeline"
 )
 
 // State is where a task is.
@@ -127,4 +130,182 @@ func failedTask(what string, taskID int64, err error) error {
 		return fmt.Errorf("%w: task %d", ErrNotFound, taskID)
 	}
 	return failed(fmt.Sprintf("%s task %d", what, taskID), err)
+}
+
+// Run is a run of a task, in the journal of Tx and Batch handlers or by its lease.
+type Run struct {
+	TaskIDs   []int64 // several for a batch, at most 1,000 of them
+	Type      string  // "" where it is not known: the task is gone
+	RelayID   string
+	StartedAt time.Time
+	// Lost: its relay is dead, or lost the run's connection, or the lease has run out. The run counts as an
+	// attempt when the task is claimed next.
+	Lost bool
+}
+
+// maxRuns is how many runs are read of a task, or of a relay.
+const maxRuns = 200
+
+// lost is whether a run r of the journal is: its relay is dead, or its connection gone.
+const lost = `(r.lost_connection
+        OR NOT EXISTS (SELECT 1 FROM outbox.relay l
+                        WHERE l.relay_id = r.relay_id AND l.alive_until > clock_timestamp()))`
+
+// leaseLost is whether any relay may take over the leased task t.
+const leaseLost = `(COALESCE(t.leased_until < clock_timestamp(), false)
+        OR NOT EXISTS (SELECT 1 FROM outbox.relay l
+                        WHERE l.relay_id = t.relay_id AND l.alive_until > clock_timestamp()))`
+
+// A task is leased or in the journal. Its state is asked for in a way that no index of leased tasks
+// fits.
+const taskRunsSQL = `/* outbox: inspect the runs of a task */
+(SELECT r.relay_id::text, to_json(ARRAY[r.task_id])::text, $2::text, r.started_at, ` + lost + `
+  FROM outbox.running r WHERE r.task_id = $1::bigint AND r.task_ids IS NULL LIMIT $3)
+UNION ALL
+(SELECT r.relay_id::text, to_json(r.task_ids[1:1000])::text, $2::text, r.started_at, ` + lost + `
+  FROM outbox.running r
+  WHERE r.task_ids IS NOT NULL AND r.last_id >= $1 AND r.first_id <= $1 AND $1 = ANY (r.task_ids) LIMIT $3)
+UNION ALL
+SELECT t.relay_id::text, to_json(ARRAY[t.task_id])::text, $2::text, COALESCE(t.attempted_at, t.run_at),
+       ` + leaseLost + `
+  FROM outbox.task t WHERE t.task_id = $1 AND t.state || '' = 'leased'`
+
+// runsOf reads the runs of a task.
+func (c *Client) runsOf(ctx context.Context, q outbox.Querier, taskID int64, taskType string) ([]Run, error) {
+	runs, err := rows(ctx, q, c.schema.SQL(taskRunsSQL), []any{taskID, taskType, maxRuns}, scanRun)
+	return oldest(runs), err
+}
+
+func scanRun(row scanner, r *Run) error {
+	var ids string
+	if err := row.Scan(&r.RelayID, &ids, &r.Type, &r.StartedAt, &r.Lost); err != nil {
+		return err
+	}
+	return json.Unmarshal([]byte(ids), &r.TaskIDs)
+}
+
+// oldest are the first of the runs to begin.
+func oldest(runs []Run) []Run {
+	slices.SortStableFunc(runs, func(a, b Run) int { return a.StartedAt.Compare(b.StartedAt) })
+	return runs[:min(len(runs), maxRuns)]
+}
+
+// Payload is the payload of a task and the other texts that need the right to see payloads.
+type Payload struct {
+	Payload     json.RawMessage
+	Headers     json.RawMessage // nil: none
+	UniqueKey   string          // "": none, or finished
+	OrderingKey string          // "": none, or finished
+}
+
+// Rights are by table, and an operator may read the payloads of dead letters only. So a statement
+// first finds the table of the task.
+const placeSQL = `/* outbox: where a task is */
+SELECT place FROM (
+  SELECT 1 AS place FROM outbox.task t WHERE t.task_id = $1
+   UNION ALL SELECT 2 FROM outbox.dead_task t WHERE t.task_id = $1
+   UNION ALL SELECT 3 FROM outbox.done_task t WHERE t.task_id = $1) p
+ ORDER BY place LIMIT 1`
+
+var payloadSQL = map[int]string{
+	1: `/* outbox: inspect a payload */
+SELECT payload::text, headers::text, COALESCE(unique_key, ''), COALESCE(ordering_key, '')
+  FROM outbox.task WHERE task_id = $1`,
+	2: `/* outbox: inspect a payload */
+SELECT payload::text, headers::text, COALESCE(unique_key, ''), COALESCE(ordering_key, '')
+  FROM outbox.dead_task WHERE task_id = $1`,
+	3: `/* outbox: inspect a payload */
+SELECT payload::text, headers::text, '', '' FROM outbox.done_task WHERE task_id = $1`,
+}
+
+// Payload returns a task's payload, headers and keys, wherever it is. The error is ErrNotFound if
+// it is nowhere.
+//
+// It needs SELECT on the payload, headers and keys of the table where the task is. Of the roles of
+// docs/security.md the worker and the owner have it, and the operator for dead letters. Others get
+// PostgreSQL's error with SQLSTATE 42501 (insufficient_privilege), after which a transaction is to
+// be rolled back.
+func (c *Client) Payload(ctx context.Context, taskID int64) (Payload, error) {
+	var out Payload
+	err := c.read(func(q outbox.Querier) (err error) {
+		for range 5 { // it may have gone elsewhere between the two statements
+			var place int
+			if err := q.QueryRowContext(ctx, c.schema.SQL(placeSQL), taskID).Scan(&place); err != nil {
+				return err
+			}
+			err = q.QueryRowContext(ctx, c.schema.SQL(payloadSQL[place]), taskID).
+				Scan((*[]byte)(&out.Payload), (*[]byte)(&out.Headers), &out.UniqueKey, &out.OrderingKey)
+			if !errors.Is(err, sql.ErrNoRows) {
+				return err
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return Payload{}, failedTask("get the payload of", taskID, err)
+	}
+	return out, nil
+}
+
+// EventKind is the kind of an Event.
+type EventKind string
+
+// The kinds of events.
+const (
+	EventFailed    EventKind = "failed"     // an attempt
+	EventThrottled EventKind = "throttled"  // handlers.RetryAfter, which counted no attempt
+	EventLost      EventKind = "lost"       // an attempt whose process died
+	EventLeaseLost EventKind = "lease_lost" // an attempt whose lease ran out
+	EventDead      EventKind = "dead"       // a dead letter without a call of the handler
+	EventRedriven  EventKind = "redriven"   // a dead letter that became a task again
+	EventReplaced  EventKind = "replaced"   // its payload, by outbox.OnConflict(outbox.ConflictReplace)
+	EventFinished  EventKind = "finished"   // the last one of a task in the history
+	EventDiscarded EventKind = "discarded"  // likewise
+)
+
+// Event is a change of a task's fate.
+type Event struct {
+	Kind     EventKind
+	Attempt  int           // 0 of a redrive
+	At       time.Time     // when it was recorded; of a lost run of Tx or Batch when it began
+	RelayID  string        // "" where it is not known
+	Duration time.Duration // of the handler's call; 0 where it is not known
+	Error    string        // at most 1 kB; of a discarded task 4 kB
+	Reason   outbox.Reason // of the event that made the task a dead letter
+	Actor    string        // of a redrive; "" if it is unknown
+	Times    int           // throttled: the number in a row; At is the first one
+	LastAt   time.Time     // throttled several times: the last one
+}
+
+// readTimeline sets the Timeline: the entries of the column, and the end of a finished task. A dead
+// letter without entries has its death.
+func (t *Task) readTimeline(column []byte) {
+	for _, e := range timeline.Read(column) {
+		event := Event{
+			Kind: EventKind(e.Event), Attempt: e.Attempt, RelayID: e.Relay, Duration: time.Duration(e.Micros) * time.Microsecond,
+			Error: e.Error, Reason: outbox.Reason(e.Reason), Actor: e.By,
+		}
+		if e.At != nil {
+			event.At = *e.At
+		}
+		if e.Last != nil {
+			event.LastAt = *e.Last
+		}
+		if event.Kind == EventThrottled {
+			event.Times = max(e.Times, 1)
+		}
+		t.Timeline = append(t.Timeline, event)
+	}
+	end := Event{Attempt: t.Attempt, At: t.EndedAt, Error: t.LastError}
+	switch {
+	case t.State == StateFinished && t.LastError != "":
+		end.Kind = EventDiscarded
+	case t.State == StateFinished:
+		end.Kind = EventFinished
+	case t.State == StateDead && len(t.Timeline) == 0:
+		end.Kind, end.Reason = EventDead, t.Reason
+	default:
+		return
+	}
+	t.Timeline = append(t.Timeline, end)
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -201,7 +202,7 @@ func TestThroughPgBouncerInTransactionMode(t *testing.T) {
 	}
 }
 
-// docs/tools/doctor.md has a row for each check.
+// docs/tools/doctor.md has a row for each check, in the order in which they are shown.
 func TestEachCheckIsDocumented(t *testing.T) {
 	text, err := os.ReadFile("../docs/tools/doctor.md")
 	if err != nil {
@@ -211,10 +212,37 @@ func TestEachCheckIsDocumented(t *testing.T) {
 	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z-]+)` \\|").FindAllStringSubmatch(string(text), -1) {
 		documented = append(documented, m[1])
 	}
-	names := doctor.Names()
-	slices.Sort(documented)
-	slices.Sort(names)
-	if !slices.Equal(documented, names) {
+	if names := doctor.Names(); !slices.Equal(documented, names) {
 		t.Errorf("documented are %v\nchecks are %v", documented, names)
+	}
+}
+
+// Each check has a case in which it finds something, and each such text names a check.
+func TestEachCheckHasACase(t *testing.T) {
+	files, err := filepath.Glob("*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	wanted := regexp.MustCompile("[\"`](?:info|warning|critical) ([a-z]+(?:-[a-z]+)*)[ \"`]")
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range wanted.FindAllStringSubmatch(string(text), -1) {
+			found = append(found, m[1])
+		}
+	}
+	names := doctor.Names()
+	for _, name := range names {
+		if !slices.Contains(found, name) {
+			t.Errorf("no test has a fault that %s finds", name)
+		}
+	}
+	for _, name := range found {
+		if !slices.Contains(names, name) {
+			t.Errorf("a test has a fault that %s finds: there is no such check", name)
+		}
 	}
 }

@@ -11,12 +11,16 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/schema"
 )
+
+// checks are all, in the order in which they are shown. Only Check refers to them.
+var checks = slices.Concat(schemaChecks, rightsChecks, serverChecks, vacuumChecks, taskChecks)
 
 // Check runs all checks and returns their findings, the worst first. A check without a fault
 // returns one finding with the severity SeverityOK. A check that reaches its timeout, or that the

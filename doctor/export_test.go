@@ -13,12 +13,8 @@ func Aged(xids int64) Option { return func(s *settings) { s.old = xids } }
 // At is the time of this process.
 func At(now time.Time) Option { return func(s *settings) { s.now = func() time.Time { return now } } }
 
-// Names are those of all checks.
-func Names() (out []string) {
-	for _, c := range checks {
-		for _, p := range c.passed {
-			out = append(out, p.name)
-		}
-	}
-	return out
-}
+// Queued makes the queue of notifications be found from that part of it on.
+func Queued(part float64) Option { return func(s *settings) { s.queued = part } }
+
+// Names are those of all checks, in their order.
+func Names() []string { return namesOf(checks) }

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/testing/needs"
 	"github.com/txoutbox/outbox/internal/testing/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -182,5 +184,309 @@ func TestRetriesAndDeadLettersKeepWhatTheTaskIs(t *testing.T) {
 		if len(seen.tasks) != 3 || seen.tasks[1].LastError != lines {
 			t.Errorf("the handler was called with %+v", seen.tasks)
 		}
+	})
+}
+
+// An iteration that fails is retried as itself; the next one begins as attempt 1, with the payload
+// that the handler gave. The history has the task once, when its last iteration is done.
+func TestATaskThatRunsAgainKeepsItsIDAndCountsIterations(t *testing.T) {
+	eachKind(t, func(t *testing.T, kind string, db *database) {
+		reg, seen := handlers.New(), &seenBy{}
+		kinds[kind](reg, "AGAIN", func(task *outbox.Task[payload]) error {
+			seen.see(task)
+			db.wantRows(t, 0, `outbox.done_task`)
+			switch {
+			case task.Iterations == 1 && task.Attempt < 3:
+				return errors.New("boom")
+			case task.Iterations == 0:
+				return fmt.Errorf("wrapped: %w", handlers.RunAgain(time.Millisecond))
+			case task.Iterations < 3:
+				return handlers.RunAgainWith(task, time.Millisecond, payload{N: task.Payload.N + 10})
+			}
+			return nil
+		}, handlers.MaxAttempts(3), handlers.Backoff(constant(time.Millisecond)), handlers.Retention(time.Hour))
+		db.Do(t, `INSERT INTO outbox.task (task_type, payload, headers, priority, max_attempts, ordering_key, unique_key)
+			VALUES ('AGAIN', '{"n": 1}', '{"k": "v"}', 7, 3, 'o', 'k')`)
+		run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
+		db.Emptied(t, 30*time.Second)
+		want := []string{"0/1 n=1 ", "1/1 n=1 ", "1/2 n=1 boom", "1/3 n=1 boom", "2/1 n=11 ", "3/1 n=21 "}
+		got := seen.say(func(task outbox.Task[payload]) string {
+			return fmt.Sprintf("%d/%d n=%d %s", task.Iterations, task.Attempt, task.Payload.N, task.LastError)
+		})
+		if !slices.Equal(got, want) {
+			t.Errorf("the handler saw %q, want %q", got, want)
+		}
+		for _, task := range seen.tasks {
+			if task.ID != seen.tasks[0].ID || !task.CreatedAt.Equal(seen.tasks[0].CreatedAt) || task.Priority != 7 ||
+				task.Headers["k"] != "v" || task.MaxAttempts != 3 {
+				t.Errorf("the handler saw %+v after %+v", task, seen.tasks[0])
+			}
+		}
+		db.wantText(t, `1 {"N": 21} 1`, `SELECT string_agg(concat_ws(' ', task_id, payload, attempt), ', ')
+			FROM outbox.done_task`)
+		if kind != "leased" { // each iteration that succeeded left its effect
+			db.wantRows(t, 4, `effect`)
+		}
+	})
+}
+
+func TestABadPayloadForTheNextIterationIsAFailedAttempt(t *testing.T) {
+	t.Parallel()
+	db, reg, wants := newDatabase(t), handlers.New(), map[string]string{}
+	for name, c := range map[string]struct {
+		result func(*outbox.Task[any]) error
+		want   string
+	}{
+		"no JSON": {func(task *outbox.Task[any]) error {
+			return handlers.RunAgainWith[any](task, 0, math.Inf(1))
+		}, "outbox: invalid payload"},
+		"of another task": {func(task *outbox.Task[any]) error {
+			return handlers.RunAgainWith[any](&outbox.Task[any]{ID: task.ID + 1000, Type: task.Type}, 0, 1)
+		}, "its payload is for task 10"},
+	} {
+		for _, kind := range []string{"tx", "batch", "complete"} {
+			taskType := kind + " " + name
+			relaytest.Register(reg, kind, taskType, 3, func(_ context.Context, _ *sql.Tx, tasks []*outbox.Task[any]) error {
+				if kind == "batch" {
+					return handlers.BatchResult{tasks[0].ID: c.result(tasks[0])}
+				}
+				return c.result(tasks[0])
+			}, handlers.Backoff(constant(time.Hour)))
+			db.Do(t, `INSERT INTO outbox.task (task_type) VALUES ($1)`, taskType)
+			wants[taskType] = "1 0 {} handlers: RunAgainWith: " + c.want
+		}
+	}
+	once(t, db, reg, relay.Config{})
+	for name, want := range wants {
+		got := db.Text(t, `SELECT attempt || ' ' || iterations || ' ' || payload || ' ' || last_error FROM outbox.task
+			WHERE task_type = $1`, name)
+		if !strings.HasPrefix(got, want) {
+			t.Errorf("%s: the task is %.200q, want %q", name, got, want)
+		}
+	}
+}
+
+// A batch says of each task what becomes of it: done, again with its own payload, failed. For all
+// at once RunAgain is fine. RunAgainWith is not: the batch fails as a whole, and its tasks run one
+// by one.
+func TestABatchRunsSomeOfItsTasksAgain(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	for name, c := range map[string]struct {
+		result func(tasks []*outbox.Task[payload]) error
+		want   string // attempt, iterations and payload of each that is left
+	}{
+		"a result for each": {func(tasks []*outbox.Task[payload]) error {
+			return handlers.BatchResult{tasks[1].ID: handlers.RunAgainWith(tasks[1], time.Hour, payload{N: 20}),
+				tasks[2].ID: handlers.RunAgain(time.Hour), tasks[3].ID: errAlways}
+		}, `0 1 {"N": 20}, 0 1 {"n": 3}, 1 0 {"n": 4}`},
+		"RunAgain for all": {func([]*outbox.Task[payload]) error { return handlers.RunAgain(time.Hour) },
+			`0 1 {"n": 1}, 0 1 {"n": 2}, 0 1 {"n": 3}, 0 1 {"n": 4}`},
+		"RunAgainWith for all": {func(tasks []*outbox.Task[payload]) error {
+			return handlers.RunAgainWith(tasks[0], time.Hour, payload{N: tasks[0].Payload.N * 10})
+		}, `0 1 {"N": 10}, 0 1 {"N": 20}, 0 1 {"N": 30}, 0 1 {"N": 40}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reg := handlers.New()
+			handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) error {
+				if err := batchEffect(ctx, tx, tasks); err != nil {
+					return err
+				}
+				return c.result(tasks)
+			}, handlers.Backoff(constant(time.Hour)))
+			db.Do(t, `DELETE FROM outbox.task; DELETE FROM effect`)
+			db.Enqueue(t, "BATCH", 4)
+			once(t, db, reg, relay.Config{Workers: 1})
+			db.wantText(t, c.want, `SELECT string_agg(attempt || ' ' || iterations || ' ' || payload, ', ' ORDER BY task_id)
+				FROM outbox.task`)
+			db.wantRows(t, 4, `effect`)
+		})
+	}
+}
+
+// A run of an earlier iteration that fails late, when its connection is long gone, changes nothing
+// of the present one.
+func TestALateFailureOfAnEarlierIterationLeavesTheNextOneAlone(t *testing.T) {
+	t.Parallel()
+	db, reg := newDatabase(t), handlers.New()
+	side := open(t, db.URL)
+	first := make(chan struct{}, 1)
+	first <- struct{}{}
+	late := make(chan struct{})
+	registerTx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+		select {
+		case <-first:
+		default:
+			return handlers.RunAgain(time.Hour) // with the same payload, so only the iteration tells them apart
+		}
+		defer close(late)
+		var pid int
+		if err := tx.QueryRowContext(ctx, `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
+			return err
+		}
+		side.Int(t, `SELECT count(pg_terminate_backend($1))`, pid)
+		side.becomes(t, 20*time.Second, 1, "another run has ended the iteration",
+			`SELECT count(*) FROM outbox.task WHERE iterations = 1`)
+		return context.DeadlineExceeded
+	})
+	db.Enqueue(t, "TX", 1)
+	one := run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
+	other := run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
+	<-late
+	one.Stop()
+	other.Stop()
+	db.wantText(t, `1 0`, `SELECT string_agg(iterations || ' ' || attempt, ', ') FROM outbox.task`)
+}
+
+// A task that is replaced begins anew: with all attempts of the new enqueue, whatever was counted
+// against the payload before.
+func TestAReplacedTaskBeginsAnew(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			var calls []string
+			reg := handlers.New()
+			each(reg, kind, func(_ context.Context, task *outbox.Task[payload]) error {
+				calls = append(calls, fmt.Sprintf("%d: %d/%d %d %q", task.Payload.N, task.Attempt, task.MaxAttempts,
+					len(task.FailedAttempts), task.LastError))
+				return errors.New("failed")
+			}, handlers.MaxAttempts(3), handlers.Backoff(constant(time.Hour)))
+			again := func() {
+				db.Do(t, `UPDATE outbox.task SET state = 'ready', run_at = now() WHERE state = 'scheduled'`)
+				once(t, db, reg, relay.Config{Workers: 1})
+			}
+			first := db.keyed(t, kind, 1, outbox.Unique("k"), outbox.MaxAttempts(2), outbox.Timeout(time.Minute))
+			again()
+			db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id) SELECT task_id, gen_random_uuid(), gen_random_uuid()
+				FROM outbox.task`)
+			for range 2 {
+				got := db.keyed(t, kind, 2, outbox.Unique("k"), outbox.OnConflict(outbox.ConflictReplace))
+				if got.ID != first.ID || got.Outcome != outbox.OutcomeUpdated {
+					t.Fatalf("got %v, want task %d updated", got, first.ID)
+				}
+			}
+			db.wantText(t, "2 null 0 null null", `SELECT format('%s %s %s %s %s', payload ->> 'N', coalesce(max_attempts::text,
+				'null'), attempt, coalesce(last_error, 'null'), coalesce(timeout_ms::text, 'null')) FROM outbox.task`)
+			for range 3 {
+				again()
+			}
+			want := `[1: 1/2 0 "" 2: 1/3 0 "" 2: 2/3 1 "failed" 2: 3/3 2 "failed"]`
+			if got := fmt.Sprint(calls); got != want {
+				t.Errorf("got the calls %s\nwant %s", got, want)
+			}
+			db.wantText(t, "failed replaced failed failed failed", `SELECT string_agg(e ->> 'event', ' ' ORDER BY i)
+				FROM outbox.dead_task, jsonb_array_elements(timeline) WITH ORDINALITY AS a (e, i)`)
+			db.wantRows(t, 0, `outbox.running`)
+		})
+	}
+}
+
+// A task whose payload was replaced while the claim of a run that failed was gone keeps the new one.
+func TestAFailureOutsideOfItsClaimLeavesAReplacedPayload(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.keyed(t, "TX", 1, outbox.Unique("k"))
+	var calls []int
+	reg := handlers.New()
+	handlers.Tx(reg, typeTx, func(_ context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+		calls = append(calls, task.Payload.N)
+		if task.Payload.N == 1 {
+			if err := tx.Rollback(); err != nil {
+				return err
+			}
+			db.keyed(t, "TX", 2, outbox.Unique("k"), outbox.OnConflict(outbox.ConflictReplace))
+			return errors.New("failed")
+		}
+		return nil
+	})
+	once(t, db, reg, relay.Config{Workers: 1})
+	once(t, db, reg, relay.Config{Workers: 1})
+	if fmt.Sprint(calls) != "[1 2]" {
+		t.Errorf("the handler got %v, want 1 and then 2", calls)
+	}
+}
+
+func TestKeptTypesHaveAHistoryOfWhatIsFinished(t *testing.T) {
+	boom := errors.New(`it's "\boom"`)
+	results := map[string]error{"NIL": nil, "DISCARD": handlers.Discard(boom), "DEAD": handlers.Dead(boom),
+		"SNOOZE": handlers.Snooze(time.Hour), "RETRY": boom}
+	eachKind(t, func(t *testing.T, kind string, db *database) {
+		reg := handlers.New()
+		for name, result := range results {
+			kinds[kind](reg, name, func(*outbox.Task[payload]) error {
+				return result
+			}, handlers.Retention(time.Hour), handlers.Backoff(constant(time.Hour)), handlers.NoJitter())
+			db.Do(t, `INSERT INTO outbox.task (task_type, priority, payload, headers)
+				VALUES ($1, -4, '{"N": 1, "text": "it''s \\ \"so\""}', '{"trace": "x''\\y"}'), ($1, 3, '{"N": 2}', NULL)`, name)
+		}
+		kinds[kind](reg, "UNKEPT", func(*outbox.Task[payload]) error { return nil })
+		db.Enqueue(t, "UNKEPT", 3)
+		db.Do(t, `CREATE TABLE before AS SELECT * FROM outbox.task; CREATE TABLE said (query text);
+			CREATE FUNCTION say() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO public.said SELECT current_query();
+			RETURN NULL; END $$;
+			CREATE TRIGGER say AFTER INSERT ON outbox.done_task FOR EACH STATEMENT EXECUTE FUNCTION say()`)
+		once(t, db, reg, relay.Config{})
+		if said := db.Text(t, `SELECT string_agg(query, E'\n') FROM said`); said == "" || strings.Contains(said, `"N"`) {
+			t.Errorf("payloads stand in the text of statements: %s", said)
+		}
+		discarded := "DISCARD discard: " + boom.Error()
+		db.want(t, discarded+", "+discarded+", NIL, NIL", "kept as they were, for an hour",
+			`SELECT string_agg(concat_ws(' ', task_type, d.last_error), ', ' ORDER BY task_type)
+			   FROM outbox.done_task d JOIN before b USING (task_id, task_type, priority, payload, created_at, run_at)
+			  WHERE d.headers IS NOT DISTINCT FROM b.headers AND d.attempt = 1
+			    AND keep_until - finished_at BETWEEN interval '59 minutes' AND interval '61 minutes'
+			    AND d.attempted_at >= created_at AND finished_at BETWEEN d.attempted_at AND clock_timestamp()`)
+		db.wantRows(t, 4, `outbox.done_task`)
+		db.wantRows(t, 2, `outbox.dead_task`)
+		db.wantRows(t, 4, `outbox.task`)
+	})
+}
+
+// Whatever ends the claim between the handler and the commit: the history says done of what is done
+// only. The payloads of the batch are too much for one statement.
+func TestTheHistoryIsWrittenWithTheClaim(t *testing.T) {
+	needs.Long(t)
+	t.Parallel()
+	db, reg := newDatabase(t), handlers.New()
+	handlers.Batch(reg, typeBatch, 200, batchEffect, handlers.Retention(time.Hour), retrySoon())
+	db.Do(t, `CREATE SEQUENCE crashes;
+		CREATE FUNCTION crash() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			IF nextval('public.crashes') <= 2 THEN PERFORM pg_terminate_backend(pg_backend_pid()); PERFORM pg_sleep(1); END IF;
+			RETURN NULL; END $$;
+		CREATE TRIGGER crash AFTER INSERT ON outbox.done_task FOR EACH ROW EXECUTE FUNCTION crash()`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, payload)
+		SELECT 'BATCH', jsonb_build_object('text', repeat('it''s', 50000)) FROM generate_series(1, 60)`)
+	run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
+	db.Emptied(t, 60*time.Second)
+	db.OnceEach(t, 60)
+	db.wantRows(t, 60, `outbox.done_task WHERE payload->>'text' = repeat('it''s', 50000)`)
+}
+
+// Nothing of what ends a claim stays when the handler has ended the claim's transaction. Until its
+// failure is recorded, a run stays in the journal, so that the death of the process in between is an
+// attempt.
+func TestAHandlerThatRollsItsClaimBackStaysInTheJournalUntilThatIsRecorded(t *testing.T) {
+	t.Parallel()
+	onEachDriver(t, func(t *testing.T, db *database) {
+		rollBack := func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error {
+			_, err := tx.ExecContext(ctx, "ROLLBACK")
+			return err
+		}
+		reg := handlers.New()
+		later := []handlers.Option{handlers.Backoff(constant(time.Hour)), handlers.NoJitter()}
+		registerTx(reg, typeTx, rollBack, later...)
+		registerTx(reg, outbox.NewTaskType[payload]("KEPT"), rollBack, append(later, handlers.Retention(time.Hour))...)
+		db.Do(t, `CREATE TABLE gone (task_id bigint, xid xid8);
+			CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+				INSERT INTO public.gone VALUES (OLD.task_id, pg_current_xact_id()); RETURN NULL; END $$;
+			CREATE TRIGGER note AFTER DELETE ON outbox.running FOR EACH ROW EXECUTE FUNCTION note()`)
+		db.Enqueue(t, "TX", 1)
+		db.Enqueue(t, "KEPT", 1)
+		once(t, db, reg, relay.Config{})
+		db.wantRows(t, 2, `outbox.task t JOIN gone g ON g.task_id = t.task_id AND g.xid::xid = t.xmin
+			WHERE t.attempt = 1 AND t.state = 'scheduled'`)
+		db.wantRows(t, 0, `outbox.done_task`)
 	})
 }

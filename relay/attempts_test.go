@@ -60,14 +60,10 @@ func TestARateLimitOfSixHoursUsesNoAttempt(t *testing.T) {
 	t.Parallel()
 	db, reg := newDatabase(t), handlers.New()
 	var up atomic.Bool
-	var attempts atomic.Int64 // the highest
-	types := map[string]string{"TX": "tx", "GROUP": "tx", "BATCH": "batch", "LEASED": "complete"}
-	for name, kind := range types {
-		var options []handlers.Option
-		if name == "GROUP" {
-			options = append(options, handlers.GroupCommit(10, within))
-		}
-		relaytest.Register(reg, kind, name, 10, func(_ context.Context, _ *sql.Tx, tasks []*outbox.Task[payload]) error {
+	var attempts atomic.Int64                             // the highest
+	types := []string{"tx", "group", "batch", "complete"} // each named as its kind
+	for _, kind := range types {
+		registerKind(reg, kind, kind, 10, func(_ context.Context, _ *sql.Tx, tasks []*outbox.Task[payload]) error {
 			some, err := handlers.BatchResult{}, error(nil)
 			for _, task := range tasks {
 				attempts.Store(max(attempts.Load(), int64(task.Attempt)))
@@ -80,8 +76,8 @@ func TestARateLimitOfSixHoursUsesNoAttempt(t *testing.T) {
 				return some
 			}
 			return err
-		}, options...)
-		db.Enqueue(t, name, 2)
+		})
+		db.Enqueue(t, kind, 2)
 	}
 	h, log := &heard{}, ""
 	const rounds = 24
@@ -105,7 +101,7 @@ func TestARateLimitOfSixHoursUsesNoAttempt(t *testing.T) {
 		`SELECT string_agg(DISTINCT concat_ws(' ', attempt, jsonb_array_length(timeline),
 		timeline -> 0 ->> 'event', timeline -> 0 ->> 'times', last_error,
 		(timeline -> 0 ->> 'error') = last_error), ', ') FROM outbox.task`)
-	for name := range types {
+	for _, name := range types {
 		if got := h.outcomes()[name]; strings.Count(got, "throttled") != 2*rounds || len(strings.Fields(got)) != 2*rounds {
 			t.Errorf("observers of %s heard of %s", name, got)
 		}
@@ -181,9 +177,8 @@ func TestARateLimitForEverEndsInTheDeadLetters(t *testing.T) {
 			to_jsonb((timeline -> 0 ->> 'at')::timestamptz - $1::interval))`, step.passes)
 		want("after "+step.passes, step.want)
 	}
-	if _, err := relaytest.Admin(t, db.DB).Redrive(t.Context(), admin.DeadFilter{All: true}, admin.Bulk{}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := relaytest.Admin(t, db.DB).Redrive(t.Context(), admin.DeadFilter{All: true}, admin.Bulk{})
+	must(err)
 	want("after a redrive", "DAYS 0, FAILS 1, HOUR 0")
 }
 
@@ -343,47 +338,31 @@ func TestEachTaskCanHaveATimeoutOfItsOwn(t *testing.T) {
 	})
 }
 
-// refuse has a statement on a table fail with a SQLSTATE: at once, or at the commit.
-func (db *database) refuse(t *testing.T, trigger, table, code string) {
-	t.Helper()
-	db.Do(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'another server is away' USING
-		ERRCODE = '`+code+`'; END $$`)
-	db.Do(t, strings.NewReplacer("$trigger", trigger, "$table", table).Replace(`CREATE $trigger ON $table FOR EACH ROW
-		EXECUTE FUNCTION refuse()`))
-}
-
 // The result of a Leased task is tried again and again. The log and Health say so, though other results
 // of the type are recorded.
 func TestATypeWithAResultThatIsRefusedIsNamed(t *testing.T) {
 	t.Parallel()
-	tests := map[string]func(*testing.T){}
-	for code, level := range map[string]string{"42501": "level=ERROR", "55P03": "level=WARN"} {
-		tests[code] = func(t *testing.T) {
-			db := newDatabase(t)
-			db.refuse(t, "TRIGGER refuse BEFORE INSERT", "outbox.dead_task", code)
-			r := run(t, db, leased(func(_ context.Context, task *outbox.Task[payload]) error {
-				if task.Payload.N == 0 {
-					return handlers.Dead(errAlways)
-				}
-				return nil
-			}), relay.Config{Workers: 4, PollInterval: 50 * time.Millisecond})
-			db.Do(t, `INSERT INTO outbox.task (task_type, payload) VALUES ('LEASED', '{"N": 0}')`)
-			eventually(t, 30*time.Second, "Health names the type", func() bool {
-				return errors.Is(r.Health(), relay.ErrTypeFails)
-			})
-			db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT 'LEASED', '{"N": 1}' FROM generate_series(1, 20)`)
-			db.becomes(t, 20*time.Second, 1, "the others are done", `SELECT count(*) FROM outbox.task`)
-			if err := r.Health(); !errors.Is(err, relay.ErrTypeFails) || !strings.Contains(err.Error(), code) {
-				t.Errorf("Health: %v; want it to name the type and %s", err, code)
+	levels := map[string]string{"42501": "level=ERROR", "55P03": "level=WARN"}
+	together(t, levels, func(t *testing.T, code, level string) {
+		db := newDatabase(t)
+		db.keep(t, code, "INSERT ON outbox.dead_task", "true")
+		r := run(t, db, leased(func(_ context.Context, task *outbox.Task[payload]) error {
+			if task.Payload.N == 0 {
+				return handlers.Dead(errAlways)
 			}
-			r.Log.Want(t, 1, level+` msg="outbox: tasks of this type cannot be claimed or recorded" task_type=LEASED`)
-			db.Do(t, `DROP FUNCTION refuse CASCADE`)
-			db.Emptied(t, 20*time.Second)
-			db.want(t, 1, "dead letters", `SELECT count(*) FROM outbox.dead_task WHERE attempt = 1`)
-			eventually(t, 20*time.Second, "it is healthy again", func() bool { return r.Health() == nil })
+			return nil
+		}), relay.Config{Workers: 4, PollInterval: 50 * time.Millisecond})
+		db.Do(t, `INSERT INTO outbox.task (task_type, payload) VALUES ('LEASED', '{"N": 0}')`)
+		unhealthy(t, r, relay.ErrTypeFails, code)
+		db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT 'LEASED', '{"N": 1}' FROM generate_series(1, 20)`)
+		db.becomes(t, 20*time.Second, 1, "the others are done", `SELECT count(*) FROM outbox.task`)
+		if err := r.Health(); !errors.Is(err, relay.ErrTypeFails) || !strings.Contains(err.Error(), code) {
+			t.Errorf("Health: %v; want it to name the type and %s", err, code)
 		}
-	}
-	relaytest.Together(t, tests)
+		r.Log.Want(t, 1, level+` msg="outbox: tasks of this type cannot be claimed or recorded" task_type=LEASED`)
+		db.heals(t, r, `DROP FUNCTION keep CASCADE`)
+		db.want(t, 1, "dead letters", `SELECT count(*) FROM outbox.dead_task WHERE attempt = 1`)
+	})
 }
 
 // RunOnce does not wait for ever for a result that is refused.
@@ -391,16 +370,12 @@ func TestRunOnceReturnsWhyAResultIsRefused(t *testing.T) {
 	t.Parallel()
 	needs.CI(t) // it waits for the drain, of 10 s
 	db := newDatabase(t)
-	db.refuse(t, "TRIGGER refuse BEFORE INSERT", "outbox.dead_task", "42501")
+	db.keep(t, "42501", "INSERT ON outbox.dead_task", "true")
 	db.Enqueue(t, "LEASED", 1)
-	r, err := relay.New(db.DB, leased(func(context.Context,
-		*outbox.Task[payload]) error {
+	r, err := relay.New(db.DB, leased(func(context.Context, *outbox.Task[payload]) error {
 		return handlers.Dead(errAlways)
-	}),
-		relay.Config{DrainTimeout: time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}), relay.Config{DrainTimeout: time.Millisecond})
+	must(err)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := r.RunOnce(ctx); err == nil || !strings.Contains(err.Error(), "42501") || ctx.Err() != nil {
@@ -413,7 +388,7 @@ func TestRunOnceReturnsWhyAResultIsRefused(t *testing.T) {
 func TestAFailureThatCannotBeRecordedIsLogged(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	db.refuse(t, "TRIGGER refuse BEFORE INSERT", "outbox.dead_task", "57014")
+	db.keep(t, "57014", "INSERT ON outbox.dead_task", "true")
 	reg := handlers.New()
 	relaytest.Register(reg, "tx", "IT", 1, func(context.Context, *sql.Tx, []*outbox.Task[payload]) error {
 		return handlers.Dead(errAlways)
@@ -421,52 +396,9 @@ func TestAFailureThatCannotBeRecordedIsLogged(t *testing.T) {
 	db.Enqueue(t, "IT", 1)
 	r := run(t, db, reg, relay.Config{Workers: 1, PollInterval: 50 * time.Millisecond})
 	eventually(t, 20*time.Second, "the log says so", func() bool {
-		return r.Log.Count(`cannot be recorded; the task runs again" task_type=IT task_id=1 because="pq: another server is away (57014)" error="it always fails"`) > 0
+		return r.Log.Count(`cannot be recorded; the task runs again" task_type=IT task_id=1 because="pq: kept (57014)" error="it always fails"`) > 0
 	})
-	db.Do(t, `DROP FUNCTION refuse CASCADE`)
+	db.Do(t, `DROP FUNCTION keep CASCADE`)
 	db.Emptied(t, 30*time.Second)
 	db.want(t, 1, "dead letters", `SELECT count(*) FROM outbox.dead_task WHERE last_error = $1`, errAlways.Error())
-}
-
-// A trigger that writes to another server may fail with a SQLSTATE that says of a connection that it
-// has ended. The claim's own works, so it is the handler's failure.
-func TestAConnectionErrorOfAnotherServerIsTheHandlers(t *testing.T) {
-	t.Parallel()
-	tests := map[string]func(*testing.T){}
-	for kind, codes := range map[string][]string{"tx": {"08001", "53300", "57P01", "28P01"}, "batch": {"08001"},
-		"group": {"25006"}, "complete": {"08001"}} {
-		for _, code := range codes {
-			tests[kind+" "+code] = func(t *testing.T) { testAConnectionErrorOfAnotherServer(t, kind, code) }
-		}
-	}
-	relaytest.Together(t, needs.Few(t, tests, "tx 08001", "group 25006", "complete 08001"))
-}
-
-func testAConnectionErrorOfAnotherServer(t *testing.T, kind, code string) {
-	db := newDatabase(t)
-	db.Do(t, `CREATE TABLE app (task_id bigint)`)
-	db.refuse(t, "CONSTRAINT TRIGGER refuse AFTER INSERT", "app DEFERRABLE INITIALLY DEFERRED", code)
-	opts := []handlers.Option{handlers.MaxAttempts(2), retrySoon()}
-	name := kind
-	if kind == "group" {
-		name, opts = "tx", append(opts, handlers.GroupCommit(4, time.Second))
-	}
-	reg := handlers.New()
-	relaytest.Register(reg, name, "IT", 4, func(ctx context.Context, tx *sql.Tx,
-		tasks []*outbox.Task[payload]) error {
-		for _, task := range tasks {
-			if _, err := tx.ExecContext(ctx, `INSERT INTO app VALUES ($1)`, task.ID); err != nil {
-				return err
-			}
-		}
-		return nil
-	}, opts...)
-	db.Enqueue(t, "IT", 3)
-	r := run(t, db, reg, relay.Config{Workers: 4, PollInterval: 50 * time.Millisecond})
-	db.Emptied(t, 30*time.Second)
-	db.want(t, "3 attempts 2 relay: deferred until the commit: pq: another server is away ("+code+")", "dead letters",
-		`SELECT concat_ws(' ', count(*), reason, attempt, error)
-			FROM (SELECT *, replace(last_error, 'relay: complete task ' || task_id || ': ', 'relay: ') AS error
-			FROM outbox.dead_task) AS t GROUP BY reason, attempt, error`)
-	r.Log.Want(t, 0, "no connection left")
 }

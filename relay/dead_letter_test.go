@@ -21,24 +21,6 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// told keeps what OnDead was told.
-type told struct {
-	mu      sync.Mutex
-	letters []relay.DeadLetter
-}
-
-func (w *told) onDead(_ context.Context, d relay.DeadLetter) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.letters = append(w.letters, d)
-}
-
-func (w *told) count() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return len(w.letters)
-}
-
 func TestOnDeadIsCalledOnceForEachDeadLetter(t *testing.T) {
 	boom := errors.New("boom")
 	eachKind(t, func(t *testing.T, kind string, db *database) {
@@ -58,10 +40,11 @@ func TestOnDeadIsCalledOnceForEachDeadLetter(t *testing.T) {
 			db.Enqueue(t, "TX", 1)
 			dead++
 		}
-		w := &told{}
-		once(t, db, reg, relay.Config{OnDead: w.onDead}) // waits for the calls
+		var told noted[relay.DeadLetter]
+		onDead := func(_ context.Context, d relay.DeadLetter) { told.add(d) }
+		once(t, db, reg, relay.Config{OnDead: onDead}) // waits for the calls
 		var got, want []string
-		for _, d := range w.letters {
+		for _, d := range told.list() {
 			got = append(got, fmt.Sprint(d.ID, d.Key, d.Type, d.Attempt, d.MaxAttempts, d.Reason, d.LastError))
 		}
 		letters, err := relaytest.Admin(t, db.DB).DeadLetters(t.Context(), admin.DeadQuery{Limit: 1000})
@@ -87,12 +70,12 @@ func TestOnDeadNeitherStopsNorSlowsTheRelay(t *testing.T) {
 	})
 	const dead = 1500
 	db.Enqueue(t, "BATCH", dead)
-	w := &told{}
+	var told noted[relay.DeadLetter]
 	release := make(chan struct{})
 	first := true
 	r := run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond,
-		OnDead: func(ctx context.Context, d relay.DeadLetter) {
-			w.onDead(ctx, d)
+		OnDead: func(_ context.Context, d relay.DeadLetter) {
+			told.add(d)
 			if first {
 				first = false
 				<-release // and all of the following wait
@@ -104,13 +87,13 @@ func TestOnDeadNeitherStopsNorSlowsTheRelay(t *testing.T) {
 		return r.Log.Count("a task became a dead letter") == dead
 	})
 	r.Log.Want(t, 1, "OnDead is slower")
-	if n := w.count(); n != 1 {
+	if n := len(told.list()); n != 1 {
 		t.Errorf("%d calls, want 1 that does not return", n)
 	}
 	close(release)
-	eventually(t, 30*time.Second, "the calls that waited", func() bool { return w.count() >= 1001 })
+	eventually(t, 30*time.Second, "the calls that waited", func() bool { return len(told.list()) >= 1001 })
 	r.Stop()
-	if n := w.count(); n > 1002 || r.Log.Count("panic: oops") != 1 ||
+	if n := len(told.list()); n > 1002 || r.Log.Count("panic: oops") != 1 ||
 		r.Log.Count("OnDead was not called for some dead letters") != 1 {
 		t.Errorf("%d calls, want 1,001; log:\n%s", n, r.Log.Tail())
 	}
@@ -182,11 +165,7 @@ func TestARedrivenTaskHasItsUniqueKeyAgain(t *testing.T) {
 				db.Do(t, `UPDATE outbox.task SET state = 'leased', relay_id = gen_random_uuid(), lease_token = gen_random_uuid()
 					WHERE task_id = $1`, running.ID)
 			} else {
-				claim := db.begin(t)
-				defer claim.Rollback()
-				if _, err := claim.Exec(`DELETE FROM outbox.task WHERE task_id = $1`, running.ID); err != nil {
-					t.Fatal(err)
-				}
+				defer hold(t, db, `DELETE FROM outbox.task WHERE task_id = $1`, running.ID)()
 			}
 			if name == "UntilDone" {
 				db.redriveSome(t, nil, []int64{old.ID})

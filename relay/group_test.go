@@ -145,52 +145,6 @@ func TestEachTaskOfAGroupHasItsResult(t *testing.T) {
 	})
 }
 
-// Whatever breaks the transaction of a group, the tasks that did nothing wrong have not tried.
-func TestAGroupThatBreaksCostsTheOthersNoAttempt(t *testing.T) {
-	t.Parallel()
-	for name, breaks := range map[string]struct {
-		do   func(ctx context.Context, tx *sql.Tx) error
-		want string // what becomes of the culprit
-	}{
-		"a hidden error": {hides(`SELECT 1 / 0`), "dead 2"},
-		"an error that hides another": {func(ctx context.Context, tx *sql.Tx) error {
-			return errors.Join(hides(`SELECT 1 / 0`)(ctx, tx), errMisdeed)
-		}, "dead 2"},
-		"a deferred constraint": {execs(nil, `INSERT INTO child VALUES (7)`), "dead 2"},
-		"a lost connection":     {execs(nil, `SELECT pg_terminate_backend(pg_backend_pid())`), "dead 0"},
-		"a rollback": {func(_ context.Context, tx *sql.Tx) error { return tx.Rollback() },
-			"dead 2"},
-		"a commit":       {execs(nil, `COMMIT`), "done"},
-		"rows left open": {unread, "dead 2"},
-		"a timeout in a statement": {func(ctx context.Context, tx *sql.Tx) error {
-			short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
-			defer cancel()
-			return execs(nil, `SELECT pg_sleep(60)`)(short, tx)
-		}, "dead 2"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			onEachDriver(t, func(t *testing.T, db *database) {
-				db.Do(t, `CREATE TABLE parent (id int PRIMARY KEY); CREATE TABLE child (parent int REFERENCES parent DEFERRABLE
-					INITIALLY DEFERRED)`)
-				db.enqueueGroup(t, 16)
-				run(t, db, grouped(16, within, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
-					if task.Payload.N == 7 {
-						return breaks.do(ctx, tx)
-					}
-					return nil
-				}, handlers.MaxAttempts(2)), relay.Config{Workers: 1, PollInterval: 20 * time.Millisecond})
-				db.becomes(t, 30*time.Second, 16, "the others take effect in attempt 1",
-					`SELECT count(*) FROM effect WHERE task_id <> 7 AND attempt = 1`)
-				db.Emptied(t, 30*time.Second)
-				db.wantRows(t, 0, `(SELECT task_id FROM effect GROUP BY task_id HAVING count(*) > 1) twice`)
-				db.want(t, breaks.want, "the task that broke the group", `SELECT COALESCE((SELECT 'dead ' || attempt
-					FROM outbox.dead_task), 'done')`)
-			})
-		})
-	}
-}
-
 // Groups of two types update the same rows in opposite order: a deadlock is nobody's attempt.
 func TestADeadlockBetweenGroupsIsNoAttempt(t *testing.T) {
 	t.Parallel()
@@ -348,8 +302,8 @@ func (db *database) counted(t *testing.T) *counted {
 	return c
 }
 
-// together is a handler whose calls return at the same time, in groups of n.
-func together(n int) func(context.Context, *outbox.Task[payload]) error {
+// meeting is a handler whose calls return at the same time, in groups of n.
+func meeting(n int) func(context.Context, *outbox.Task[payload]) error {
 	var mu sync.Mutex
 	began, gate := 0, make(chan struct{})
 	return func(context.Context, *outbox.Task[payload]) error {
@@ -382,7 +336,7 @@ func TestALockedTaskHoldsUpNoResultButItsOwn(t *testing.T) {
 	for name, byComplete := range map[string]bool{"by an operator, in a history": false, "by its Complete": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db, handler := newDatabase(t), together(workers/2)
+			db, handler := newDatabase(t), meeting(workers/2)
 			c := db.counted(t)
 			db.Enqueue(t, "LEASED", tasks)
 			done, unlock := make(chan struct{}), make(chan func(), 1)
@@ -425,7 +379,7 @@ func TestALeasedClaimOrResultThatFailsIsTriedAgain(t *testing.T) {
 			db.Enqueue(t, "LEASED", workers)
 			c := db.counted(t)
 			c.arm(call, fault{code: code})
-			once(t, c.database, leased(together(workers)), relay.Config{Workers: workers})
+			once(t, c.database, leased(meeting(workers)), relay.Config{Workers: workers})
 			db.want(t, 0, "tasks left", `SELECT count(*) FROM outbox.task`)
 			if n := c.calls[call].Load(); code != "54000" && n > 20 || !c.fired() {
 				t.Errorf("%d statements, want at most 20; the fault was met: %v", n, c.fired())

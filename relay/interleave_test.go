@@ -71,25 +71,29 @@ func (a *actor) leases(taskType, relayID, token string, length time.Duration) (n
 	return len(tasks), err
 }
 
+// endLease ends the lease of a task: it is done, as before, waits for a retry, or is a dead letter.
+func (a *actor) endLease(how string, task int, token string, wait time.Duration, key sql.NullString) (int, error) {
+	switch how {
+	case "finishes":
+		lost, err := a.query(store.FinishSQL, pq.Array([]int{task}), pq.Array([]string{a.place}),
+			pq.Array([]string{token}), pq.Array([]int{1}))
+		return 1 - len(lost), err
+	case "gives back":
+		return a.exec(statements["return lease"], task, token, "ready", 0, nil, nil, 0, key, nil)
+	case "fails":
+		return a.exec(statements["return lease"], task, token, "scheduled", 1, "error", nil, wait.Microseconds(), key, nil)
+	}
+	return a.exec(statements["dead lease"], task, token, `{"attempt": 1, "reason": "attempts"}`, 1, nil)
+}
+
 // end is a step of one relay that ends the lease of token, if it still is the task's.
 func (l *lifecycle) end(a *actor, who, token, name string) step {
 	return step{name: who + " " + name, do: func() (int, error) {
-		switch name {
-		case "completes":
-			lost, err := a.query(store.FinishSQL, pq.Array([]int{l.task}), pq.Array([]string{a.place}),
-				pq.Array([]string{token}), pq.Array([]int{1}))
-			return 1 - len(lost), err
-		case "fails":
-			return a.exec(statements["return lease"], l.task, token, "scheduled", 1, "error", nil, time.Hour.Microseconds(), nil,
-				nil)
-		case "releases":
-			return a.exec(statements["return lease"], l.task, token, "ready", 0, nil, nil, 0, nil, nil)
-		}
-		return a.exec(statements["dead lease"], l.task, token, `{"attempt": 1, "reason": "attempts"}`, 1, nil)
+		return a.endLease(name, l.task, token, time.Hour, sql.NullString{})
 	}, done: func(n int) {
 		should := l.place == token
 		if should {
-			l.place = map[string]string{"completes": "done", "fails": "scheduled", "releases": "ready", "buries": "dead"}[name]
+			l.place = map[string]string{"finishes": "done", "fails": "scheduled", "gives back": "ready", "buries": "dead"}[name]
 		}
 		l.check(who+" "+name, n, should)
 	}}
@@ -143,8 +147,8 @@ func testEveryInterleaving(t *testing.T) {
 	db := newDatabase(t)
 	all := actors(t, db, 2)
 	a, b := all[0], all[1]
-	ends := [][]string{{"completes", "fails", "releases"}, {"fails", "releases", "completes"},
-		{"releases", "buries", "completes"}}
+	ends := [][]string{{"finishes", "fails", "gives back"}, {"fails", "gives back", "finishes"},
+		{"gives back", "buries", "finishes"}}
 	scenario{all, 4, func(variant int) ([][]step, func() string) {
 		i, runsOut := variant%3, variant == 3
 		l := &lifecycle{t: t, db: db, a: a, b: b, runsOut: runsOut, place: "ready"}
@@ -221,22 +225,22 @@ func (h *holder) ends(how string, uniqueKey, orderingKey sql.NullString) step {
 		if !h.held {
 			return 0, nil
 		}
-		switch how {
-		case "finishes":
-			var lost []string
-			lost, err = h.query(store.FinishSQL, pq.Array([]int{h.task}), pq.Array([]string{h.place}),
-				pq.Array([]string{tokenA}), pq.Array([]int{1}))
-			n = 1 - len(lost)
-		case "gives back":
-			n, err = h.exec(statements["return lease"], h.task, tokenA, "ready", 0, nil, nil, 0, orderingKey, nil)
-		default:
-			n, err = h.exec(statements["return lease"], h.task, tokenA, "scheduled", 1, "error", nil, 0, orderingKey, nil)
-		}
+		n, err = h.endLease(how, h.task, tokenA, 0, orderingKey)
 		if err == nil && n != 1 {
 			err = fmt.Errorf("the end of its lease changed %d rows", n)
 		}
 		return n, err
 	}}
+}
+
+// doAll does the steps one after the other.
+func doAll(t *testing.T, steps []step) {
+	t.Helper()
+	for _, s := range steps {
+		if _, err := s.do(); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // hears are the two statements with which a relay removes tasks that were canceled and wait.
@@ -290,11 +294,7 @@ func TestACancelEndsTheTaskInEveryOrder(t *testing.T) {
 		return steps, func() string {
 			c.tx = nil
 			for range 2 { // the quiet after
-				for _, s := range hears(all[2], h.task) {
-					if _, err := s.do(); err != nil {
-						t.Fatal(err)
-					}
-				}
+				doAll(t, hears(all[2], h.task))
 			}
 			left, asked := db.Int(t, `SELECT count(*) FROM outbox.task`), db.Int(t, `SELECT count(*) FROM outbox.cancel`)
 			canceled := db.Int(t, `SELECT COALESCE(sum(tasks), 0) FROM outbox.counter_log WHERE kind = 'canceled'`)
@@ -353,11 +353,7 @@ func newOrderedActors(t *testing.T) (ordered, []*actor) {
 // promoteHeads promotes heads while nobody else does.
 func (o ordered) promoteHeads(t *testing.T) {
 	t.Helper()
-	for _, s := range promotes(o.undisturbed) {
-		if _, err := s.do(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	doAll(t, promotes(o.undisturbed))
 }
 
 // enqueues are the steps of an Enqueue behind the key's other tasks.

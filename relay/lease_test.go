@@ -130,51 +130,48 @@ var fastPoll = relay.Config{PollInterval: 100 * time.Millisecond}
 func TestExtendKeepsAHandlerBeyondItsTimeout(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()
-	tests := map[string]func(*testing.T){}
-	for name, c := range map[string]struct {
+	type limit struct {
 		opt  handlers.Option
 		err  error
 		lost bool
-	}{
+	}
+	together(t, map[string]limit{
 		"timeout":      {handlers.Timeout(5 * time.Second), context.DeadlineExceeded, false},
 		"no heartbeat": {handlers.NoHeartbeat(5 * time.Second), context.Canceled, true},
-	} {
-		tests[name] = func(t *testing.T) {
-			db, ended := newDatabase(t), make(chan struct{})
-			run(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
-				defer close(ended)
-				derived, cancel := context.WithTimeout(ctx, time.Hour)
-				defer cancel()
-				begun, asked := time.Now(), db.Text(t, `SELECT clock_timestamp()`)
-				if err := task.Extend(ctx, 6*time.Second); err != nil {
-					t.Error(err)
-				}
-				db.wantRows(t, 1, `outbox.task WHERE leased_until >= $1::timestamptz + interval '6 s'`, asked)
-				if end, _ := derived.Deadline(); end.Before(begun.Add(6 * time.Second)) {
-					t.Errorf("the deadline of a derived context is %v after the extension by 6 s", end.Sub(begun))
-				}
-				if err := task.Extend(ctx, time.Millisecond); err != nil { // does not shorten
-					t.Error(err)
-				}
-				<-derived.Done()
-				if after := time.Since(begun); after < 6*time.Second || relaytest.Timing && after > 10*time.Second {
-					t.Errorf("it ended after %v, want 6 s", after)
-				}
-				cause, again := context.Cause(derived), task.Extend(context.Background(), time.Second)
-				if !errors.Is(ctx.Err(), c.err) || !errors.Is(derived.Err(), c.err) || again == nil ||
-					errors.Is(cause, outbox.ErrLeaseLost) != c.lost || errors.Is(again, outbox.ErrLeaseLost) != c.lost {
-					t.Errorf("ended with %v, a derived context with %v, cause %v; Extend after the end: %v",
-						ctx.Err(), derived.Err(), cause, again)
-				}
-				return ctx.Err()
-			}, c.opt, handlers.Backoff(constant(time.Hour)), handlers.NoJitter()), fastPoll)
-			db.Enqueue(t, "LEASED", 1)
-			<-ended
-			// The run was an attempt, also where the lease ran out: else it would go on for ever.
-			eventually(t, 10*time.Second, "the failure is recorded", func() bool { return db.taskState(t) == "scheduled 1" })
-		}
-	}
-	relaytest.Together(t, tests)
+	}, func(t *testing.T, _ string, c limit) {
+		db, ended := newDatabase(t), make(chan struct{})
+		run(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
+			defer close(ended)
+			derived, cancel := context.WithTimeout(ctx, time.Hour)
+			defer cancel()
+			begun, asked := time.Now(), db.Text(t, `SELECT clock_timestamp()`)
+			if err := task.Extend(ctx, 6*time.Second); err != nil {
+				t.Error(err)
+			}
+			db.wantRows(t, 1, `outbox.task WHERE leased_until >= $1::timestamptz + interval '6 s'`, asked)
+			if end, _ := derived.Deadline(); end.Before(begun.Add(6 * time.Second)) {
+				t.Errorf("the deadline of a derived context is %v after the extension by 6 s", end.Sub(begun))
+			}
+			if err := task.Extend(ctx, time.Millisecond); err != nil { // does not shorten
+				t.Error(err)
+			}
+			<-derived.Done()
+			if after := time.Since(begun); after < 6*time.Second || relaytest.Timing && after > 10*time.Second {
+				t.Errorf("it ended after %v, want 6 s", after)
+			}
+			cause, again := context.Cause(derived), task.Extend(context.Background(), time.Second)
+			if !errors.Is(ctx.Err(), c.err) || !errors.Is(derived.Err(), c.err) || again == nil ||
+				errors.Is(cause, outbox.ErrLeaseLost) != c.lost || errors.Is(again, outbox.ErrLeaseLost) != c.lost {
+				t.Errorf("ended with %v, a derived context with %v, cause %v; Extend after the end: %v",
+					ctx.Err(), derived.Err(), cause, again)
+			}
+			return ctx.Err()
+		}, c.opt, handlers.Backoff(constant(time.Hour)), handlers.NoJitter()), fastPoll)
+		db.Enqueue(t, "LEASED", 1)
+		<-ended
+		// The run was an attempt, also where the lease ran out: else it would go on for ever.
+		eventually(t, 10*time.Second, "the failure is recorded", func() bool { return db.taskState(t) == "scheduled 1" })
+	})
 }
 
 // The handler ignores the end of its context. A relay takes nothing over before it has beaten for

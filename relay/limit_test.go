@@ -176,16 +176,12 @@ func TestTokensThatAreNotUsedAreGivenBack(t *testing.T) {
 
 func pause(t testing.TB, db *database, taskType string) {
 	t.Helper()
-	if err := relaytest.Admin(t, db.DB).PauseType(context.Background(), taskType); err != nil {
-		t.Fatal(err)
-	}
+	must(relaytest.Admin(t, db.DB).PauseType(context.Background(), taskType))
 }
 
 func resume(t testing.TB, db *database, taskType string) {
 	t.Helper()
-	if err := relaytest.Admin(t, db.DB).ResumeType(context.Background(), taskType); err != nil {
-		t.Fatal(err)
-	}
+	must(relaytest.Admin(t, db.DB).ResumeType(context.Background(), taskType))
 }
 
 // crowd are task types that only one relay has, one for each of its workers. Their handlers wait
@@ -264,28 +260,17 @@ func TestATaskThatCommitsAfterAPauseDoesNotStart(t *testing.T) {
 	t.Parallel()
 	db, reg := newDatabase(t), handlers.New()
 	var started atomic.Int64
-	handlers.Tx(reg, outbox.NewTaskType[payload]("TX"), func(context.Context, *sql.Tx, *outbox.Task[payload]) error {
-		started.Add(1)
-		return nil
-	})
-	handlers.Tx(reg, outbox.NewTaskType[payload]("GROUP"), func(context.Context, *sql.Tx, *outbox.Task[payload]) error {
-		started.Add(1)
-		return nil
-	}, handlers.GroupCommit(10, 0))
-	handlers.Batch(reg, outbox.NewTaskType[payload]("BATCH"), 10,
-		func(context.Context, *sql.Tx, []*outbox.Task[payload]) error {
+	types := []string{"tx", "group", "batch", "leased"} // each named as its kind
+	for _, kind := range types {
+		registerKind(reg, kind, kind, 10, func(context.Context, *sql.Tx, []*outbox.Task[payload]) error {
 			started.Add(1)
 			return nil
 		})
-	handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED"), func(context.Context, *outbox.Task[payload]) error {
-		started.Add(1)
-		return nil
-	})
+	}
 	other := newProbe(reg, "OTHER")
 	run(t, db, reg, relay.Config{PollInterval: time.Minute, ListenDSN: db.URL})
 	listening(t, db)
-	kinds := []string{"TX", "GROUP", "BATCH", "LEASED"}
-	for _, taskType := range kinds {
+	for _, taskType := range types {
 		commit := uncommitted(t, db, `INSERT INTO outbox.task (task_type) VALUES ($1)`, taskType)
 		pause(t, db, taskType)
 		commit()
@@ -297,7 +282,7 @@ func TestATaskThatCommitsAfterAPauseDoesNotStart(t *testing.T) {
 		}
 		other.measure(t, db, 1, time.Millisecond)
 	}
-	db.want(t, len(kinds), "the tasks of the paused types", `SELECT count(*) FROM outbox.task WHERE task_type <> 'OTHER'
+	db.want(t, len(types), "the tasks of the paused types", `SELECT count(*) FROM outbox.task WHERE task_type <> 'OTHER'
 		AND state = 'ready' AND attempt = 0`)
 	if n := started.Load(); n != 0 {
 		t.Errorf("%d tasks of paused types were started", n)
@@ -333,8 +318,7 @@ func TestAGroupEndsWhereItsTypeIsPaused(t *testing.T) {
 			AND attempted_at IS NULL`)
 		db.wantRows(t, 0, `outbox.running`)
 		resume(t, db, "TX")
-		once(t, db, grouped(100, within, func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return nil }),
-			relay.Config{Workers: 1})
+		once(t, db, grouped(100, within, nothing), relay.Config{Workers: 1})
 		db.wantRows(t, 0, `outbox.task`)
 	}
 }

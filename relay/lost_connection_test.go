@@ -120,9 +120,7 @@ func (c faultyLoop) try(t *testing.T, db, pool *database, f *faulty, nth int, wh
 		Logger: slog.New(slog.NewTextHandler(log, nil)),
 		Schedules: []relay.Schedule{{Name: "tick", Timing: relay.Every(1000 * time.Hour),
 			Task: relaytest.TypeFired.New(payload{}), CatchUp: outbox.CatchUpAll}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	l := newLoops(r, c.name)
 	db.Do(t, emptyAll)
 	if c.first != nil {
@@ -341,9 +339,7 @@ func TestACompletionWhoseConnectionBreaksIsNotAnAttempt(t *testing.T) {
 func (db *database) proxied(t *testing.T, driver string) (*proxy.Proxy, *database) {
 	t.Helper()
 	pooled, err := pgtest.PoolURL(relaytest.DriverName(), db.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	p, url := relaytest.Through(t, pooled)
 	return p, open(t, url, driver)
 }

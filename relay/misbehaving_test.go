@@ -38,17 +38,31 @@ func TestAHandlerThatMisbehavesHarmsOnlyItsOwnTask(t *testing.T) {
 	relaytest.Together(t, needs.Few(t, tests, drivers[0]+" tx", drivers[0]+" batch"))
 }
 
+// Whatever breaks the transaction of a group, the tasks that did nothing wrong have not tried.
+func TestAGroupThatBreaksCostsTheOthersNoAttempt(t *testing.T) {
+	t.Parallel()
+	onEachDriver(t, func(t *testing.T, db *database) { testMisdeeds(t, db, "group", 16) })
+}
+
 type markedPayload struct{ Marked bool }
 
 // testMisdeeds runs each misdeed for one marked task of several.
 func testMisdeeds(t *testing.T, db *database, kind string, size int) {
 	db.Do(t, `CREATE TABLE parent (id int PRIMARY KEY);
 		CREATE TABLE child (parent int REFERENCES parent DEFERRABLE INITIALLY DEFERRED);
-		CREATE TABLE late (task_type text)`)
+		CREATE TABLE late (task_type text); CREATE TABLE away (code text);
+		CREATE FUNCTION away() RETURNS trigger LANGUAGE plpgsql AS $$
+			BEGIN RAISE 'another server is away' USING ERRCODE = NEW.code; END $$;
+		CREATE CONSTRAINT TRIGGER away AFTER INSERT ON away DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+		EXECUTE FUNCTION away()`)
+	workers, culprit := 4, 2
+	if kind == "group" { // of which the first task is alone, and the culprit in the middle
+		workers, culprit = 1, 7
+	}
 	reg, ended := handlers.New(), make(chan struct{})
 	some := map[string]misdeed{}
 	for name, m := range misdeeds(ended) {
-		if m.slowest && kind == "batch" {
+		if m.slowest && kind == "batch" || m.slow && kind == "group" {
 			continue
 		}
 		some[name] = m
@@ -56,7 +70,7 @@ func testMisdeeds(t *testing.T, db *database, kind string, size int) {
 		if m.slow {
 			opts = append(opts, handlers.Timeout(time.Second))
 		}
-		relaytest.Register(reg, kind, name, size,
+		registerKind(reg, kind, name, size,
 			func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[markedPayload]) error {
 				marked := false
 				for _, task := range tasks {
@@ -71,10 +85,10 @@ func testMisdeeds(t *testing.T, db *database, kind string, size int) {
 				return m.do(ctx, tx)
 			}, opts...)
 		db.Do(t, `INSERT INTO outbox.task (task_type, payload)
-			SELECT $1, jsonb_build_object('Marked', n = 2) FROM generate_series(1, $2) n`, name, size)
+			SELECT $1, jsonb_build_object('Marked', n = $3) FROM generate_series(1, $2) n`, name, size, culprit)
 	}
 	db.Do(t, `CREATE TABLE seen AS SELECT task_id, task_type, payload->>'Marked' = 'true' AS marked FROM outbox.task`)
-	r := run(t, db, reg, relay.Config{Workers: 4, PollInterval: 50 * time.Millisecond})
+	r := run(t, db, reg, relay.Config{Workers: workers, PollInterval: 50 * time.Millisecond})
 	r.Leaves("misdeeds")               // stuck for ever
 	t.Cleanup(func() { close(ended) }) // before the relay's drain
 	db.Emptied(t, 90*time.Second)
@@ -101,6 +115,7 @@ func testMisdeeds(t *testing.T, db *database, kind string, size int) {
 			t.Errorf("%s: last_error %.300q, want it to contain %q", name, got, text)
 		}
 	}
+	r.Log.Want(t, 0, "no connection left")
 	db.wantRows(t, 0, `late`) // nothing in a later transaction is committed
 	db.Enqueue(t, "nil", 20)
 	db.Emptied(t, 30*time.Second)
@@ -207,7 +222,7 @@ func misdeeds(ended chan struct{}) map[string]misdeed {
 	const write = `INSERT INTO late VALUES ('late')`
 	const hidden, rolledBack = "a statement of its transaction had failed", "rolled the transaction of its claim back"
 	const inComplete = "rolled its transaction back"
-	return map[string]misdeed{
+	all := map[string]misdeed{
 		"nil":   {do: execs(nil), fate: done},
 		"error": {do: execs(errMisdeed), fate: failed, text: "misdeed"},
 		"Goexit": {do: func(context.Context, *sql.Tx) error { runtime.Goexit(); return nil },
@@ -221,6 +236,10 @@ func misdeeds(ended chan struct{}) map[string]misdeed {
 		"rows open with context": {do: unread, fate: failed, text: "rows not closed"},
 		"SQL error":              {do: execs(nil, `SELECT 1/0`), fate: failed, text: "division by zero"},
 		"hidden SQL error":       {do: hides(`SELECT 1/0`), fate: failed, text: hidden},
+		"error that hides another": {do: func(ctx context.Context, tx *sql.Tx) error {
+			return errors.Join(hides(`SELECT 1/0`)(ctx, tx), errMisdeed)
+		}, fate: failed, text: "misdeed"},
+		// F20, F37: a violation shows at the commit, or just before it, and takes nobody along.
 		"deferred constraint": {do: execs(nil, `INSERT INTO child VALUES (1)`), fate: failed,
 			text: "violates foreign key constraint"},
 		// The session is put back before COMMIT, which would read the cursor and fail.
@@ -264,6 +283,14 @@ func misdeeds(ended chan struct{}) map[string]misdeed {
 		"own savepoint": {do: execs(nil, `SAVEPOINT mine`, write, `ROLLBACK TO SAVEPOINT mine`), fate: done},
 		"no savepoint":  {do: hides(write, `ROLLBACK TO SAVEPOINT nothing`), fate: failed, text: hidden},
 	}
+	// A trigger that writes to another server may fail with a SQLSTATE that says of a connection that
+	// it has ended. The claim's own works, so it is the handler's failure.
+	for _, code := range []string{"08001", "53300", "57P01", "28P01", "25006"} {
+		all["another server "+code] = misdeed{fate: failed,
+			do:   execs(nil, `INSERT INTO away VALUES ('`+code+`')`),
+			text: "deferred until the commit: pq: another server is away (" + code + ")"}
+	}
+	return all
 }
 
 // misbehaving is how the app's code does not return: "panic" or "Goexit".
@@ -375,29 +402,6 @@ func appCodes(how misbehaving) map[string]appCode {
 	return codes
 }
 
-// registerAppCodes registers a handler of each kind for each of the codes, and returns the types.
-func registerAppCodes(reg *handlers.Registry, codes map[string]appCode) (types map[string]appCode) {
-	types = map[string]appCode{}
-	for name, c := range codes {
-		for _, kind := range []string{"tx", "batch", "complete"} {
-			types[name+" "+kind] = c
-			handle := func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[badPayload]) error {
-				err := c.do(ctx, tx)
-				if !c.some || kind != "batch" {
-					return err
-				}
-				some := handlers.BatchResult{}
-				for _, task := range tasks {
-					some[task.ID] = err
-				}
-				return some
-			}
-			relaytest.Register(reg, kind, name+" "+kind, 10, handle, append(c.opts, handlers.MaxAttempts(2))...)
-		}
-	}
-	return types
-}
-
 // Whatever code of the app's panics or ends its goroutine, each task has its two attempts and is a
 // dead letter then; and all the rest goes on. The place of a panic reaches the row and the log, and
 // its stack and value reach the log, observers and OnDead.
@@ -407,7 +411,24 @@ func TestAppCodeMayPanicOrEndItsGoroutine(t *testing.T) {
 		t.Run(string(how), func(t *testing.T) {
 			t.Parallel()
 			db, reg := newDatabase(t), handlers.New()
-			types := registerAppCodes(reg, appCodes(how))
+			types := map[string]appCode{}
+			for name, c := range appCodes(how) {
+				for _, kind := range []string{"tx", "batch", "complete"} {
+					types[name+" "+kind] = c
+					handle := func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[badPayload]) error {
+						err := c.do(ctx, tx)
+						if !c.some || kind != "batch" {
+							return err
+						}
+						some := handlers.BatchResult{}
+						for _, task := range tasks {
+							some[task.ID] = err
+						}
+						return some
+					}
+					relaytest.Register(reg, kind, name+" "+kind, 10, handle, append(c.opts, handlers.MaxAttempts(2))...)
+				}
+			}
 			registerTx(reg, typeTx, txEffect)
 			for name, c := range types {
 				payload := c.payload
@@ -440,9 +461,7 @@ func TestAppCodeMayPanicOrEndItsGoroutine(t *testing.T) {
 				WorkersByType: func(context.Context, relay.Load) map[string]int { how.now(); return nil },
 				Logger:        slog.New(badLog{slog.NewTextHandler(log, nil), how}),
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(err)
 			for db.Int(t, `SELECT count(*) FROM outbox.task`) > 0 {
 				db.Do(t, `UPDATE outbox.task SET run_at = now(),
 					timeline = jsonb_set(timeline, '{0,at}', '"2020-01-01T00:00:00Z"') WHERE state = 'scheduled'`)
@@ -501,20 +520,13 @@ func TestTheRelayKnowsItsTasksThoughMiddlewareChangesThem(t *testing.T) {
 			return err
 		}
 	})
-	again := func(attempt int) error {
-		if attempt == 1 {
-			return handlers.RunAgain(0)
-		}
-		return nil
-	}
-	handlers.Tx(reg, typeTx, func(_ context.Context, _ *sql.Tx, task *outbox.Task[payload]) error {
-		return again(task.Iterations + 1)
-	},
-		handlers.GroupCommit(3, within), handlers.Retention(time.Hour))
-	handlers.Batch(reg, typeBatch, 3, func(context.Context, *sql.Tx, []*outbox.Task[payload]) error { return nil }, handlers.Retention(time.Hour))
-	handlers.Leased(reg, typeLeased, func(_ context.Context, task *outbox.Task[payload]) error { return again(task.Iterations + 1) },
-		handlers.Retention(time.Hour))
-	for _, name := range []string{"TX", "BATCH", "LEASED"} {
+	for _, name := range []string{"group", "batch", "leased"} { // each named as its kind
+		registerKind(reg, name, name, 3, func(_ context.Context, _ *sql.Tx, tasks []*outbox.Task[payload]) error {
+			if name != "batch" && tasks[0].Iterations == 0 {
+				return handlers.RunAgain(0)
+			}
+			return nil
+		}, handlers.Retention(time.Hour))
 		for n := range 3 {
 			relaytest.EnqueueAll(db.DB, outbox.TaskSpec{Type: name, Payload: payload{N: n},
 				Options: []outbox.Option{outbox.Headers(map[string]string{"a": "1"})}})

@@ -48,9 +48,7 @@ func TestRunOnceReturnsTheDatabasesError(t *testing.T) {
 	db.Enqueue(t, "TX", 1)
 	app := open(t, db.URL)
 	r, err := relay.New(app.DB, all(), relay.Config{Logger: discard()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	db.Do(t, `ALTER TABLE outbox.running RENAME TO elsewhere`) // no claim can be journalled
 	if err := r.RunOnce(t.Context()); err == nil {
 		t.Error("a table is missing, but RunOnce returned nil")
@@ -69,9 +67,7 @@ func TestRunOnceReturnsNilWhenItsContextEnds(t *testing.T) {
 	db, begun := newDatabase(t), make(chan int64, 10)
 	db.Enqueue(t, "TX", 1)
 	r, err := relay.New(db.DB, held(begun), relay.Config{Logger: discard(), DrainTimeout: 10 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(err)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { <-begun; cancel() }()
 	if err := r.RunOnce(ctx); err != nil {

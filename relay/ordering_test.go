@@ -325,27 +325,22 @@ func taken(tasks []outbox.Task[payload]) (out []int64) {
 // One worker claims priority first, then fewer attempts, then in the order of enqueueing; every
 // tenth claim goes by due time. A Batch handler gets each batch in that order.
 func TestALaneIsClaimedByPriorityThenAttemptsThenID(t *testing.T) {
-	t.Parallel()
-	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			db := newDatabase(t)
-			db.Do(t, `INSERT INTO outbox.task (task_type, priority, attempt, run_at) SELECT $1, (n * 7) % 5 - 2, (n * 11) % 3,
+	eachKind(t, func(t *testing.T, kind string, db *database) {
+		db.Do(t, `INSERT INTO outbox.task (task_type, priority, attempt, run_at) SELECT $1, (n * 7) % 5 - 2, (n * 11) % 3,
 				now() - (n * 13) % 17 * interval '1 s'
 				FROM generate_series(1, 300) n`, kind)
-			s := begun(t, db, kind, 300, relay.Config{Workers: 1})
-			want := taken(s.tasks)
-			if kind == "BATCH" { // there are fewer than ten
-				want = taken(s.tasks[:0])
-				for _, task := range slices.SortedFunc(slices.Values(s.tasks), key) {
-					want = append(want, task.ID)
-				}
+		s := begun(t, db, kind, 300, relay.Config{Workers: 1})
+		want := taken(s.tasks)
+		if kind == "batch" { // there are fewer than ten
+			want = taken(s.tasks[:0])
+			for _, task := range slices.SortedFunc(slices.Values(s.tasks), key) {
+				want = append(want, task.ID)
 			}
-			if !slices.Equal(s.ids, want) {
-				t.Errorf("tasks were claimed in the order %v, want %v", s.ids, want)
-			}
-		})
-	}
+		}
+		if !slices.Equal(s.ids, want) {
+			t.Errorf("tasks were claimed in the order %v, want %v", s.ids, want)
+		}
+	})
 }
 
 // starts are the tasks that handlers began, in their order, up to a number.

@@ -8,11 +8,11 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/testing/needs"
 	"github.com/txoutbox/outbox/internal/testing/relaytest"
@@ -46,17 +46,33 @@ func eachKind(t *testing.T, test func(t *testing.T, kind string, db *database)) 
 	}
 }
 
+// becameSQL is what became of a task of a type. Those that are done are in the history as they were
+// enqueued, for an hour.
+const becameSQL = `SELECT CASE WHEN t.task_id IS NOT NULL THEN t.attempt || ' ' || t.state || ' ' ||
+	round(extract(epoch FROM t.run_at - t.attempted_at) / 60) || ' min' || COALESCE(': ' || t.last_error, '')
+	WHEN d.task_id IS NOT NULL THEN d.attempt || ' dead by ' || reason || ': ' || d.last_error
+	WHEN h.task_id IS NOT NULL THEN h.attempt || ' done' || COALESCE(': ' || h.last_error, '') ELSE 'gone' END
+	FROM before b LEFT JOIN outbox.task t USING (task_id) LEFT JOIN outbox.dead_task d USING (task_id)
+	LEFT JOIN outbox.done_task h ON h.task_id = b.task_id AND h.headers IS NOT DISTINCT FROM b.headers
+	AND (h.task_type, h.priority, h.payload, h.created_at, h.run_at) =
+	    (b.task_type, b.priority, b.payload, b.created_at, b.run_at)
+	AND h.keep_until - h.finished_at BETWEEN interval '59 minutes' AND interval '61 minutes'
+	AND h.attempted_at >= h.created_at AND h.finished_at BETWEEN h.attempted_at AND clock_timestamp()
+	WHERE b.task_type = $1`
+
 func TestAResultSaysWhatBecomesOfTheTaskHoweverItIsWrapped(t *testing.T) {
-	boom := errors.New("boom")
+	boom := errors.New(`it's "\boom"`)
 	results := map[string]struct {
 		result error
 		want   string // before the result's text
 	}{
+		"nil":           {nil, "1 done"},
+		"no_history":    {nil, "gone"},
 		"Snooze":        {handlers.Snooze(5 * time.Minute), "0 scheduled 5 min"},
 		"SnoozeWith":    {handlers.SnoozeWith(5*time.Minute, boom), "0 scheduled 5 min: "},
 		"error":         {boom, "1 scheduled 60 min: "},
 		"RetryAfter":    {handlers.RetryAfter(7*time.Minute, boom), "0 scheduled 7 min: "},
-		"Discard":       {handlers.Discard(boom), "done"},
+		"Discard":       {handlers.Discard(boom), "1 done: "},
 		"Dead":          {handlers.Dead(boom), "1 dead by handler: "},
 		"Dead_of_nil":   {handlers.Dead(nil), "1 dead by handler: "},
 		"After_of_nil":  {handlers.RetryAfter(7*time.Minute, nil), "0 scheduled 7 min: "},
@@ -66,6 +82,10 @@ func TestAResultSaysWhatBecomesOfTheTaskHoweverItIsWrapped(t *testing.T) {
 	eachKind(t, func(t *testing.T, kind string, db *database) {
 		reg, wants := handlers.New(), map[string]string{}
 		for name, c := range results {
+			opts := []handlers.Option{handlers.Backoff(constant(time.Hour)), handlers.NoJitter()}
+			if name != "no_history" {
+				opts = append(opts, handlers.Retention(time.Hour))
+			}
 			all := map[string]error{"plain": c.result}
 			if c.result != nil {
 				all["wrapped"] = fmt.Errorf("while testing: %w", c.result)
@@ -79,59 +99,40 @@ func TestAResultSaysWhatBecomesOfTheTaskHoweverItIsWrapped(t *testing.T) {
 				if name == "After_a_year" {
 					wants[key] += " (the wait is cut to 72h0m0s)"
 				}
-				kinds[kind](reg, key, func(*outbox.Task[payload]) error {
-					return result
-				}, handlers.Backoff(constant(time.Hour)), handlers.NoJitter())
-				db.Enqueue(t, key, 1)
+				kinds[kind](reg, key, func(*outbox.Task[payload]) error { return result }, opts...)
+				db.Do(t, `INSERT INTO outbox.task (task_type, priority, payload, headers)
+					VALUES ($1, -4, '{"N": 1, "text": "it''s \\ \"so\""}',
+					CASE WHEN $1 NOT LIKE '%plain' THEN '{"trace": "x''\\y"}'::jsonb END)`, key)
 			}
 		}
-		db.Do(t, `CREATE TABLE seen AS SELECT task_id, task_type FROM outbox.task`)
+		db.Do(t, `CREATE TABLE before AS SELECT * FROM outbox.task; CREATE TABLE said (query text);
+			CREATE FUNCTION say() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO public.said SELECT current_query();
+			RETURN NULL; END $$;
+			CREATE TRIGGER say AFTER INSERT ON outbox.done_task FOR EACH STATEMENT EXECUTE FUNCTION say()`)
 		once(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
+		if said := db.Text(t, `SELECT string_agg(query, E'\n') FROM said`); said == "" || strings.Contains(said, `"N"`) {
+			t.Errorf("payloads stand in the text of statements: %s", said)
+		}
 		for key, want := range wants {
-			db.want(t, want, key, `SELECT CASE WHEN t.task_id IS NOT NULL THEN t.attempt || ' ' || t.state || ' ' ||
-				round(extract(epoch FROM t.run_at - t.attempted_at) / 60) || ' min' || COALESCE(': ' || t.last_error, '')
-				WHEN d.task_id IS NOT NULL THEN d.attempt || ' dead by ' || reason || ': ' || d.last_error ELSE 'done' END
-				FROM seen LEFT JOIN outbox.task t USING (task_id) LEFT JOIN outbox.dead_task d USING (task_id)
-				WHERE seen.task_type = $1`, key)
+			db.want(t, want, key, becameSQL, key)
 			if kind != "leased" { // that handler writes no effect
-				db.want(t, map[bool]int{true: 1}[want == "done"], "effects of "+key, `SELECT count(*) FROM effect
-					JOIN seen USING (task_id) WHERE task_type = $1`, key)
+				done := strings.HasPrefix(want, "1 done") || want == "gone"
+				db.want(t, map[bool]int{true: 1}[done], "effects of "+key, `SELECT count(*) FROM effect
+					JOIN before USING (task_id) WHERE task_type = $1`, key)
 			}
 		}
 	})
 }
 
-// seenBy keeps what a handler saw of its tasks.
-type seenBy struct {
-	mu    sync.Mutex
-	tasks []outbox.Task[payload]
-}
-
-func (s *seenBy) see(task *outbox.Task[payload]) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.tasks = append(s.tasks, *task)
-}
-
-// say is what of each task.
-func (s *seenBy) say(what func(outbox.Task[payload]) string) (out []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, task := range s.tasks {
-		out = append(out, what(task))
-	}
-	return out
-}
-
 func TestAHandlerSeesItsAttemptAndTheLastErrorAndTheRowsMaxAttemptsWin(t *testing.T) {
 	eachKind(t, func(t *testing.T, kind string, db *database) {
 		reg := handlers.New()
-		seen := map[string]*seenBy{}
+		seen := map[string]*noted[string]{}
 		for name, limit := range map[string]struct{ handler, row int }{"handlers": {3, 0}, "more": {1, 3}, "fewer": {5, 3}} {
-			s := &seenBy{}
+			s := &noted[string]{}
 			seen[name] = s
 			kinds[kind](reg, name, func(task *outbox.Task[payload]) error {
-				s.see(task)
+				s.add(fmt.Sprintf("%d/%d %s", task.Attempt, task.MaxAttempts, task.LastError))
 				return fmt.Errorf("failure %d", task.Attempt)
 			}, handlers.MaxAttempts(limit.handler), retrySoon())
 			db.Do(t, `INSERT INTO outbox.task (task_type, max_attempts) VALUES ($1, NULLIF($2::int, 0))`, name, limit.row)
@@ -139,11 +140,8 @@ func TestAHandlerSeesItsAttemptAndTheLastErrorAndTheRowsMaxAttemptsWin(t *testin
 		run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
 		db.Emptied(t, 30*time.Second)
 		for name, s := range seen {
-			got := s.say(func(task outbox.Task[payload]) string {
-				return fmt.Sprintf("%d/%d %s", task.Attempt, task.MaxAttempts, task.LastError)
-			})
-			if want := []string{"1/3 ", "2/3 failure 1", "3/3 failure 2"}; !slices.Equal(got, want) {
-				t.Errorf("%s: the handler saw %q, want %q", name, got, want)
+			if want := []string{"1/3 ", "2/3 failure 1", "3/3 failure 2"}; !slices.Equal(s.list(), want) {
+				t.Errorf("%s: the handler saw %q, want %q", name, s.list(), want)
 			}
 		}
 		db.want(t, 3, "dead letters", `SELECT count(*) FROM outbox.dead_task WHERE attempt = 3 AND max_attempts = 3
@@ -151,49 +149,83 @@ func TestAHandlerSeesItsAttemptAndTheLastErrorAndTheRowsMaxAttemptsWin(t *testin
 	})
 }
 
-// What a handler sees of a task does not change while the task is retried, dies and is redriven.
+// What a handler sees of a task does not change while the task is retried, dies, is redriven and runs
+// again. Tools know it by the one key that it has all the time.
 func TestRetriesAndDeadLettersKeepWhatTheTaskIs(t *testing.T) {
+	t.Parallel()
 	const lines = "one\ttwo\nthree \\n" // the separators of a claim's text
-	eachKind(t, func(t *testing.T, kind string, db *database) {
-		reg, seen := handlers.New(), &seenBy{}
-		kinds[kind](reg, "KEPT", func(task *outbox.Task[payload]) error {
-			seen.see(task)
+	const exact = `SELECT concat(payload, headers, timeout_ms) FROM `
+	db, reg := newDatabase(t), handlers.New()
+	client := relaytest.Admin(t, db.DB)
+	types := []string{"tx", "group", "batch", "leased", "complete"} // each named as its kind
+	seen, before, keys := map[string]*noted[outbox.Task[payload]]{}, map[string]string{}, map[string]bool{}
+	for _, kind := range types {
+		s := &noted[outbox.Task[payload]]{}
+		seen[kind] = s
+		registerKind(reg, kind, kind, 10, func(_ context.Context, _ *sql.Tx, tasks []*outbox.Task[payload]) error {
+			s.add(*tasks[0])
+			switch {
+			case tasks[0].Iterations > 0:
+				return nil
+			case len(s.list()) > 3:
+				return handlers.RunAgain(0)
+			}
 			return errors.New(lines)
-		}, handlers.Backoff(constant(time.Hour)), handlers.NoJitter())
+		}, handlers.Backoff(constant(time.Hour)), handlers.NoJitter(), handlers.Retention(time.Hour))
 		db.Do(t, `INSERT INTO outbox.task (task_type, payload, headers, priority, created_at, max_attempts, timeout_ms)
-			VALUES ('KEPT', '{"N": 7, "exact": [1.50, 9007199254740993, 1e400], "text": "é\"\\ \u2028 🎉"}',
-			'{"trace": "a\"é", "n": 1.50}', -5, '2001-02-03 04:05:06.789012+00', 2, 4321)`)
-		const exact = `SELECT concat(payload, headers, timeout_ms) FROM `
-		before := db.Text(t, exact+`outbox.task`)
-		for range 2 {
-			once(t, db, reg, relay.Config{})
-			db.Do(t, `UPDATE outbox.task SET run_at = now()`)
-		}
-		db.want(t, before, "as a dead letter", exact+`outbox.dead_task WHERE attempt = 2`)
-		db.redrive(t, int64(db.Int(t, `SELECT task_id FROM outbox.dead_task`)))
+			VALUES ($1, '{"N": 7, "exact": [1.50, 9007199254740993, 1e400], "text": "é\"\\ \u2028 🎉"}',
+			'{"trace": "a\"é", "n": 1.50}', -5, '2001-02-03 04:05:06.789012+00', 2, 4321)`, kind)
+		before[kind] = db.Text(t, exact+`outbox.task WHERE task_type = $1`, kind)
+	}
+	round := func(when, place string) {
 		once(t, db, reg, relay.Config{})
-		db.want(t, before, "redriven", exact+`outbox.task WHERE attempt = 1
-			AND attempted_at BETWEEN now() - interval '1 hour' AND now()`)
-		created := time.Date(2001, 2, 3, 4, 5, 6, 789012000, time.UTC)
-		for _, task := range seen.tasks {
-			if task.ID != seen.tasks[0].ID || task.Payload.N != 7 || task.Headers["trace"] != `a"é` ||
-				task.Priority != -5 || !task.CreatedAt.Equal(created) || task.Type != "KEPT" {
+		db.Do(t, `UPDATE outbox.task SET run_at = now()`)
+		for _, kind := range types {
+			db.want(t, before[kind], kind+when, exact+place+` AND task_type = $1`, kind)
+		}
+	}
+	round(" after a failure", `outbox.task WHERE attempt = 1`)
+	round(" as a dead letter", `outbox.dead_task WHERE attempt = 2`)
+	got, err := client.Redrive(t.Context(), admin.DeadFilter{All: true}, admin.Bulk{})
+	if err != nil || len(got.IDs) != len(types) {
+		t.Fatalf("redriven: %v, %v", got, err)
+	}
+	round(" redriven", `outbox.task WHERE attempt = 1 AND attempted_at BETWEEN now() - interval '1 hour' AND now()`)
+	eventually(t, time.Minute, "all tasks are done", func() bool {
+		once(t, db, reg, relay.Config{})
+		return db.Int(t, `SELECT count(*) FROM outbox.task`) == 0
+	})
+	created := time.Date(2001, 2, 3, 4, 5, 6, 789012000, time.UTC)
+	for _, kind := range types {
+		tasks := seen[kind].list()
+		key := tasks[0].Key()
+		if len(tasks) != 5 || tasks[1].LastError != lines || keys[key] {
+			t.Errorf("the handler was called with %+v", tasks)
+		}
+		keys[key] = true
+		for _, task := range tasks {
+			if task.ID != tasks[0].ID || task.Key() != key || task.Payload.N != 7 || task.Headers["trace"] != `a"é` ||
+				task.Priority != -5 || !task.CreatedAt.Equal(created) || task.Type != kind {
 				t.Errorf("the handler saw %+v", task)
 			}
 		}
-		if len(seen.tasks) != 3 || seen.tasks[1].LastError != lines {
-			t.Errorf("the handler was called with %+v", seen.tasks)
+		if found, err := client.TaskByKey(t.Context(), key); err != nil || found.ID != tasks[0].ID || found.Key != key {
+			t.Errorf("%s: the key %s is of %+v, %v; want task %d", kind, key, found, err, tasks[0].ID)
 		}
-	})
+	}
+	db.Do(t, `UPDATE outbox.origin SET database_id = gen_random_uuid()`)
+	if _, err := client.TaskByKey(t.Context(), seen["tx"].list()[0].Key()); !errors.Is(err, admin.ErrNotFound) {
+		t.Errorf("a task of another database is found: %v", err)
+	}
 }
 
 // An iteration that fails is retried as itself; the next one begins as attempt 1, with the payload
 // that the handler gave. The history has the task once, when its last iteration is done.
 func TestATaskThatRunsAgainKeepsItsIDAndCountsIterations(t *testing.T) {
 	eachKind(t, func(t *testing.T, kind string, db *database) {
-		reg, seen := handlers.New(), &seenBy{}
+		reg, seen := handlers.New(), &noted[outbox.Task[payload]]{}
 		kinds[kind](reg, "AGAIN", func(task *outbox.Task[payload]) error {
-			seen.see(task)
+			seen.add(*task)
 			db.wantRows(t, 0, `outbox.done_task`)
 			switch {
 			case task.Iterations == 1 && task.Attempt < 3:
@@ -210,17 +242,17 @@ func TestATaskThatRunsAgainKeepsItsIDAndCountsIterations(t *testing.T) {
 		run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
 		db.Emptied(t, 30*time.Second)
 		want := []string{"0/1 n=1 ", "1/1 n=1 ", "1/2 n=1 boom", "1/3 n=1 boom", "2/1 n=11 ", "3/1 n=21 "}
-		got := seen.say(func(task outbox.Task[payload]) string {
-			return fmt.Sprintf("%d/%d n=%d %s", task.Iterations, task.Attempt, task.Payload.N, task.LastError)
-		})
+		var got []string
+		tasks := seen.list()
+		for _, task := range tasks {
+			got = append(got, fmt.Sprintf("%d/%d n=%d %s", task.Iterations, task.Attempt, task.Payload.N, task.LastError))
+			if task.ID != tasks[0].ID || !task.CreatedAt.Equal(tasks[0].CreatedAt) || task.Priority != 7 ||
+				task.Headers["k"] != "v" || task.MaxAttempts != 3 {
+				t.Errorf("the handler saw %+v after %+v", task, tasks[0])
+			}
+		}
 		if !slices.Equal(got, want) {
 			t.Errorf("the handler saw %q, want %q", got, want)
-		}
-		for _, task := range seen.tasks {
-			if task.ID != seen.tasks[0].ID || !task.CreatedAt.Equal(seen.tasks[0].CreatedAt) || task.Priority != 7 ||
-				task.Headers["k"] != "v" || task.MaxAttempts != 3 {
-				t.Errorf("the handler saw %+v after %+v", task, seen.tasks[0])
-			}
 		}
 		db.wantText(t, `1 {"N": 21} 1`, `SELECT string_agg(concat_ws(' ', task_id, payload, attempt), ', ')
 			FROM outbox.done_task`)
@@ -266,44 +298,6 @@ func TestABadPayloadForTheNextIterationIsAFailedAttempt(t *testing.T) {
 	}
 }
 
-// A batch says of each task what becomes of it: done, again with its own payload, failed. For all
-// at once RunAgain is fine. RunAgainWith is not: the batch fails as a whole, and its tasks run one
-// by one.
-func TestABatchRunsSomeOfItsTasksAgain(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	for name, c := range map[string]struct {
-		result func(tasks []*outbox.Task[payload]) error
-		want   string // attempt, iterations and payload of each that is left
-	}{
-		"a result for each": {func(tasks []*outbox.Task[payload]) error {
-			return handlers.BatchResult{tasks[1].ID: handlers.RunAgainWith(tasks[1], time.Hour, payload{N: 20}),
-				tasks[2].ID: handlers.RunAgain(time.Hour), tasks[3].ID: errAlways}
-		}, `0 1 {"N": 20}, 0 1 {"n": 3}, 1 0 {"n": 4}`},
-		"RunAgain for all": {func([]*outbox.Task[payload]) error { return handlers.RunAgain(time.Hour) },
-			`0 1 {"n": 1}, 0 1 {"n": 2}, 0 1 {"n": 3}, 0 1 {"n": 4}`},
-		"RunAgainWith for all": {func(tasks []*outbox.Task[payload]) error {
-			return handlers.RunAgainWith(tasks[0], time.Hour, payload{N: tasks[0].Payload.N * 10})
-		}, `0 1 {"N": 10}, 0 1 {"N": 20}, 0 1 {"N": 30}, 0 1 {"N": 40}`},
-	} {
-		t.Run(name, func(t *testing.T) {
-			reg := handlers.New()
-			handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) error {
-				if err := batchEffect(ctx, tx, tasks); err != nil {
-					return err
-				}
-				return c.result(tasks)
-			}, handlers.Backoff(constant(time.Hour)))
-			db.Do(t, `DELETE FROM outbox.task; DELETE FROM effect`)
-			db.Enqueue(t, "BATCH", 4)
-			once(t, db, reg, relay.Config{Workers: 1})
-			db.wantText(t, c.want, `SELECT string_agg(attempt || ' ' || iterations || ' ' || payload, ', ' ORDER BY task_id)
-				FROM outbox.task`)
-			db.wantRows(t, 4, `effect`)
-		})
-	}
-}
-
 // A run of an earlier iteration that fails late, when its connection is long gone, changes nothing
 // of the present one.
 func TestALateFailureOfAnEarlierIterationLeavesTheNextOneAlone(t *testing.T) {
@@ -341,46 +335,41 @@ func TestALateFailureOfAnEarlierIterationLeavesTheNextOneAlone(t *testing.T) {
 // A task that is replaced begins anew: with all attempts of the new enqueue, whatever was counted
 // against the payload before.
 func TestAReplacedTaskBeginsAnew(t *testing.T) {
-	t.Parallel()
-	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			db := newDatabase(t)
-			var calls []string
-			reg := handlers.New()
-			each(reg, kind, func(_ context.Context, task *outbox.Task[payload]) error {
-				calls = append(calls, fmt.Sprintf("%d: %d/%d %d %q", task.Payload.N, task.Attempt, task.MaxAttempts,
-					len(task.FailedAttempts), task.LastError))
-				return errors.New("failed")
-			}, handlers.MaxAttempts(3), handlers.Backoff(constant(time.Hour)))
-			again := func() {
-				db.Do(t, `UPDATE outbox.task SET state = 'ready', run_at = now() WHERE state = 'scheduled'`)
-				once(t, db, reg, relay.Config{Workers: 1})
-			}
-			first := db.keyed(t, kind, 1, outbox.Unique("k"), outbox.MaxAttempts(2), outbox.Timeout(time.Minute))
-			again()
-			db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id) SELECT task_id, gen_random_uuid(), gen_random_uuid()
+	eachKind(t, func(t *testing.T, kind string, db *database) {
+		var calls []string
+		reg := handlers.New()
+		each(reg, kind, func(_ context.Context, task *outbox.Task[payload]) error {
+			calls = append(calls, fmt.Sprintf("%d: %d/%d %d %q", task.Payload.N, task.Attempt, task.MaxAttempts,
+				len(task.FailedAttempts), task.LastError))
+			return errors.New("failed")
+		}, handlers.MaxAttempts(3), handlers.Backoff(constant(time.Hour)))
+		again := func() {
+			db.Do(t, `UPDATE outbox.task SET state = 'ready', run_at = now() WHERE state = 'scheduled'`)
+			once(t, db, reg, relay.Config{Workers: 1})
+		}
+		first := db.keyed(t, kind, 1, outbox.Unique("k"), outbox.MaxAttempts(2), outbox.Timeout(time.Minute))
+		again()
+		db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id) SELECT task_id, gen_random_uuid(), gen_random_uuid()
 				FROM outbox.task`)
-			for range 2 {
-				got := db.keyed(t, kind, 2, outbox.Unique("k"), outbox.OnConflict(outbox.ConflictReplace))
-				if got.ID != first.ID || got.Outcome != outbox.OutcomeUpdated {
-					t.Fatalf("got %v, want task %d updated", got, first.ID)
-				}
+		for range 2 {
+			got := db.keyed(t, kind, 2, outbox.Unique("k"), outbox.OnConflict(outbox.ConflictReplace))
+			if got.ID != first.ID || got.Outcome != outbox.OutcomeUpdated {
+				t.Fatalf("got %v, want task %d updated", got, first.ID)
 			}
-			db.wantText(t, "2 null 0 null null", `SELECT format('%s %s %s %s %s', payload ->> 'N', coalesce(max_attempts::text,
+		}
+		db.wantText(t, "2 null 0 null null", `SELECT format('%s %s %s %s %s', payload ->> 'N', coalesce(max_attempts::text,
 				'null'), attempt, coalesce(last_error, 'null'), coalesce(timeout_ms::text, 'null')) FROM outbox.task`)
-			for range 3 {
-				again()
-			}
-			want := `[1: 1/2 0 "" 2: 1/3 0 "" 2: 2/3 1 "failed" 2: 3/3 2 "failed"]`
-			if got := fmt.Sprint(calls); got != want {
-				t.Errorf("got the calls %s\nwant %s", got, want)
-			}
-			db.wantText(t, "failed replaced failed failed failed", `SELECT string_agg(e ->> 'event', ' ' ORDER BY i)
+		for range 3 {
+			again()
+		}
+		want := `[1: 1/2 0 "" 2: 1/3 0 "" 2: 2/3 1 "failed" 2: 3/3 2 "failed"]`
+		if got := fmt.Sprint(calls); got != want {
+			t.Errorf("got the calls %s\nwant %s", got, want)
+		}
+		db.wantText(t, "failed replaced failed failed failed", `SELECT string_agg(e ->> 'event', ' ' ORDER BY i)
 				FROM outbox.dead_task, jsonb_array_elements(timeline) WITH ORDINALITY AS a (e, i)`)
-			db.wantRows(t, 0, `outbox.running`)
-		})
-	}
+		db.wantRows(t, 0, `outbox.running`)
+	})
 }
 
 // A task whose payload was replaced while the claim of a run that failed was gone keeps the new one.
@@ -406,42 +395,6 @@ func TestAFailureOutsideOfItsClaimLeavesAReplacedPayload(t *testing.T) {
 	if fmt.Sprint(calls) != "[1 2]" {
 		t.Errorf("the handler got %v, want 1 and then 2", calls)
 	}
-}
-
-func TestKeptTypesHaveAHistoryOfWhatIsFinished(t *testing.T) {
-	boom := errors.New(`it's "\boom"`)
-	results := map[string]error{"NIL": nil, "DISCARD": handlers.Discard(boom), "DEAD": handlers.Dead(boom),
-		"SNOOZE": handlers.Snooze(time.Hour), "RETRY": boom}
-	eachKind(t, func(t *testing.T, kind string, db *database) {
-		reg := handlers.New()
-		for name, result := range results {
-			kinds[kind](reg, name, func(*outbox.Task[payload]) error {
-				return result
-			}, handlers.Retention(time.Hour), handlers.Backoff(constant(time.Hour)), handlers.NoJitter())
-			db.Do(t, `INSERT INTO outbox.task (task_type, priority, payload, headers)
-				VALUES ($1, -4, '{"N": 1, "text": "it''s \\ \"so\""}', '{"trace": "x''\\y"}'), ($1, 3, '{"N": 2}', NULL)`, name)
-		}
-		kinds[kind](reg, "UNKEPT", func(*outbox.Task[payload]) error { return nil })
-		db.Enqueue(t, "UNKEPT", 3)
-		db.Do(t, `CREATE TABLE before AS SELECT * FROM outbox.task; CREATE TABLE said (query text);
-			CREATE FUNCTION say() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO public.said SELECT current_query();
-			RETURN NULL; END $$;
-			CREATE TRIGGER say AFTER INSERT ON outbox.done_task FOR EACH STATEMENT EXECUTE FUNCTION say()`)
-		once(t, db, reg, relay.Config{})
-		if said := db.Text(t, `SELECT string_agg(query, E'\n') FROM said`); said == "" || strings.Contains(said, `"N"`) {
-			t.Errorf("payloads stand in the text of statements: %s", said)
-		}
-		discarded := "DISCARD discard: " + boom.Error()
-		db.want(t, discarded+", "+discarded+", NIL, NIL", "kept as they were, for an hour",
-			`SELECT string_agg(concat_ws(' ', task_type, d.last_error), ', ' ORDER BY task_type)
-			   FROM outbox.done_task d JOIN before b USING (task_id, task_type, priority, payload, created_at, run_at)
-			  WHERE d.headers IS NOT DISTINCT FROM b.headers AND d.attempt = 1
-			    AND keep_until - finished_at BETWEEN interval '59 minutes' AND interval '61 minutes'
-			    AND d.attempted_at >= created_at AND finished_at BETWEEN d.attempted_at AND clock_timestamp()`)
-		db.wantRows(t, 4, `outbox.done_task`)
-		db.wantRows(t, 2, `outbox.dead_task`)
-		db.wantRows(t, 4, `outbox.task`)
-	})
 }
 
 // Whatever ends the claim between the handler and the commit: the history says done of what is done

@@ -244,31 +244,13 @@ func (db *database) snapshot(t *testing.T) (restore func()) {
 	}
 }
 
-// calls are those of a test's handlers.
-type calls struct {
-	mu  sync.Mutex
-	all []string
-}
-
-func (c *calls) add(format string, args ...any) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.all = append(c.all, fmt.Sprintf(format, args...))
-}
-
-func (c *calls) sorted() []string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.Sorted(slices.Values(c.all))
-}
-
 // The relay has finished the tasks, and the rows say that it runs them. They run again, once,
 // without an attempt, though their leases last for an hour.
 func TestLeasedTasksWhoseResultsAreLostRunAgainWithoutAnAttempt(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	begun, release := make(chan struct{}, 20), make(chan struct{})
-	var seen calls
+	var seen noted[string]
 	reg, hour := handlers.New(), handlers.Timeout(time.Hour)
 	for name, opts := range map[string][]handlers.Option{
 		"PLAIN": {hour}, "SLOTS": {hour, handlers.MaxRunning(1)}, "ORDERED": {hour}, "UNIQUE": {hour},
@@ -279,7 +261,7 @@ func TestLeasedTasksWhoseResultsAreLostRunAgainWithoutAnAttempt(t *testing.T) {
 			task := tasks[0]
 			begun <- struct{}{}
 			<-release
-			seen.add("%s %d, attempt %d", name, task.Payload.N, task.Attempt)
+			seen.add(fmt.Sprintf("%s %d, attempt %d", name, task.Payload.N, task.Attempt))
 			if name == "FAILS" && task.Attempt == 1 {
 				return errAlways
 			}
@@ -302,12 +284,12 @@ func TestLeasedTasksWhoseResultsAreLostRunAgainWithoutAnAttempt(t *testing.T) {
 	restore := db.snapshot(t)
 	close(release)
 	db.Emptied(t, time.Minute)
-	first := seen.sorted()
+	first := seen.list()
 	restore()
 	db.wantRows(t, 9, `outbox.task WHERE state = 'leased' AND leased_until > now() + interval '50 minutes'`)
 	db.Emptied(t, time.Minute)
 	want := slices.Sorted(slices.Values(slices.Concat(first, first)))
-	if got := seen.sorted(); !slices.Equal(got, want) {
+	if got := slices.Sorted(slices.Values(seen.list())); !slices.Equal(got, want) {
 		t.Errorf("calls: %q, want each twice: %q", got, want)
 	}
 	db.OnceEach(t, 11)
@@ -362,9 +344,9 @@ func TestAComparisonOfLeasesFreesNoneThatIsBeingClaimedOrWritten(t *testing.T) {
 		tests[name] = func(t *testing.T) {
 			db := newDatabase(t, "postgres")
 			p, pool := db.proxied(t, "postgres")
-			var seen calls
+			var seen noted[string]
 			reg := leased(func(ctx context.Context, task *outbox.Task[payload]) error {
-				seen.add("attempt %d", task.Attempt)
+				seen.add(fmt.Sprint("attempt ", task.Attempt))
 				switch {
 				case strings.Contains(name, "result"):
 					return nil
@@ -391,7 +373,7 @@ func TestAComparisonOfLeasesFreesNoneThatIsBeingClaimedOrWritten(t *testing.T) {
 			if strings.Contains(name, "failure") || strings.Contains(name, "Complete is on") {
 				want = "attempt 1 attempt 2"
 			}
-			if got := strings.Join(seen.sorted(), " "); got != want {
+			if got := strings.Join(seen.list(), " "); got != want {
 				t.Errorf("calls: %s, want %s", got, want)
 			}
 		}

@@ -66,18 +66,8 @@ func (db *database) damaged(t *testing.T, taskType, change string) (id int) {
 func TestATaskThatCannotBeReadIsSetAsideAndNamed(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(*testing.T){}
-	for name, c := range map[string]struct {
-		kind string
-		opts []handlers.Option
-		once bool
-	}{
-		"tx":      {"tx", nil, false},
-		"batch":   {"batch", nil, false},
-		"group":   {"tx", []handlers.Option{handlers.GroupCommit(20, time.Second)}, false},
-		"leased":  {"leased", nil, false},
-		"total":   {"leased", []handlers.Option{handlers.MaxRunning(5)}, false},
-		"RunOnce": {"leased", nil, true},
-	} {
+	for name, kind := range map[string]string{"tx": "tx", "batch": "batch", "group": "group", "leased": "leased",
+		"total": "leased", "RunOnce": "leased"} {
 		tests[name] = func(t *testing.T) {
 			db := newDatabase(t)
 			db.Enqueue(t, "IT", 10)
@@ -96,10 +86,14 @@ func TestATaskThatCannotBeReadIsSetAsideAndNamed(t *testing.T) {
 				}
 				return nil
 			}
-			relaytest.Register(reg, c.kind, "IT", 20, count, c.opts...)
-			relaytest.Register(reg, c.kind, "OTHER", 20, count)
+			var opts []handlers.Option
+			if name == "total" {
+				opts = []handlers.Option{handlers.MaxRunning(5)}
+			}
+			registerKind(reg, kind, "IT", 20, count, opts...)
+			registerKind(reg, kind, "OTHER", 20, count)
 			log := ""
-			if c.once {
+			if name == "RunOnce" {
 				log = once(t, db, reg, relay.Config{Workers: 20})
 			} else {
 				r := run(t, db, reg, relay.Config{Workers: 20, PollInterval: 50 * time.Millisecond})
@@ -142,11 +136,7 @@ func TestATaskThatCannotBeReadIsPromotedAndTakenOverAsOthers(t *testing.T) {
 	}
 	db.Do(t, `INSERT INTO outbox.headless_key (task_type, ordering_key) VALUES ('TX', 'k')`)
 	db.Enqueue(t, "TX", 3)
-	r, err := relay.New(db.DB, all(), relay.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := newLoops(r, "")
+	l := newLoops(resting(t, db, all(), &records{}), "")
 	l.done(t, "take over")
 	l.Close()
 	db.Due(t)
@@ -185,10 +175,7 @@ func TestAnOldTaskThatCannotBeReadIsSetAside(t *testing.T) {
 	bad := db.damaged(t, "IT", "priority = 5")
 	db.Enqueue(t, "IT", 60)
 	reg := handlers.New()
-	relaytest.Register(reg, "tx", "IT", 1, func(context.Context, *sql.Tx,
-		[]*outbox.Task[payload]) error {
-		return nil
-	})
+	relaytest.Register(reg, "tx", "IT", 1, doNothing)
 	r := run(t, db, reg, relay.Config{Workers: 1, PollInterval: 50 * time.Millisecond})
 	db.becomes(t, 20*time.Second, 1, "the other tasks are done", `SELECT count(*) FROM outbox.task`)
 	db.becomes(t, 20*time.Second, 1, "the one that cannot be read is put off",
@@ -208,10 +195,7 @@ func TestMissingRightsSetNoTaskAside(t *testing.T) {
 		END $$`)
 	db.Enqueue(t, "IT", 3)
 	reg := handlers.New()
-	relaytest.Register(reg, "tx", "IT", 1, func(context.Context, *sql.Tx,
-		[]*outbox.Task[payload]) error {
-		return nil
-	})
+	relaytest.Register(reg, "tx", "IT", 1, doNothing)
 	r := run(t, db, reg, relay.Config{Workers: 2, PollInterval: 50 * time.Millisecond})
 	eventually(t, 20*time.Second, "Health names the type", func() bool {
 		return errors.Is(r.Health(), relay.ErrTypeFails) ||

@@ -259,8 +259,6 @@ func TestAnAttemptCountsByTheStatementThatFailed(t *testing.T) {
 	db.Do(t, `DELETE FROM outbox.dead_task`)
 }
 
-type sqlTx = sql.Tx
-
 func TestEachTaskCanHaveATimeoutOfItsOwn(t *testing.T) {
 	t.Parallel()
 	onEachDriver(t, func(t *testing.T, db *database) {
@@ -294,16 +292,13 @@ func TestEachTaskCanHaveATimeoutOfItsOwn(t *testing.T) {
 				return nil
 			}, opt)
 		}
-		db.inTx(t, func(tx *sql.Tx) error {
-			var all []outbox.TaskSpec
-			for i, d := range []time.Duration{0, 10 * time.Second, time.Hour} {
-				for name := range types {
-					all = append(all, outbox.NewTaskType[payload](name).New(payload{N: i}, outbox.Timeout(d)))
-				}
+		var all []outbox.TaskSpec
+		for i, d := range []time.Duration{0, 10 * time.Second, time.Hour} {
+			for name := range types {
+				all = append(all, outbox.NewTaskType[payload](name).New(payload{N: i}, outbox.Timeout(d)))
 			}
-			_, err := outbox.EnqueueMany(t.Context(), tx, all)
-			return err
-		})
+		}
+		relaytest.EnqueueAll(db.DB, all...)
 		begun := time.Now()
 		once(t, db, reg, relay.Config{})
 		for name, want := range map[string]struct {

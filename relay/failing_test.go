@@ -124,7 +124,7 @@ func TestATypeWhoseClaimsFailIsNamedWhileOthersGoOn(t *testing.T) {
 			relaytest.Register(reg, c.kind, "OTHER", 4, doNothing)
 			db.Enqueue(t, "IT", 100)
 			workers := map[int]int{1: 4, 2: 1}[c.every]
-			r := run(t, db, reg, relay.Config{Workers: workers, PollInterval: 20 * time.Millisecond})
+			r := run(t, db, reg, relay.Config{Workers: workers, PollInterval: 50 * time.Millisecond})
 			others := func(n int) {
 				for range n {
 					db.Enqueue(t, "OTHER", 1)

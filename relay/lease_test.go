@@ -223,7 +223,7 @@ func TestAnErrorOfALeaseNamesItsPackageOnce(t *testing.T) {
 	run(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
 		<-ctx.Done()
 		said <- task.Extend(ctx, time.Second)
-		said <- task.Complete(ctx, func(*sqlTx) error { return nil })
+		said <- task.Complete(ctx, func(*sql.Tx) error { return nil })
 		return nil
 	}, handlers.Timeout(50*time.Millisecond), handlers.MaxAttempts(1)), fastPoll)
 	db.Enqueue(t, "LEASED", 1)
@@ -262,7 +262,7 @@ func TestExtendRefusesWhatItCannotDo(t *testing.T) {
 		if _, has := ctx.Deadline(); has || db.taskState(t) != "leased 1 token relay" {
 			t.Errorf("a run without a limit has one after Extend: %s", db.taskState(t))
 		}
-		return task.Complete(ctx, func(*sqlTx) error {
+		return task.Complete(ctx, func(*sql.Tx) error {
 			if err := task.Extend(ctx, time.Second); err == nil {
 				t.Error("no error inside Complete, which holds the row")
 			}
@@ -273,7 +273,7 @@ func TestExtendRefusesWhatItCannotDo(t *testing.T) {
 	db.Emptied(t, 10*time.Second)
 	other := &outbox.Task[payload]{}
 	for _, err := range []error{other.Extend(t.Context(), time.Second),
-		other.Complete(t.Context(), func(*sqlTx) error { return nil })} {
+		other.Complete(t.Context(), func(*sql.Tx) error { return nil })} {
 		if !errors.Is(err, outbox.ErrNotLeased) {
 			t.Errorf("of a task that is not leased: %v, want ErrNotLeased", err)
 		}

@@ -39,10 +39,7 @@ func TestTasksOfAnOrderingKeyRunOneAfterTheOther(t *testing.T) {
 				Options: []outbox.Option{outbox.OrderedBy(fmt.Sprint(key))}})
 		}
 	}
-	db.inTx(t, func(tx *sql.Tx) error {
-		_, err := outbox.EnqueueMany(t.Context(), tx, tasks)
-		return err
-	})
+	relaytest.EnqueueAll(db.DB, tasks...)
 	for range 3 {
 		run(t, open(t, db.URL), relaytest.Ordered(), relay.Config{Workers: 6, PollInterval: 100 * time.Millisecond})
 	}

@@ -254,25 +254,21 @@ func TestTasksOfARenamedSchemaRun(t *testing.T) {
 			}
 		}
 		must(schema.Migrate(t.Context(), db.DB, schema.Schema(name[1])))
-		var tasks []outbox.TaskSpec
-		for _, taskType := range []string{"TX", "BATCH", "LEASED"} {
-			for _, o := range [][]outbox.Option{nil, {outbox.Unique("key")}, {outbox.OrderedBy("key")}, {outbox.MaxAttempts(1)}} {
-				tasks = append(tasks, outbox.TaskSpec{Type: taskType, Payload: struct{}{}, Options: append(o, outbox.Schema(name[1]))})
+		db.inTx(t, func(tx *sql.Tx) error {
+			for _, taskType := range []string{"TX", "BATCH", "LEASED"} {
+				for _, o := range [][]outbox.Option{nil, {outbox.Unique("key")}, {outbox.OrderedBy("key")}, {outbox.MaxAttempts(1)}} {
+					_, err := outbox.Enqueue(t.Context(), tx, taskType, struct{}{}, append(o, outbox.Schema(name[1]))...)
+					must(err)
+				}
 			}
-		}
-		tx, err := db.BeginTx(t.Context(), nil)
-		must(err)
-		for _, task := range tasks {
-			_, err := outbox.EnqueueMany(t.Context(), tx, []outbox.TaskSpec{task})
-			must(err)
-		}
-		must(tx.Commit())
+			return nil
+		})
 		// Each fails once, or dies, as there is no table for its effect.
 		db.Do(t, `ALTER TABLE effect RENAME TO hidden`)
 		relaytest.Once(t, db.DB, all(), relay.Config{Schema: name[1]})
 		db.Do(t, `ALTER TABLE hidden RENAME TO effect; UPDATE `+name[1]+`.task SET run_at = now() WHERE state = 'scheduled'`)
 		db.Want(t, "3", `SELECT count(*) FROM `+name[1]+`.dead_task`)
-		_, err = relaytest.Admin(t, db.DB, name[1]).Redrive(t.Context(), admin.DeadFilter{All: true}, admin.Bulk{})
+		_, err := relaytest.Admin(t, db.DB, name[1]).Redrive(t.Context(), admin.DeadFilter{All: true}, admin.Bulk{})
 		must(err)
 		relaytest.Once(t, db.DB, all(), relay.Config{Schema: name[1]})
 		db.Want(t, "12 0", `SELECT (SELECT count(DISTINCT task_id) FROM effect) || ' ' || count(*) FROM `+name[1]+`.task`)

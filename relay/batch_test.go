@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,62 +17,23 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// F20, F37. A row that breaks a deferred constraint shows at the commit, or just before it: it
-// takes nobody along.
-func TestADeferredConstraintViolatorAmongGoodTasksDiesAlone(t *testing.T) {
-	t.Parallel()
-	onEachDriver(t, func(t *testing.T, db *database) {
-		db.Do(t, `CREATE TABLE parent (id int PRIMARY KEY)`)
-		db.Do(t, `INSERT INTO parent SELECT generate_series(1, 100)`)
-		db.Do(t, `CREATE TABLE child (parent int REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`)
-		reg := handlers.New()
-		for name, kind := range map[string]string{"TX": "tx", "BATCH": "batch"} {
-			relaytest.Register(reg, kind, name, 16,
-				func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) error {
-					for _, task := range tasks {
-						if _, err := tx.ExecContext(ctx, `INSERT INTO child VALUES ($1)`, task.Payload.N); err != nil {
-							return err
-						}
-					}
-					return nil
-				}, handlers.MaxAttempts(3), retrySoon())
-			db.Enqueue(t, name, 100)
-			db.Do(t, `INSERT INTO outbox.task (task_type, payload) VALUES ($1, '{"n": 1000}')`, name)
-		}
-		run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
-		db.Emptied(t, 60*time.Second)
-		db.wantRows(t, 100, `(SELECT parent FROM child GROUP BY parent HAVING count(*) = 2) c`) // by each of the two handlers
-		db.wantRows(t, 2, `outbox.dead_task WHERE payload->>'n' = '1000' AND attempt = 3 AND reason = 'attempts' AND last_error LIKE '%violates foreign key%'`)
-		db.wantRows(t, 2, `outbox.dead_task`)
-	})
-}
-
-// batchCalls are what a Batch handler was called with: the numbers and attempts of its tasks. With
+// batchCalls are the calls of a Batch handler: the numbers and attempts of its tasks, as in 7.1. With
 // one worker the calls have an order.
-type batchCalls struct {
-	mu    sync.Mutex
-	calls []string
-}
-
-// want checks the calls, and forgets them.
-func (b *batchCalls) want(t *testing.T, calls ...string) {
-	t.Helper()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !slices.Equal(b.calls, calls) {
-		t.Errorf("calls %q, want %q", b.calls, calls)
-	}
-	b.calls = nil
-}
+type batchCalls struct{ noted[string] }
 
 func (b *batchCalls) record(tasks []*outbox.Task[payload]) {
 	text := ""
 	for _, task := range tasks {
 		text += fmt.Sprintf("%d.%d ", task.Payload.N, task.Attempt)
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.calls = append(b.calls, text)
+	b.add(text)
+}
+
+func (b *batchCalls) want(t *testing.T, calls ...string) {
+	t.Helper()
+	if got := b.list(); !slices.Equal(got, calls) {
+		t.Errorf("calls %q, want %q", got, calls)
+	}
 }
 
 func TestTheTasksOfAFailedBatchRunOneByOneInOrderAndOnlyThoseRunsCount(t *testing.T) {
@@ -93,7 +54,8 @@ func TestTheTasksOfAFailedBatchRunOneByOneInOrderAndOnlyThoseRunsCount(t *testin
 	calls.want(t, "1.1 2.1 3.1 4.1 5.1 6.1 ", "1.1 ", "2.1 ", "3.1 ", "4.1 ", "5.1 ", "6.1 ")
 	db.Do(t, `UPDATE outbox.task SET run_at = now()`)
 	once(t, db, reg, relay.Config{Workers: 1})
-	calls.want(t, "3.2 5.2 ", "3.2 ", "5.2 ")
+	calls.want(t, "1.1 2.1 3.1 4.1 5.1 6.1 ", "1.1 ", "2.1 ", "3.1 ", "4.1 ", "5.1 ", "6.1 ",
+		"3.2 5.2 ", "3.2 ", "5.2 ")
 	db.wantRows(t, 2, `outbox.dead_task WHERE attempt = 2 AND last_error = 'boom'`)
 	db.wantText(t, "1 1 1 1", `SELECT string_agg(attempt::text, ' ') FROM effect`)
 }
@@ -121,77 +83,84 @@ func TestABatchResultAfterTheHandlersOwnCommitFailsOnlyTheTasksItNames(t *testin
 	})
 }
 
+// becameOfEachSQL is what became of each task of a type, and whether its effect is there.
+const becameOfEachSQL = `SELECT string_agg(n || ': ' || concat_ws(' ',
+	(SELECT concat_ws(' ', attempt, iterations, payload ->> 'N',
+	 round(extract(epoch FROM run_at - attempted_at) / 60) || ' min', COALESCE(substring(last_error
+	 FROM 'a result for task -1, which is not of the batch|joined with another error'), last_error))
+	 FROM outbox.task t WHERE t.task_id = s.task_id),
+	(SELECT concat_ws(' ', 'dead', attempt, reason, last_error) FROM outbox.dead_task d WHERE d.task_id = s.task_id),
+	(SELECT concat_ws(' ', 'done', last_error) FROM outbox.done_task h WHERE h.task_id = s.task_id),
+	(SELECT 'effect' FROM effect e WHERE e.task_id = s.task_id)), E'\n' ORDER BY n)
+	FROM seen s WHERE task_type = $1`
+
+// A batch says of each task what becomes of it, or of all. A result that is not of its batch, or is
+// joined with another error, finishes no task: they run one by one, where such a result is a failed
+// attempt.
 func TestABatchResultFailsOnlyTheTasksItNames(t *testing.T) {
 	t.Parallel()
-	onEachDriver(t, func(t *testing.T, db *database) {
-		reg, calls := handlers.New(), &batchCalls{}
-		boom := errors.New("boom")
-		results := map[int]error{2: boom, 3: handlers.RetryAfter(5*time.Minute, boom),
-			4: handlers.Snooze(5 * time.Minute),
-			5: handlers.Dead(boom), 6: handlers.Discard(boom), 7: nil}
-		handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx *sql.Tx,
-			tasks []*outbox.Task[payload]) error {
-			calls.record(tasks)
-			failed := handlers.BatchResult{}
-			for _, task := range tasks {
-				if result, ok := results[task.Payload.N]; ok {
-					failed[task.ID] = result
-				}
-				if result := results[task.Payload.N]; result == nil {
-					if err := effect(ctx, tx, task.ID, task.Attempt); err != nil {
-						return err
-					}
-				}
+	boom := errors.New("boom")
+	cases := map[string]struct {
+		result func(tasks []*outbox.Task[payload]) error
+		calls  []string // the first is with all
+		want   []string
+	}{
+		"a result for some": {result: func(tasks []*outbox.Task[payload]) error {
+			return fmt.Errorf("some of %d failed: %w", len(tasks), handlers.BatchResult{tasks[1].ID: boom,
+				tasks[2].ID: handlers.RetryAfter(5*time.Minute, boom), tasks[3].ID: handlers.Snooze(5 * time.Minute),
+				tasks[4].ID: handlers.Dead(boom), tasks[5].ID: handlers.Discard(boom), tasks[6].ID: nil})
+		}, want: []string{"done effect", "1 0 60 min boom effect", "0 0 5 min retry after 5m0s: boom effect",
+			"0 0 5 min effect", "dead 1 handler boom effect", "done discard: boom effect", "done effect"}},
+		"again": {result: func(tasks []*outbox.Task[payload]) error {
+			return handlers.BatchResult{tasks[1].ID: handlers.RunAgainWith(tasks[1], time.Hour, payload{N: 20}),
+				tasks[2].ID: handlers.RunAgain(time.Hour), tasks[3].ID: boom}
+		}, want: []string{"done effect", "0 1 20 60 min effect", "0 1 60 min effect", "1 0 60 min boom effect"}},
+		"RunAgain for all": {result: func([]*outbox.Task[payload]) error { return handlers.RunAgain(time.Hour) },
+			want: []string{"0 1 60 min effect", "0 1 60 min effect"}},
+		"RunAgainWith for all": {result: func(tasks []*outbox.Task[payload]) error {
+			return handlers.RunAgainWith(tasks[0], time.Hour, payload{N: tasks[0].Payload.N * 10})
+		}, calls: []string{"1.1 ", "2.1 "}, want: []string{"0 1 10 60 min effect", "0 1 20 60 min effect"}},
+		"a result that does not tell": {result: func(tasks []*outbox.Task[payload]) error {
+			switch {
+			case len(tasks) == 1 && tasks[0].Payload.N == 2:
+				return nil
+			case len(tasks) == 1 && tasks[0].Payload.N == 3:
+				return errors.Join(boom, handlers.BatchResult{tasks[0].ID: nil})
 			}
-			return fmt.Errorf("some of %d failed: %w", len(tasks), failed)
-		}, handlers.Backoff(constant(time.Hour)), handlers.NoJitter(), handlers.Retention(time.Hour))
-		db.Enqueue(t, "BATCH", 8)
-		db.Do(t, `CREATE TABLE seen AS SELECT task_id, (payload->>'n')::int AS n FROM outbox.task`)
-		once(t, db, reg, relay.Config{Workers: 1})
-		calls.want(t, "1.1 2.1 3.1 4.1 5.1 6.1 7.1 8.1 ")
-		got := db.Text(t, `SELECT string_agg(n || ':' || COALESCE(
-			  (SELECT 'effect' FROM effect e WHERE e.task_id = s.task_id),
-			  (SELECT attempt || ' in ' || round(extract(epoch
-			  FROM run_at - attempted_at) / 60) || ' min ' || COALESCE(last_error, '') FROM outbox.task k
-			  WHERE k.task_id = s.task_id),
-			  (SELECT 'dead ' || attempt || ' ' || reason FROM outbox.dead_task d WHERE d.task_id = s.task_id), 'done'), ', '
-			  ORDER BY n) FROM seen s`)
-		want := "1:effect, 2:1 in 60 min boom, 3:0 in 5 min retry after 5m0s: boom, 4:0 in 5 min , 5:dead 1 handler, 6:done, 7:effect, 8:effect"
-		if got != want {
-			t.Errorf("the tasks ended as\n%s, want\n%s", got, want)
+			return handlers.BatchResult{tasks[0].ID: nil, -1: nil}
+		}, calls: []string{"1.1 ", "2.1 ", "3.1 "}, want: []string{
+			"1 0 60 min a result for task -1, which is not of the batch", "done effect",
+			"1 0 60 min joined with another error"}},
+	}
+	onEachDriver(t, func(t *testing.T, db *database) {
+		reg, calls := handlers.New(), map[string]*batchCalls{}
+		for name, c := range cases {
+			of := &batchCalls{}
+			calls[name] = of
+			handle := func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) error {
+				of.record(tasks)
+				if err := batchEffect(ctx, tx, tasks); err != nil {
+					return err
+				}
+				return c.result(tasks)
+			}
+			relaytest.Register(reg, "batch", name, 10, handle, handlers.Backoff(constant(time.Hour)),
+				handlers.NoJitter(), handlers.Retention(time.Hour))
+			db.Enqueue(t, name, len(c.want))
 		}
-		db.wantText(t, "1, 6 discard: boom, 7, 8", `SELECT string_agg(concat_ws(' ', payload->>'n', last_error), ', '
-			ORDER BY task_id) FROM outbox.done_task`)
+		db.Do(t, `CREATE TABLE seen AS SELECT task_id, task_type, (payload->>'n')::int AS n FROM outbox.task`)
+		once(t, db, reg, relay.Config{Workers: 1})
+		for name, c := range cases {
+			first, wants := "", []string{}
+			for i, want := range c.want {
+				first += fmt.Sprintf("%d.1 ", i+1)
+				wants = append(wants, fmt.Sprint(i+1, ": ", want))
+			}
+			db.wantText(t, strings.Join(wants, "\n"), becameOfEachSQL, name)
+			calls[name].want(t, slices.Concat([]string{first}, c.calls)...)
+		}
 		db.wantRows(t, 0, `outbox.running`)
 	})
-}
-
-// A BatchResult that is not of its batch, or is joined with another error, finishes no task. The
-// tasks run one by one, where such a result is a failed attempt.
-func TestABatchResultThatDoesNotTellWhatIsDoneFinishesNothing(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	reg, calls := handlers.New(), &batchCalls{}
-	handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) error {
-		calls.record(tasks)
-		if err := batchEffect(ctx, tx, tasks); err != nil {
-			return err
-		}
-		switch {
-		case len(tasks) == 1 && tasks[0].Payload.N == 2:
-			return nil
-		case len(tasks) == 1 && tasks[0].Payload.N == 3:
-			return errors.Join(errors.New("boom"), handlers.BatchResult{tasks[0].ID: nil})
-		}
-		return handlers.BatchResult{tasks[0].ID: nil, -1: nil}
-	}, handlers.Backoff(constant(time.Hour)), handlers.NoJitter())
-	db.Enqueue(t, "BATCH", 3)
-	once(t, db, reg, relay.Config{Workers: 1})
-	calls.want(t, "1.1 2.1 3.1 ", "1.1 ", "2.1 ", "3.1 ")
-	db.wantText(t, "1 attempt 1 a result for task -1, which is not of the batch | 3 attempt 1 joined with another error",
-		`SELECT string_agg(concat(payload->>'n', ' attempt ', attempt, ' ', substring(last_error FROM
-		'a result for task -1, which is not of the batch|joined with another error')), ' | ' ORDER BY task_id) FROM outbox.task`)
-	db.wantRows(t, 1, `effect`)
 }
 
 // A payload that does not decode is its own task's failure, whatever the handler says of the
@@ -234,4 +203,113 @@ func TestATaskWhoseWriteBackIsDroppedIsNotLost(t *testing.T) {
 	db.Emptied(t, 60*time.Second)
 	db.wantRows(t, 1, `outbox.dead_task WHERE attempt = 2`)
 	db.wantRows(t, 0, `effect`)
+}
+
+// batches registers a Batch handler that notes its calls: the id of each task with its attempt, as
+// in 7:1.
+func batches(size int) (reg *handlers.Registry, calls func() []string) {
+	var all noted[string]
+	reg = handlers.New()
+	handlers.Batch(reg, typeBatch, size, func(_ context.Context, _ *sql.Tx, tasks []*outbox.Task[payload]) error {
+		call := ""
+		for _, task := range tasks {
+			call += fmt.Sprintf(" %d:%d", task.ID, task.Attempt)
+		}
+		all.add(call[1:])
+		return nil
+	})
+	return reg, func() []string { return slices.Sorted(slices.Values(all.list())) }
+}
+
+func TestABatchIsOneRowOfTheJournal(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.Enqueue(t, "BATCH", 100)
+	reg := handlers.New()
+	var journal string
+	handlers.Batch(reg, typeBatch, 100, func(context.Context, *sql.Tx, []*outbox.Task[payload]) error {
+		journal = db.Text(t, `SELECT count(*) || ' row of ' || sum(cardinality(task_ids)) || ' tasks' FROM outbox.running`)
+		return nil
+	})
+	once(t, db, reg, relay.Config{Workers: 1})
+	if journal != "1 row of 100 tasks" {
+		t.Errorf("the journal has %s, want 1 row of 100 tasks", journal)
+	}
+	db.wantRows(t, 0, `outbox.running`)
+}
+
+// What the process died of may be any task of its batch. The others of the lane are none of them,
+// although their ids are in between. Ids that are far apart are searched for in another way. Tasks that
+// were lost once run in batches, as any others, and those that were lost twice one by one.
+func TestALostBatchIsKnownByEachOfItsTasks(t *testing.T) {
+	t.Parallel()
+	const lostOnce, far = "1:2 2:1 3:2 4:1 5:1 6:2", "000"
+	for _, c := range []struct {
+		name, apart string              // the ids' last digits
+		end         func(*sql.Tx) error // of the transaction of the lost claim
+		ahead       int                 // the journal has another id than its
+		lost        int                 // how often
+		want        string
+	}{
+		{"its claim is gone", far, (*sql.Tx).Rollback, 0, 1, lostOnce},
+		// Of a batch from another cluster any transaction of this one may have the id, or none yet.
+		{"its claim is committed", "", (*sql.Tx).Commit, 0, 1, lostOnce},
+		{"its claim is in the future", far, (*sql.Tx).Rollback, 1_000_000, 1, lostOnce},
+		{"its claim is open", "", nil, 0, 1, "1:1 2:1 3:1 4:1 5:1 6:1"},
+		{"it was lost twice, with ids far apart", far, (*sql.Tx).Rollback, 0, 2, "1:3, 2:1 4:1 5:1, 3:3, 6:3"},
+		{"it was lost twice", "", (*sql.Tx).Rollback, 0, 2, "1:3, 2:1 4:1 5:1, 3:3, 6:3"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			db := newDatabase(t)
+			db.Do(t, `INSERT INTO outbox.task (task_id, task_type) OVERRIDING SYSTEM VALUE SELECT (n || $1)::bigint, 'BATCH'
+				FROM generate_series(1, 6) n`, c.apart)
+			lost := db.begin(t)
+			defer lost.Rollback()
+			var xid string
+			must(lost.QueryRow(`SELECT (pg_current_xact_id()::text::bigint + $1)::text`, c.ahead).Scan(&xid))
+			if c.end != nil {
+				must(c.end(lost))
+			}
+			db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id, task_ids, first_id, last_id, xid)
+				SELECT ids[1], gen_random_uuid(), $1, ids, ids[1], ids[3], $2::text::xid8
+				  FROM (SELECT ARRAY[1 || $3, 3 || $3, 6 || $3]::bigint[] AS ids) AS batch, generate_series(1, $4)`,
+				someUUID, xid, c.apart, c.lost)
+			reg, calls := batches(6)
+			once(t, db, reg, relay.Config{Workers: 1})
+			db.Do(t, `DELETE FROM outbox.running`)
+			if got, want := strings.Join(calls(), ", "), strings.ReplaceAll(c.want, ":", c.apart+":"); got != want {
+				t.Errorf("calls: %s\nwant: %s", got, want)
+			}
+		})
+	}
+}
+
+// The other tasks of a lost batch were begun, whatever becomes of the first, whose id the row of the batch has.
+func TestALostBatchIsKnownAlthoughItsFirstTaskIsGone(t *testing.T) {
+	t.Parallel()
+	for gone, c := range map[string]struct{ statement, job string }{
+		"deleted":  {`DELETE FROM outbox.task WHERE task_id = 1`, "reap"},
+		"canceled": {`INSERT INTO outbox.cancel (task_id) VALUES (1)`, "hear"},
+	} {
+		t.Run(gone, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			db.Do(t, `INSERT INTO outbox.task (task_id, task_type) OVERRIDING SYSTEM VALUE SELECT n, 'BATCH'
+				FROM generate_series(1, 4) n`)
+			db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id, task_ids, first_id, last_id, xid)
+				VALUES (1, gen_random_uuid(), $1, '{1, 2, 3}', 1, 3, '3'), (-2, gen_random_uuid(), $1, '{-2, -1}', -2, -1,
+				'3')`, deadRelay)
+			reg, calls := batches(4)
+			l := newLoops(resting(t, db, reg, &records{}), "")
+			defer l.Close()
+			db.Do(t, c.statement)
+			l.done(t, c.job)
+			once(t, db, reg, relay.Config{Workers: 1})
+			if got := strings.Join(calls(), ", "); got != "2:2 3:2 4:1" {
+				t.Errorf("calls: %s, want 2:2 3:2 4:1", got)
+			}
+			l.done(t, "reap")
+			db.wantRows(t, 0, `outbox.running`)
+		})
+	}
 }

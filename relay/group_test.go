@@ -6,11 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/testing/needs"
 	"github.com/txoutbox/outbox/internal/testing/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -142,52 +145,6 @@ func TestEachTaskOfAGroupHasItsResult(t *testing.T) {
 	})
 }
 
-// Whatever breaks the transaction of a group, the tasks that did nothing wrong have not tried.
-func TestAGroupThatBreaksCostsTheOthersNoAttempt(t *testing.T) {
-	t.Parallel()
-	for name, breaks := range map[string]struct {
-		do   func(ctx context.Context, tx *sql.Tx) error
-		want string // what becomes of the culprit
-	}{
-		"a hidden error": {hides(`SELECT 1 / 0`), "dead 2"},
-		"an error that hides another": {func(ctx context.Context, tx *sql.Tx) error {
-			return errors.Join(hides(`SELECT 1 / 0`)(ctx, tx), errMisdeed)
-		}, "dead 2"},
-		"a deferred constraint": {execs(nil, `INSERT INTO child VALUES (7)`), "dead 2"},
-		"a lost connection":     {execs(nil, `SELECT pg_terminate_backend(pg_backend_pid())`), "dead 0"},
-		"a rollback": {func(_ context.Context, tx *sql.Tx) error { return tx.Rollback() },
-			"dead 2"},
-		"a commit":       {execs(nil, `COMMIT`), "done"},
-		"rows left open": {unread, "dead 2"},
-		"a timeout in a statement": {func(ctx context.Context, tx *sql.Tx) error {
-			short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
-			defer cancel()
-			return execs(nil, `SELECT pg_sleep(60)`)(short, tx)
-		}, "dead 2"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			onEachDriver(t, func(t *testing.T, db *database) {
-				db.Do(t, `CREATE TABLE parent (id int PRIMARY KEY); CREATE TABLE child (parent int REFERENCES parent DEFERRABLE
-					INITIALLY DEFERRED)`)
-				db.enqueueGroup(t, 16)
-				run(t, db, grouped(16, within, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
-					if task.Payload.N == 7 {
-						return breaks.do(ctx, tx)
-					}
-					return nil
-				}, handlers.MaxAttempts(2)), relay.Config{Workers: 1, PollInterval: 20 * time.Millisecond})
-				db.becomes(t, 30*time.Second, 16, "the others take effect in attempt 1",
-					`SELECT count(*) FROM effect WHERE task_id <> 7 AND attempt = 1`)
-				db.Emptied(t, 30*time.Second)
-				db.wantRows(t, 0, `(SELECT task_id FROM effect GROUP BY task_id HAVING count(*) > 1) twice`)
-				db.want(t, breaks.want, "the task that broke the group", `SELECT COALESCE((SELECT 'dead ' || attempt
-					FROM outbox.dead_task), 'done')`)
-			})
-		})
-	}
-}
-
 // Groups of two types update the same rows in opposite order: a deadlock is nobody's attempt.
 func TestADeadlockBetweenGroupsIsNoAttempt(t *testing.T) {
 	t.Parallel()
@@ -236,4 +193,197 @@ func TestATaskIsCanceledInItsGroup(t *testing.T) {
 	db.cancel(t, 2, outbox.CancelRequested)
 	db.Emptied(t, 30*time.Second)
 	db.wantText(t, "1 3 4 5", `SELECT string_agg(task_id::text, ' ' ORDER BY task_id) FROM effect`)
+}
+
+// Tasks of a group that have not begun are waiting tasks for all that a handler of the group does, and
+// one that failed waits for its retry.
+func TestTasksOfAGroupThatHaveNotBegunWait(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	enqueue := func(opts ...outbox.Option) func(tx *sql.Tx) (string, error) {
+		return func(tx *sql.Tx) (string, error) {
+			got, err := outbox.Enqueue(ctx, tx, "TX", payload{N: 9}, opts...)
+			return fmt.Sprint(got.Outcome, " ", got.ID), err
+		}
+	}
+	cancel := func(id int64) func(tx *sql.Tx) (string, error) {
+		return func(tx *sql.Tx) (string, error) {
+			got, err := outbox.Cancel(ctx, tx, id)
+			return string(got), err
+		}
+	}
+	later := outbox.After(time.Hour)
+	for name, c := range map[string]struct {
+		in     int // the task whose handler does it
+		do     func(tx *sql.Tx) (string, error)
+		result error // of the first task
+		want   string
+	}{
+		"cancel":                    {1, cancel(2), nil, "canceled: 1 3"},
+		"cancel the last":           {2, cancel(3), nil, "canceled: 1 2"},
+		"cancel its own task":       {2, cancel(2), nil, "not_found: 1 2 3"},
+		"cancel a task that ended":  {2, cancel(1), nil, "not_found: 1 2 3"},
+		"cancel a task that failed": {3, cancel(1), handlers.RetryAfter(time.Hour, errMisdeed), "canceled: 1 2 3"},
+		"cancel, and fail":          {1, cancel(2), handlers.Snooze(time.Hour), "canceled: 1 2 3"},
+		"skip":                      {1, enqueue(outbox.Unique("2")), nil, "skipped 2: 1 2 3"},
+		"skip for a task that failed": {2, enqueue(outbox.Unique("1")), handlers.RetryAfter(time.Hour, errMisdeed),
+			"skipped 1: 1 2 3"},
+		"replace": {1, enqueue(outbox.Unique("2"), outbox.OnConflict(outbox.ConflictReplace)), nil,
+			"updated 2: 1 3 9"},
+		"reschedule": {1, enqueue(outbox.Unique("2"), outbox.OnConflict(outbox.ConflictReschedule), later),
+			nil, "updated 2: 1 3"},
+		"the key of a task that ended": {2, enqueue(outbox.Unique("1"), later), nil, "created 5: 1 2 3"},
+		"the key of its own task":      {1, enqueue(outbox.Unique("1"), later), nil, "created 5: 1 2 3"},
+		"the ordering key of another":  {1, enqueue(outbox.OrderedBy("2")), nil, "created 5: 1 2 3 9"},
+		"run now": {1, func(tx *sql.Tx) (string, error) {
+			got, err := outbox.RunNow(ctx, tx, 2)
+			return fmt.Sprint(got), err
+		}, nil, "not_scheduled: 1 2 3"},
+		"stats": {2, func(tx *sql.Tx) (string, error) {
+			got, err := outbox.Stats(ctx, tx)
+			return fmt.Sprint(len(got), " type, ", got[0].Ready, " ready"), err
+		}, nil, "1 type, 2 ready: 1 2 3"}, // itself, until its group commits, and the next
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			db.enqueueGroup(t, 3)
+			said, calls := "", ""
+			once(t, db, grouped(100, within, func(_ context.Context, tx *sql.Tx,
+				task *outbox.Task[payload]) (err error) {
+				if task.Payload.N == 0 {
+					return nil
+				}
+				calls += fmt.Sprint(" ", task.Payload.N)
+				if task.Payload.N == c.in {
+					said, err = c.do(tx)
+				}
+				if task.Payload.N == 1 {
+					err = errors.Join(err, c.result)
+				}
+				return err
+			}), relay.Config{Workers: 1})
+			db.wantRows(t, 0, `outbox.running`)
+			if got := said + ":" + calls; got != c.want {
+				t.Errorf("got %s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+const (
+	claimLeases = "outbox: lease"
+	endLeases   = "outbox: complete leased tasks"
+)
+
+// counted is a pool that counts how often these two statements were sent, and how many connections
+// there were at most when one was.
+type counted struct {
+	*faulty
+	database *database
+	calls    map[string]*atomic.Int64
+	peak     atomic.Int64
+}
+
+func (db *database) counted(t *testing.T) *counted {
+	t.Helper()
+	c := &counted{faulty: &faulty{before: map[string]func(){}}, calls: map[string]*atomic.Int64{}}
+	c.database = db.through(t, c.faulty.wrap)
+	for _, call := range []string{claimLeases, endLeases} {
+		n := &atomic.Int64{}
+		c.calls[call] = n
+		c.before[call] = func() {
+			n.Add(1)
+			now := int64(c.database.Stats().OpenConnections)
+			for old := c.peak.Load(); now > old && !c.peak.CompareAndSwap(old, now); old = c.peak.Load() {
+			}
+		}
+	}
+	return c
+}
+
+// meeting is a handler whose calls return at the same time, in groups of n.
+func meeting(n int) func(context.Context, *outbox.Task[payload]) error {
+	var mu sync.Mutex
+	began, gate := 0, make(chan struct{})
+	return func(context.Context, *outbox.Task[payload]) error {
+		mu.Lock()
+		mine := gate
+		if began++; began%n == 0 {
+			close(gate)
+			gate = make(chan struct{})
+		}
+		mu.Unlock()
+		<-mine
+		return nil
+	}
+}
+
+// few checks how many connections there were.
+func (c *counted) few(t *testing.T) {
+	t.Helper()
+	if peak := c.peak.Load(); peak > 16 {
+		t.Errorf("%d connections at once", peak)
+	}
+}
+
+// Promise 5: a lock on a task's row, an operator's or that of a Complete that the task's handler left
+// behind, holds up the result of that task only. The results of its group take few connections.
+func TestALockedTaskHoldsUpNoResultButItsOwn(t *testing.T) {
+	needs.Long(t)
+	t.Parallel()
+	const workers, tasks, locked = 200, 600, 20
+	for name, byComplete := range map[string]bool{"by an operator, in a history": false, "by its Complete": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, handler := newDatabase(t), meeting(workers/2)
+			c := db.counted(t)
+			db.Enqueue(t, "LEASED", tasks)
+			done, unlock := make(chan struct{}), make(chan func(), 1)
+			options := []handlers.Option{handlers.Retention(time.Hour)}
+			if byComplete {
+				options = nil
+			}
+			run(t, c.database, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
+				switch {
+				case task.ID != locked:
+				case byComplete:
+					inside := make(chan struct{})
+					go task.Complete(context.Background(), func(*sql.Tx) error { close(inside); <-done; return nil })
+					<-inside
+				default:
+					unlock <- hold(t, db, `SELECT FROM outbox.task WHERE task_id = $1 FOR UPDATE`, task.ID)
+				}
+				return handler(ctx, task)
+			}, options...), relay.Config{Workers: workers})
+			db.becomes(t, 8*time.Second, 1, "all others are done", `SELECT count(*) FROM outbox.task`)
+			c.few(t)
+			close(done)
+			if !byComplete {
+				(<-unlock)()
+			}
+			db.Emptied(t, 30*time.Second)
+		})
+	}
+}
+
+// Slots that become free together are claimed for together, and what ends together is written
+// together, in few statements. A conflict with another transaction is no error, for RunOnce either,
+// and a group stays together. A claim of more than one text can hold is made smaller.
+func TestALeasedClaimOrResultThatFailsIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	for code, call := range map[string]string{"40P01": claimLeases, "40001": endLeases, "54000": claimLeases} {
+		t.Run(call+" "+code, func(t *testing.T) {
+			db := newDatabase(t)
+			const workers = 100
+			db.Enqueue(t, "LEASED", workers)
+			c := db.counted(t)
+			c.arm(call, fault{code: code})
+			once(t, c.database, leased(meeting(workers)), relay.Config{Workers: workers})
+			db.want(t, 0, "tasks left", `SELECT count(*) FROM outbox.task`)
+			if n := c.calls[call].Load(); code != "54000" && n > 20 || !c.fired() {
+				t.Errorf("%d statements, want at most 20; the fault was met: %v", n, c.fired())
+			}
+		})
+	}
 }

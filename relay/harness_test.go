@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"os"
+	"slices"
+	"sync"
 	"testing"
 
 	_ "github.com/jackc/pgx/v5/stdlib"
@@ -82,6 +84,47 @@ func prepare(t testing.TB, db *database, reg *handlers.Registry, config relay.Co
 func once(t testing.TB, db *database, reg *handlers.Registry, config relay.Config) string {
 	t.Helper()
 	return relaytest.Once(t, db.DB, reg, config)
+}
+
+// doNothing is a handler of any kind.
+func doNothing(context.Context, *sql.Tx, []*outbox.Task[payload]) error { return nil }
+
+// registerKind is relaytest.Register, with another kind: "group" is Tx whose tasks share
+// transactions.
+func registerKind[P any](reg *handlers.Registry, kind, taskType string, size int, h relaytest.Handle[P],
+	opts ...handlers.Option) {
+	if kind == "group" {
+		kind, opts = "tx", append(slices.Clip(opts), handlers.GroupCommit(size, within))
+	}
+	relaytest.Register(reg, kind, taskType, size, h, opts...)
+}
+
+// noted is what handlers or other callbacks of a test saw, in the order of their calls.
+type noted[T any] struct {
+	mu  sync.Mutex
+	all []T
+}
+
+func (n *noted[T]) add(one T) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.all = append(n.all, one)
+}
+
+func (n *noted[T]) list() []T {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.all)
+}
+
+// together runs the test of each case, all at the same time.
+func together[C any](t *testing.T, cases map[string]C, test func(t *testing.T, name string, c C)) {
+	t.Helper()
+	tests := map[string]func(*testing.T){}
+	for name, c := range cases {
+		tests[name] = func(t *testing.T) { test(t, name, c) }
+	}
+	relaytest.Together(t, tests)
 }
 
 // drivers are those that a test runs on whose outcome depends on the driver: how a handler's

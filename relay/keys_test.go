@@ -219,3 +219,25 @@ func TestAKeyThatIsKeptUntilDoneHasOneTaskAfterEveryResultOfAHandlerThatEnqueues
 		})
 	}
 }
+
+// A relay that runs while its database is adopted as a copy gives the tasks other keys soon.
+func TestAnAdoptedDatabaseHasOtherKeys(t *testing.T) {
+	t.Parallel()
+	db, reg, seen := newDatabase(t), handlers.New(), make(chan string, 1)
+	handlers.Leased(reg, typeLeased, func(_ context.Context, task *outbox.Task[payload]) error {
+		seen <- task.Key()
+		return nil
+	})
+	run(t, db, reg, relay.Config{})
+	half := func() string {
+		relaytest.EnqueueAll(db.DB, typeLeased.New(payload{}))
+		return (<-seen)[:14]
+	}
+	before := half()
+	if want := db.Text(t, `SELECT left(database_id::text, 14) FROM outbox.identity`); before != want {
+		t.Errorf("the keys begin with %s, want %s", before, want)
+	}
+	db.Do(t, `UPDATE outbox.origin SET database_id = gen_random_uuid()`)
+	want := db.Text(t, `SELECT left(database_id::text, 14) FROM outbox.identity`)
+	eventually(t, time.Minute, "the new keys", func() bool { return half() == want })
+}

@@ -3,6 +3,7 @@ package relay_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/testing/invariants"
 	"github.com/txoutbox/outbox/internal/testing/relaytest"
 	"github.com/txoutbox/outbox/relay"
@@ -117,16 +119,6 @@ type machine struct {
 	admin *admin.Client
 }
 
-func (m *machine) must(rt *rapid.T, err error) {
-	if err != nil {
-		rt.Fatal(err)
-	}
-}
-
-func (m *machine) inTx(rt *rapid.T, f func(tx *sql.Tx) error) {
-	m.must(rt, outbox.InTx(context.Background(), m.db.DB, f))
-}
-
 func (m *machine) enqueue(rt *rapid.T) {
 	task := &modelTask{taskType: rapid.SampledFrom(destinyTypes).Draw(rt, "type"),
 		end: rapid.SampledFrom(destinies).Draw(rt, "end"), due: true}
@@ -148,7 +140,7 @@ func (m *machine) enqueue(rt *rapid.T) {
 				outbox.OnConflict(outbox.ConflictReschedule)}[conflict])
 	}
 	var got outbox.Enqueued
-	m.inTx(rt, func(tx *sql.Tx) (err error) {
+	m.db.inTx(m.t, func(tx *sql.Tx) (err error) {
 		got, err = outbox.Enqueue(context.Background(), tx, task.taskType, destiny{task.end}, opts...)
 		return err
 	})
@@ -182,7 +174,7 @@ func (m *machine) cancel(rt *rapid.T) {
 	if m.tasks[id] != nil {
 		want = outbox.CancelRemoved
 	}
-	m.inTx(rt, func(tx *sql.Tx) error {
+	m.db.inTx(m.t, func(tx *sql.Tx) error {
 		got, err := outbox.Cancel(context.Background(), tx, id)
 		if err == nil && got != want {
 			err = fmt.Errorf("cancel of task %d: got %v, want %v", id, got, want)
@@ -195,7 +187,7 @@ func (m *machine) cancel(rt *rapid.T) {
 func (m *machine) pause(rt *rapid.T) {
 	of, paused := rapid.SampledFrom(destinyTypes).Draw(rt, "type"), rapid.Bool().Draw(rt, "paused")
 	m.paused[of] = paused
-	m.inTx(rt, func(tx *sql.Tx) error {
+	m.db.inTx(m.t, func(tx *sql.Tx) error {
 		if paused {
 			return m.admin.In(tx).PauseType(context.Background(), of)
 		}
@@ -217,7 +209,7 @@ func (m *machine) redrive(rt *rapid.T) {
 	}
 	one := admin.DeadFilter{IDs: []int64{id}}
 	got, err := m.admin.Redrive(context.Background(), one, admin.Bulk{WithoutKey: withoutKey})
-	m.must(rt, err)
+	must(err)
 	if !reflect.DeepEqual(got, want) {
 		rt.Fatalf("redrive of task %d: got %v, want %v", id, got, want)
 	}
@@ -238,20 +230,19 @@ func (m *machine) redrive(rt *rapid.T) {
 func (m *machine) purge(rt *rapid.T) {
 	of := rapid.SampledFrom(destinyTypes).Draw(rt, "type")
 	_, err := m.admin.Purge(context.Background(), admin.DeadFilter{Type: of}, admin.Bulk{})
-	m.must(rt, err)
+	must(err)
 	maps.DeleteFunc(m.dead, func(_ int64, task *modelTask) bool { return task.taskType == of })
 }
 
-func (m *machine) runOnce(rt *rapid.T) {
+func (m *machine) runOnce(*rapid.T) {
 	r, err := relay.New(m.db.DB, destined(), relay.Config{Workers: 2, Logger: discard()})
-	m.must(rt, err)
-	m.must(rt, r.RunOnce(context.Background()))
+	must(err)
+	must(r.RunOnce(context.Background()))
 	m.run()
 }
 
-func (m *machine) passTime(rt *rapid.T) {
-	_, err := m.db.Exec(`UPDATE outbox.task SET run_at = now() WHERE run_at > now()`)
-	m.must(rt, err)
+func (m *machine) passTime(*rapid.T) {
+	m.db.Do(m.t, `UPDATE outbox.task SET run_at = now() WHERE run_at > now()`)
 	for _, task := range m.tasks {
 		task.due = true
 	}
@@ -266,7 +257,7 @@ func (m *machine) check(rt *rapid.T) {
 		rt.Fatal("I9: the counts are not those of the rows")
 	}
 	stats, err := outbox.Stats(context.Background(), m.db.DB)
-	m.must(rt, err)
+	must(err)
 	for _, of := range destinyTypes {
 		s := outbox.TypeStats{}
 		for _, one := range stats {
@@ -310,4 +301,54 @@ func TestTheOutboxIsWhatANaiveModelOfItIs(t *testing.T) {
 			"pause": m.pause, "redrive": m.redrive, "redrive too": m.redrive,
 			"purge": m.purge, "run": m.runOnce, "pass time": m.passTime})
 	})
+}
+
+// destiny is the payload of a task whose runs end as it says.
+type destiny struct{ End string }
+
+var destinies = []string{"ok", "error", "dead", "discard", "snooze", "retry after", "again", "panic"}
+
+// destinyTypes have a Tx and a Leased handler.
+var destinyTypes = []string{"TX", "LEASED"}
+
+var errDestined = errors.New("destined")
+
+func (d destiny) result() error {
+	switch d.End {
+	case "error":
+		return errDestined
+	case "dead":
+		return handlers.Dead(errDestined)
+	case "discard":
+		return handlers.Discard(errDestined)
+	case "snooze":
+		return handlers.Snooze(time.Hour)
+	case "retry after":
+		return handlers.RetryAfter(time.Hour, errDestined)
+	case "again":
+		return handlers.RunAgain(time.Hour)
+	case "panic":
+		panic(errDestined)
+	}
+	return nil
+}
+
+func destined() *handlers.Registry {
+	reg := handlers.New()
+	retry := handlers.Backoff(constant(time.Hour))
+	registerTx(reg, outbox.NewTaskType[destiny]("TX"),
+		func(ctx context.Context, tx *sql.Tx, task *outbox.Task[destiny]) error {
+			if err := effect(ctx, tx, task.ID, task.Attempt); err != nil {
+				return err
+			}
+			return task.Payload.result()
+		}, retry, handlers.MaxAttempts(2))
+	handlers.Leased(reg, outbox.NewTaskType[destiny]("LEASED"),
+		func(ctx context.Context, task *outbox.Task[destiny]) error {
+			if task.Payload.End != "ok" {
+				return task.Payload.result()
+			}
+			return task.Complete(ctx, func(tx *sql.Tx) error { return effect(ctx, tx, task.ID, task.Attempt) })
+		}, retry, handlers.MaxAttempts(2))
+	return reg
 }

@@ -11,10 +11,13 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/testing/needs"
 	"github.com/txoutbox/outbox/internal/testing/relaytest"
 	"github.com/txoutbox/outbox/relay"
+	"github.com/txoutbox/outbox/schema"
 )
 
 // large enqueues a task whose payload is stored out of line: in text that does not compress, of many
@@ -63,18 +66,8 @@ func (db *database) damaged(t *testing.T, taskType, change string) (id int) {
 func TestATaskThatCannotBeReadIsSetAsideAndNamed(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(*testing.T){}
-	for name, c := range map[string]struct {
-		kind string
-		opts []handlers.Option
-		once bool
-	}{
-		"tx":      {"tx", nil, false},
-		"batch":   {"batch", nil, false},
-		"group":   {"tx", []handlers.Option{handlers.GroupCommit(20, time.Second)}, false},
-		"leased":  {"leased", nil, false},
-		"total":   {"leased", []handlers.Option{handlers.MaxRunning(5)}, false},
-		"RunOnce": {"leased", nil, true},
-	} {
+	for name, kind := range map[string]string{"tx": "tx", "batch": "batch", "group": "group", "leased": "leased",
+		"total": "leased", "RunOnce": "leased"} {
 		tests[name] = func(t *testing.T) {
 			db := newDatabase(t)
 			db.Enqueue(t, "IT", 10)
@@ -93,10 +86,14 @@ func TestATaskThatCannotBeReadIsSetAsideAndNamed(t *testing.T) {
 				}
 				return nil
 			}
-			relaytest.Register(reg, c.kind, "IT", 20, count, c.opts...)
-			relaytest.Register(reg, c.kind, "OTHER", 20, count)
+			var opts []handlers.Option
+			if name == "total" {
+				opts = []handlers.Option{handlers.MaxRunning(5)}
+			}
+			registerKind(reg, kind, "IT", 20, count, opts...)
+			registerKind(reg, kind, "OTHER", 20, count)
 			log := ""
-			if c.once {
+			if name == "RunOnce" {
 				log = once(t, db, reg, relay.Config{Workers: 20})
 			} else {
 				r := run(t, db, reg, relay.Config{Workers: 20, PollInterval: 50 * time.Millisecond})
@@ -139,11 +136,7 @@ func TestATaskThatCannotBeReadIsPromotedAndTakenOverAsOthers(t *testing.T) {
 	}
 	db.Do(t, `INSERT INTO outbox.headless_key (task_type, ordering_key) VALUES ('TX', 'k')`)
 	db.Enqueue(t, "TX", 3)
-	r, err := relay.New(db.DB, all(), relay.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := newLoops(r, "")
+	l := newLoops(resting(t, db, all(), &records{}), "")
 	l.done(t, "take over")
 	l.Close()
 	db.Due(t)
@@ -182,10 +175,7 @@ func TestAnOldTaskThatCannotBeReadIsSetAside(t *testing.T) {
 	bad := db.damaged(t, "IT", "priority = 5")
 	db.Enqueue(t, "IT", 60)
 	reg := handlers.New()
-	relaytest.Register(reg, "tx", "IT", 1, func(context.Context, *sql.Tx,
-		[]*outbox.Task[payload]) error {
-		return nil
-	})
+	relaytest.Register(reg, "tx", "IT", 1, doNothing)
 	r := run(t, db, reg, relay.Config{Workers: 1, PollInterval: 50 * time.Millisecond})
 	db.becomes(t, 20*time.Second, 1, "the other tasks are done", `SELECT count(*) FROM outbox.task`)
 	db.becomes(t, 20*time.Second, 1, "the one that cannot be read is put off",
@@ -205,10 +195,7 @@ func TestMissingRightsSetNoTaskAside(t *testing.T) {
 		END $$`)
 	db.Enqueue(t, "IT", 3)
 	reg := handlers.New()
-	relaytest.Register(reg, "tx", "IT", 1, func(context.Context, *sql.Tx,
-		[]*outbox.Task[payload]) error {
-		return nil
-	})
+	relaytest.Register(reg, "tx", "IT", 1, doNothing)
 	r := run(t, db, reg, relay.Config{Workers: 2, PollInterval: 50 * time.Millisecond})
 	eventually(t, 20*time.Second, "Health names the type", func() bool {
 		return errors.Is(r.Health(), relay.ErrTypeFails) ||
@@ -218,4 +205,72 @@ func TestMissingRightsSetNoTaskAside(t *testing.T) {
 	r.Log.Want(t, 0, "in vain")
 	db.Do(t, definition)
 	db.Emptied(t, 20*time.Second)
+}
+
+// The doctor's finding about foreign keys is true: a failed attempt of a Tx task deletes the row and
+// puts it back.
+func TestAForeignKeyToATaskIsHurtByTheFirstFailedAttempt(t *testing.T) {
+	t.Parallel()
+	for action, want := range map[string]string{"CASCADE": "", "SET NULL": "mail null", "NO ACTION": "mail 1"} {
+		t.Run(action, func(t *testing.T) {
+			db := adopt(t, pgtest.Database(t))
+			db.Do(t, `CREATE TABLE mail (name text DEFAULT 'mail', task_id bigint REFERENCES outbox.task ON DELETE `+action+`)`)
+			db.Enqueue(t, typeTx.Name(), 1)
+			db.Do(t, `INSERT INTO mail (task_id) SELECT task_id FROM outbox.task`)
+			reg := handlers.New()
+			handlers.Tx(reg, typeTx, func(context.Context, *sql.Tx, *outbox.Task[payload]) error {
+				return errors.New("not now")
+			})
+			r := run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
+			if action == "NO ACTION" {
+				eventually(t, 30*time.Second, "the type fails", func() bool { return errors.Is(r.Health(), relay.ErrTypeFails) })
+			} else {
+				eventually(t, 30*time.Second, "the attempt has failed", func() bool {
+					return db.Int(t, `SELECT attempt FROM outbox.task`) > 0
+				})
+			}
+			if got := db.Text(t, `SELECT string_agg(name || ' ' || COALESCE(task_id::text, 'null'), ', ') FROM mail`); got != want {
+				t.Errorf("the app has %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+func TestTasksOfARenamedSchemaRun(t *testing.T) {
+	t.Parallel()
+	db := open(t, relaytest.Migrated(t))
+	start := func(name string) error {
+		t.Helper()
+		r, err := relay.New(db.DB, all(), relay.Config{Schema: name, Logger: discard()})
+		must(err)
+		return r.RunOnce(t.Context())
+	}
+	for _, name := range [][2]string{{"outbox", "tenant"}, {"tenant", "outbox"}} { // there and back
+		db.Do(t, `DROP TABLE IF EXISTS effect; CREATE TABLE effect (task_id bigint, attempt int)`)
+		db.Do(t, `ALTER SCHEMA `+name[0]+` RENAME TO `+name[1])
+		for of, text := range map[string]string{name[0]: "is at version 0", name[1]: "was renamed: its functions work on"} {
+			if err := start(of); !errors.Is(err, schema.ErrNotMigrated) || !strings.Contains(err.Error(), text) {
+				t.Errorf("a relay of the schema %s: got %v, want ErrNotMigrated: %s", of, err, text)
+			}
+		}
+		must(schema.Migrate(t.Context(), db.DB, schema.Schema(name[1])))
+		db.inTx(t, func(tx *sql.Tx) error {
+			for _, taskType := range []string{"TX", "BATCH", "LEASED"} {
+				for _, o := range [][]outbox.Option{nil, {outbox.Unique("key")}, {outbox.OrderedBy("key")}, {outbox.MaxAttempts(1)}} {
+					_, err := outbox.Enqueue(t.Context(), tx, taskType, struct{}{}, append(o, outbox.Schema(name[1]))...)
+					must(err)
+				}
+			}
+			return nil
+		})
+		// Each fails once, or dies, as there is no table for its effect.
+		db.Do(t, `ALTER TABLE effect RENAME TO hidden`)
+		relaytest.Once(t, db.DB, all(), relay.Config{Schema: name[1]})
+		db.Do(t, `ALTER TABLE hidden RENAME TO effect; UPDATE `+name[1]+`.task SET run_at = now() WHERE state = 'scheduled'`)
+		db.Want(t, "3", `SELECT count(*) FROM `+name[1]+`.dead_task`)
+		_, err := relaytest.Admin(t, db.DB, name[1]).Redrive(t.Context(), admin.DeadFilter{All: true}, admin.Bulk{})
+		must(err)
+		relaytest.Once(t, db.DB, all(), relay.Config{Schema: name[1]})
+		db.Want(t, "12 0", `SELECT (SELECT count(DISTINCT task_id) FROM effect) || ' ' || count(*) FROM `+name[1]+`.task`)
+	}
 }

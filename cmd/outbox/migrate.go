@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"runtime"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -205,4 +207,19 @@ func (a *app) knowsRights(ctx context.Context) error {
 		}
 		return err
 	})
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "print the versions of this command and of its schema", Args: cobra.NoArgs,
+		Example: "  outbox version -json",
+		RunE: func(c *cobra.Command, _ []string) error {
+			version := "unknown"
+			if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+				version = info.Main.Version
+			}
+			return a.out.print(object{{"version", version}, {"schema_version", schema.Version()}, {"go", runtime.Version()}},
+				fmt.Sprintf("outbox %s, schema version %d, %s", version, schema.Version(), runtime.Version()))
+		},
+	}
 }

@@ -32,8 +32,11 @@ func (a *app) actorName() string {
 	return name + "@" + host
 }
 
-// yesFlag adds --yes.
-func yesFlag(c *cobra.Command, yes *bool) { c.Flags().BoolVar(yes, "yes", false, "do not ask") }
+// asks adds --yes to a command that confirms what it does.
+func (a *app) asks(c *cobra.Command) *cobra.Command {
+	c.Flags().BoolVar(&a.yes, "yes", false, "do not ask")
+	return c
+}
 
 // isTerminal reports whether a stream of the command is a terminal.
 func isTerminal(stream any) (*os.File, bool) {
@@ -43,9 +46,9 @@ func isTerminal(stream any) (*os.File, bool) {
 
 var errDeclined = errors.New("nothing was done")
 
-// confirm asks on the terminal, unless yes.
-func (a *app) confirm(ctx context.Context, yes bool, question string) error {
-	if yes {
+// confirm asks on the terminal, unless --yes.
+func (a *app) confirm(ctx context.Context, question string) error {
+	if a.yes {
 		return nil
 	}
 	in, ok := isTerminal(a.in)

@@ -83,7 +83,6 @@ func findingLines(f doctor.Finding) []string {
 
 func (a *app) repairCommand() *cobra.Command {
 	var o admin.RepairOptions
-	var yes bool
 	c := &cobra.Command{
 		Use: "repair", Short: "find defects after a restore or a switch-over; with --yes repair them", Args: cobra.NoArgs,
 		Example: "  outbox repair\n  outbox repair -yes\n  outbox repair -above 184467 -yes",
@@ -97,38 +96,37 @@ it. To set sequences, the role must own the tables.`,
 				return err
 			}
 			do := a.client.Defects
-			if yes {
+			if a.yes {
 				do = a.client.Repair
 			}
 			found, err := do(c.Context(), o)
 			if err != nil {
 				return err
 			}
-			t := newTable("WHAT OF >IS >SHOULD_BE TO_DECIDE")
 			conflicts := 0
-			for _, d := range found {
+			t := tableOf("WHAT OF >IS >SHOULD_BE TO_DECIDE", found, func(d admin.Defect) []any {
 				if d.Conflict != "" {
 					conflicts++
 				}
-				t.add(d, d.Kind, d.Subject, d.Is, d.ShouldBe, d.Conflict)
-			}
+				return []any{d.Kind, d.Subject, d.Is, d.ShouldBe, d.Conflict}
+			})
 			lines := []string{"nothing to repair"}
 			switch n := len(found) - conflicts; {
-			case n > 0 && yes:
+			case n > 0 && a.yes:
 				lines = append(t.lines(), fmt.Sprintf("%d repaired", n))
 			case n > 0:
 				lines = append(t.lines(), "nothing was changed: outbox repair -yes repairs these")
 			case conflicts > 0:
 				lines = t.lines()
 			}
-			err = a.out.print(object{{"defects", t.json}, {"repaired", yes}}, lines...)
+			err = a.out.print(object{{"defects", t.json}, {"repaired", a.yes}}, lines...)
 			if err == nil && conflicts > 0 {
 				return fmt.Errorf("%s to be decided by a person", count(conflicts, "conflict"))
 			}
 			return err
 		},
 	}
-	c.Flags().BoolVar(&yes, "yes", false, "repair the defects")
+	c.Flags().BoolVar(&a.yes, "yes", false, "repair the defects")
 	c.Flags().Int64Var(&o.Above, "above", 0,
 		"an id that new tasks must exceed: last_value of the old server's task_task_id_seq")
 	return c
@@ -149,10 +147,9 @@ ends it; the next reindex drops the leftovers. The role must own the tables.`,
 			if err != nil && len(found) == 0 {
 				return err
 			}
-			t := newTable("TABLE INDEX >BEFORE >AFTER")
-			for _, i := range found {
-				t.add(i, i.Table, i.Name, size(i.BytesBefore), size(i.BytesAfter))
-			}
+			t := tableOf("TABLE INDEX >BEFORE >AFTER", found, func(i admin.Index) []any {
+				return []any{i.Table, i.Name, size(i.BytesBefore), size(i.BytesAfter)}
+			})
 			return errors.Join(err, a.out.print(object{{"indexes", t.json}}, t.lines()...)) // also with an error
 		},
 	}
@@ -168,7 +165,6 @@ func size(n int64) string {
 
 func (a *app) adoptCommand() *cobra.Command {
 	var o admin.AdoptOptions
-	var yes bool
 	c := &cobra.Command{
 		Use: "adopt", Short: "let relays run in this database, which may be a copy", Args: cobra.NoArgs,
 		Example: "  outbox adopt -keep-id\n  outbox adopt\n  outbox adopt -environment staging -discard",
@@ -189,7 +185,7 @@ relay.Config.Environment of its relays.`,
 			if err != nil {
 				return err
 			}
-			if err := a.confirm(c.Context(), yes, question); err != nil {
+			if err := a.confirm(c.Context(), question); err != nil {
 				return err
 			}
 			var done admin.AdoptResult
@@ -215,8 +211,7 @@ relay.Config.Environment of its relays.`,
 	c.Flags().BoolVar(&o.KeepID, "keep-id", false, "this database succeeds the original, with the same task keys")
 	c.Flags().StringVar(&o.Environment, "environment", "",
 		"write this environment into the database: the relay.Config.Environment of its relays")
-	yesFlag(c, &yes)
-	return c
+	return a.asks(c)
 }
 
 // askAdopt connects, and returns the question, with the original and the waiting tasks.

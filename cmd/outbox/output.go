@@ -58,12 +58,11 @@ func newTable(columns string) *table {
 	return t
 }
 
-// tableOf has a row for each of the values.
-func tableOf[T any](columns string, values []T, row func(T) (any, []any)) *table {
+// tableOf has a row for each of the values: the value in JSON, and its cells.
+func tableOf[T any](columns string, values []T, cells func(T) []any) *table {
 	t := newTable(columns)
 	for _, v := range values {
-		value, cells := row(v)
-		t.add(value, cells...)
+		t.add(v, cells(v)...)
 	}
 	return t
 }

@@ -23,46 +23,61 @@ const mostRows = 1000
 const states = "ready, scheduled, leased, waiting, dead, finished"
 
 func (a *app) tasksCommand() *cobra.Command {
-	c := group(&cobra.Command{
-		Use: "tasks", Short: "tasks: list, show, cancel, run-now",
-		Example: "  outbox tasks list -type SEND_MAIL -state scheduled",
-	})
-	c.AddCommand(a.tasksListCommand(), a.showCommand("", &cobra.Command{
-		Short: "show a task in any state", Example: "  outbox tasks show 815",
-		Long: "Shows a task: it waits or runs, or is a dead letter, or is finished and of a type that keeps its tasks.",
-	}), a.tasksCancelCommand(), a.tasksRunNowCommand())
-	return c
-}
-
-func (a *app) tasksListCommand() *cobra.Command {
 	var taskType, state string
-	var p pageFlags
-	c := &cobra.Command{
-		Use: "list", Short: "list tasks of a type in a state", Args: cobra.NoArgs,
+	list := taskList(a, &cobra.Command{
+		Short:   "list tasks of a type in a state",
 		Example: "  outbox tasks list -type SEND_MAIL -state scheduled",
 		Long: `Lists tasks of one type in one state: ready (in the order of claiming), scheduled (by due time,
 retries included), leased, waiting (for another of their ordering key), dead or finished (the latest
 first; all types without --type). A scheduled task whose time has come is shown as due: a relay is to
 make it ready.`,
-		RunE: taskPage(a, &p, func(c *admin.Client, ctx context.Context) (admin.TaskPage, error) {
-			q := admin.TaskQuery{Type: taskType, State: admin.State(state), After: p.after, Limit: p.limit}
-			found, err := c.Tasks(ctx, q)
-			if errors.Is(err, outbox.ErrInvalidOption) {
-				err = usage("%w: use --type NAME and --state %s", err, states)
-			}
-			return found, err
-		}, ">TASK TYPE STATE >PRIORITY >ATTEMPT >AGE DUE ERROR", func(t admin.Task) (any, []any) {
-			fault := cutError(t.LastError)
-			return listJSON(t), []any{
-				t.ID, t.Type, taskview.State(t, time.Now()), t.Priority, t.Attempt, since(t.CreatedAt),
-				t.RunAt, fault,
-			}
-		}),
-	}
-	typeFlag(c, &taskType)
-	c.Flags().StringVar(&state, "state", "ready", "in this state: "+states)
-	p.add(c)
-	return c
+	}, func(ctx context.Context, c *admin.Client, p pageFlags) (admin.TaskPage, error) {
+		q := admin.TaskQuery{Type: taskType, State: admin.State(state), After: p.after, Limit: p.limit}
+		found, err := c.Tasks(ctx, q)
+		if errors.Is(err, outbox.ErrInvalidOption) {
+			err = usage("%w: use --type NAME and --state %s", err, states)
+		}
+		return found, err
+	}, ">TASK TYPE STATE >PRIORITY >ATTEMPT >AGE DUE ERROR", func(t admin.Task) []any {
+		return []any{t.ID, t.Type, taskview.State(t, time.Now()), t.Priority, t.Attempt,
+			since(t.CreatedAt), t.RunAt, cutError(t.LastError)}
+	})
+	typeFlag(list, &taskType)
+	list.Flags().StringVar(&state, "state", "ready", "in this state: "+states)
+	return group(&cobra.Command{
+		Use: "tasks", Short: "tasks: list, show, cancel, run-now",
+		Example: "  outbox tasks list -type SEND_MAIL -state scheduled",
+	}, list, a.showCommand("", &cobra.Command{
+		Short: "show a task in any state", Example: "  outbox tasks show 815",
+		Long: "Shows a task: it waits or runs, or is a dead letter, or is finished and of a type that keeps its tasks.",
+	}), a.tasksCancelCommand(), a.tasksRunNowCommand())
+}
+
+func (a *app) historyCommand() *cobra.Command {
+	var taskType string
+	list := taskList(a, &cobra.Command{
+		Short:   "list finished tasks, those enqueued last first",
+		Example: "  outbox history list -type SEND_MAIL -limit 10",
+		Long: `Lists the finished tasks of the types whose handlers keep them. OUTCOME is done, or the reason why
+the handler discarded the task.`,
+	}, func(ctx context.Context, c *admin.Client, p pageFlags) (admin.TaskPage, error) {
+		return c.Tasks(ctx, admin.TaskQuery{
+			Type: taskType, State: admin.StateFinished, After: p.after, Limit: p.limit,
+		})
+	}, ">TASK TYPE >ATTEMPT >FINISHED >TOOK OUTCOME", func(t admin.Task) []any {
+		took := ""
+		if !t.AttemptedAt.IsZero() {
+			took = age(t.EndedAt.Sub(t.AttemptedAt))
+		}
+		return []any{t.ID, t.Type, t.Attempt, since(t.EndedAt), took, cutError(taskview.Outcome(t))}
+	})
+	typeFlag(list, &taskType)
+	return group(&cobra.Command{
+		Use: "history", Short: "finished tasks of the types that keep them: list, show",
+		Example: "  outbox history list -type SEND_MAIL",
+	}, list, a.showCommand(admin.StateFinished, &cobra.Command{
+		Short: "show a finished task", Example: "  outbox history show 815",
+	}))
 }
 
 // typeFlag adds --type.
@@ -70,9 +85,36 @@ func typeFlag(c *cobra.Command, name *string) {
 	c.Flags().StringVar(name, "type", "", "of this task type")
 }
 
+// taskList makes c a list of tasks in pages. Optional columns stand before the last one.
+func taskList(a *app, c *cobra.Command,
+	read func(context.Context, *admin.Client, pageFlags) (admin.TaskPage, error), columns string,
+	cells func(admin.Task) []any) *cobra.Command {
+	c.Use = "list"
+	all := func(ctx context.Context, c *admin.Client, p pageFlags) ([]admin.Task, string, error) {
+		page, err := read(ctx, c, p)
+		return page.Tasks, page.Next, err
+	}
+	return pages(a, c, "tasks", all, func(found []admin.Task) *table {
+		names, more := strings.Fields(columns), taskview.Columns(found)
+		last := len(names) - 1
+		for i, c := range more {
+			name := strings.ReplaceAll(strings.ToUpper(c.Name), " ", "_")
+			names = slices.Insert(names, last+i, name)
+		}
+		t := newTable(strings.Join(names, " "))
+		for _, task := range found {
+			row := cells(task)
+			for i, c := range more {
+				row = slices.Insert(row, last+i, any(c.Of(task)))
+			}
+			t.add(objectOf(task).without("runs", "timeline"), row...) // a list does not read these
+		}
+		return t
+	})
+}
+
 func (a *app) tasksCancelCommand() *cobra.Command {
-	var yes bool
-	c := &cobra.Command{
+	return a.asks(&cobra.Command{
 		Use: "cancel ID...", Short: "cancel waiting and running tasks", Args: cobra.RangeArgs(1, mostRows),
 		Example: "  outbox tasks cancel 815",
 		Long: `Cancels tasks in one transaction. A task that waits is deleted. A task that runs is asked to end, and
@@ -83,7 +125,7 @@ is deleted unless its handler succeeds. Dead letters cannot be canceled: purge t
 				return err
 			}
 			question := fmt.Sprintf("Cancel %s (%s)?", count(len(ids), "task"), join(ids))
-			if err := a.confirm(c.Context(), yes, question); err != nil {
+			if err := a.confirm(c.Context(), question); err != nil {
 				return err
 			}
 			return a.onTasks(c, args, "neither waiting nor running",
@@ -97,9 +139,7 @@ is deleted unless its handler succeeds. Dead letters cannot be canceled: purge t
 					return slices.Concat(canceled, asked), o, lines, err
 				})
 		},
-	}
-	yesFlag(c, &yes)
-	return c
+	})
 }
 
 func (a *app) tasksRunNowCommand() *cobra.Command {
@@ -116,41 +156,6 @@ func (a *app) tasksRunNowCommand() *cobra.Command {
 				})
 		},
 	}
-}
-
-func (a *app) historyCommand() *cobra.Command {
-	c := group(&cobra.Command{
-		Use: "history", Short: "finished tasks of the types that keep them: list, show",
-		Example: "  outbox history list -type SEND_MAIL",
-	})
-	c.AddCommand(a.historyListCommand(), a.showCommand(admin.StateFinished, &cobra.Command{
-		Short: "show a finished task", Example: "  outbox history show 815",
-	}))
-	return c
-}
-
-func (a *app) historyListCommand() *cobra.Command {
-	var taskType string
-	var p pageFlags
-	c := &cobra.Command{
-		Use: "list", Short: "list finished tasks, those enqueued last first", Args: cobra.NoArgs,
-		Example: "  outbox history list -type SEND_MAIL -limit 10",
-		Long: `Lists the finished tasks of the types whose handlers keep them. OUTCOME is done, or the reason why
-the handler discarded the task.`,
-		RunE: taskPage(a, &p, func(c *admin.Client, ctx context.Context) (admin.TaskPage, error) {
-			return c.Tasks(ctx, admin.TaskQuery{Type: taskType, State: admin.StateFinished, After: p.after, Limit: p.limit})
-		}, ">TASK TYPE >ATTEMPT >FINISHED >TOOK OUTCOME", func(t admin.Task) (any, []any) {
-			took := ""
-			if !t.AttemptedAt.IsZero() {
-				took = age(t.EndedAt.Sub(t.AttemptedAt))
-			}
-			outcome := cutError(taskview.Outcome(t))
-			return listJSON(t), []any{t.ID, t.Type, t.Attempt, since(t.EndedAt), took, outcome}
-		}),
-	}
-	typeFlag(c, &taskType)
-	p.add(c)
-	return c
 }
 
 // showCommand makes c a command that shows a task in any state, or in that of its group.
@@ -213,9 +218,6 @@ func indented(text json.RawMessage) string {
 	}
 	return string(text)
 }
-
-// listJSON is a task in a list, where nothing reads its runs and its timeline.
-func listJSON(t admin.Task) object { return objectOf(t).without("runs", "timeline") }
 
 // taskFields are a task for people.
 func taskFields(t admin.Task) (f fields) {

@@ -79,6 +79,8 @@ func taskID(s string) (int64, error) {
 	return id, nil
 }
 
+func taskName(id int64) string { return "task " + strconv.FormatInt(id, 10) }
+
 func (v *view) task() error {
 	q := v.r.URL.Query()
 	if key := q.Get("id"); strings.Contains(key, "-") {

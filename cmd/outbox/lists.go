@@ -14,60 +14,6 @@ import (
 	"github.com/txoutbox/outbox/admin"
 )
 
-// list makes c a command that prints a list under its name: an element is a JSON object and a row.
-func list[T any](a *app, c *cobra.Command, name string,
-	read func(*admin.Client, context.Context) ([]T, error), columns string,
-	cells func(T) []any) *cobra.Command {
-	c.Args = cobra.NoArgs
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		found, err := get(c.Context(), a, read)
-		if err != nil {
-			return err
-		}
-		t := tableOf(columns, found, cells)
-		return a.out.print(object{{name, t.json}}, t.lines()...)
-	}
-	return c
-}
-
-// pageFlags are the flags of a list that has pages.
-type pageFlags struct {
-	limit int
-	after string
-}
-
-// pages makes c a list of which one page is printed, with the flag of the next page on stderr.
-func pages[T any](a *app, c *cobra.Command, name string,
-	read func(context.Context, *admin.Client, pageFlags) ([]T, string, error),
-	rows func([]T) *table) *cobra.Command {
-	var p pageFlags
-	c.Flags().IntVar(&p.limit, "limit", 50, "the most rows, up to 1000")
-	c.Flags().StringVar(&p.after, "after", "", "the next page: the place that the last page printed")
-	c.Args = cobra.NoArgs
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		if p.limit < 1 || p.limit > 1000 {
-			return usage("--limit %d: must be between 1 and 1000", p.limit)
-		}
-		var next string
-		found, err := get(c.Context(), a, func(c *admin.Client, ctx context.Context) (found []T, err error) {
-			found, next, err = read(ctx, c, p)
-			return found, err
-		})
-		if err != nil {
-			return err
-		}
-		t, result := rows(found), object{{name, nil}, {"next", nil}}
-		if result[0].value = t.json; next != "" {
-			result[1].value = next
-			if !a.out.json {
-				defer fmt.Fprintf(a.err, "there may be more: -after %s\n", clean(next))
-			}
-		}
-		return a.out.print(result, t.lines()...)
-	}
-	return c
-}
-
 func (a *app) statsCommand() *cobra.Command {
 	return list(a, &cobra.Command{
 		Use: "stats", Short: "count the tasks of each type",
@@ -310,4 +256,58 @@ and grant_roles have an entry before them, with the count 0, and one after them:
 			return []any{e.At, e.Actor, e.Tool, e.Action, e.Count, cut(e.Target, 80)}
 		})
 	})
+}
+
+// list makes c a command that prints a list under its name: an element is a JSON object and a row.
+func list[T any](a *app, c *cobra.Command, name string,
+	read func(*admin.Client, context.Context) ([]T, error), columns string,
+	cells func(T) []any) *cobra.Command {
+	c.Args = cobra.NoArgs
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		found, err := get(c.Context(), a, read)
+		if err != nil {
+			return err
+		}
+		t := tableOf(columns, found, cells)
+		return a.out.print(object{{name, t.json}}, t.lines()...)
+	}
+	return c
+}
+
+// pageFlags are the flags of a list that has pages.
+type pageFlags struct {
+	limit int
+	after string
+}
+
+// pages makes c a list of which one page is printed, with the flag of the next page on stderr.
+func pages[T any](a *app, c *cobra.Command, name string,
+	read func(context.Context, *admin.Client, pageFlags) ([]T, string, error),
+	rows func([]T) *table) *cobra.Command {
+	var p pageFlags
+	c.Flags().IntVar(&p.limit, "limit", 50, "the most rows, up to 1000")
+	c.Flags().StringVar(&p.after, "after", "", "the next page: the place that the last page printed")
+	c.Args = cobra.NoArgs
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if p.limit < 1 || p.limit > 1000 {
+			return usage("--limit %d: must be between 1 and 1000", p.limit)
+		}
+		var next string
+		found, err := get(c.Context(), a, func(c *admin.Client, ctx context.Context) (found []T, err error) {
+			found, next, err = read(ctx, c, p)
+			return found, err
+		})
+		if err != nil {
+			return err
+		}
+		t, result := rows(found), object{{name, nil}, {"next", nil}}
+		if result[0].value = t.json; next != "" {
+			result[1].value = next
+			if !a.out.json {
+				defer fmt.Fprintf(a.err, "there may be more: -after %s\n", clean(next))
+			}
+		}
+		return a.out.print(result, t.lines()...)
+	}
+	return c
 }

@@ -153,14 +153,10 @@ its functions. Repeat it after each migration. --timeout does not bound it.`,
 			if err := a.confirm(c.Context(), question); err != nil {
 				return err
 			}
-			if err := a.connect(c.Context()); err != nil {
-				return err
-			}
-			if err := a.knowsRights(c.Context()); err != nil {
-				return err
-			}
-			if err := a.grantRoles(c.Context()); err != nil {
-				return err
+			for _, do := range []func(context.Context) error{a.connect, a.knowsRights, a.grantRoles} {
+				if err := do(c.Context()); err != nil {
+					return err
+				}
 			}
 			return a.out.print(object{{"schema", a.schema}, {"applied", true}}, "schema "+a.schema+": roles applied")
 		},

@@ -22,11 +22,6 @@ import (
 // deadRelay is one that still has leases.
 const deadRelay = "0197a1e0-1a00-7000-8000-00000000dead"
 
-var actions = map[string]string{"pause": "name=SEND_WELCOME", "resume": "name=SYNC_CRM", "cancel": "id=1",
-	"run-now": "id=1",
-	"redrive": "one=900001", "pause-schedule": "name=daily report", "resume-schedule": "name=sync crm",
-	"hand-back": "relay=" + deadRelay, "bulk": "do=purge&until=9000000000000000"}
-
 // changed is a number that is another one after any action.
 func changed(t testing.TB, db *relaytest.Database) int {
 	t.Helper()
@@ -84,12 +79,12 @@ func TestEachRoleMayDoWhatItIsForAndNothingElse(t *testing.T) {
 				s.get(t, path).has(t, want)
 			}
 			before := changed(t, db)
-			for path, form := range actions {
+			for _, c := range everyAction {
 				if !r.operate { // else see TestEachActionIsDoneNotedAndLeadsBack
-					s.post(t, path, form).has(t, 403)
-					a := s.post(t, path, form, "HX-Request", "true")
+					s.post(t, c.action, c.form).has(t, 403)
+					a := s.post(t, c.action, c.form, "HX-Request", "true")
 					if a.status != 403 && !regexp.MustCompile("read-only|Your role may not").MatchString(a.text()) {
-						t.Errorf("POST %s: got %d: %s", path, a.status, a.text())
+						t.Errorf("POST %s: got %d: %s", c.action, a.status, a.text())
 					}
 				}
 			}
@@ -131,11 +126,11 @@ func TestOtherOriginsAreRefused(t *testing.T) {
 	t.Parallel()
 	db, s := filled(t)
 	before := changed(t, db)
-	for path, form := range actions {
+	for _, c := range everyAction {
 		for _, header := range [][]string{{"Sec-Fetch-Site", "cross-site"},
 			{"Sec-Fetch-Site", "same-site", "HX-Request", "true"},
 			{"Origin", "https://evil.example"}, {"Origin", "null"}} {
-			s.post(t, path, form, header...).has(t, 403)
+			s.post(t, c.action, c.form, header...).has(t, 403)
 		}
 	}
 	for _, method := range []string{"PUT", "DELETE", "PATCH"} {

@@ -297,6 +297,7 @@ var everyAction = []struct{ action, form, page string }{
 	{"bulk", "do=redrive&until=9000000000000000", "bulk?do=redrive"},
 	{"bulk", "do=purge&until=9000000000000000&type=SEND_WELCOME", "dead?type=SEND_WELCOME"},
 	{"pause-schedule", "name=daily+report", "schedules"},
+	{"resume-schedule", "name=sync+crm", "schedules"},
 	{"hand-back", "relay=" + deadRelay, "relays"},
 }
 

@@ -81,8 +81,7 @@ func change(action string, do func(*admin.Client, context.Context, string) error
 	return func(v *view) error {
 		name := v.r.PostForm.Get("name")
 		_, err := v.act(action, name, func(ctx context.Context, c *admin.Client) (int64, error) {
-			return 1,
-				do(c, ctx, name)
+			return 1, do(c, ctx, name)
 		})
 		if errors.Is(err, admin.ErrNotFound) {
 			return problem{http.StatusNotFound, "", "There is no such schedule."}

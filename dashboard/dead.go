@@ -81,9 +81,8 @@ func (v *view) dead() error {
 		}
 	}
 	d.Total = s.dead(f.Type)
-	err = v.read(func(ctx context.Context, c *admin.Client) (err error) {
-		d.TaskPage, err = c.DeadLetters(ctx, dead)
-		return err
+	d.TaskPage, err = get(v, func(c *admin.Client, ctx context.Context) (admin.TaskPage, error) {
+		return c.DeadLetters(ctx, dead)
 	})
 	if err != nil {
 		return err
@@ -272,10 +271,8 @@ func (v *view) countDead(f deadFilter) (n int64, more bool, err error) {
 		}
 		return s.dead(f.Type), false, nil
 	}
-	var found admin.DeadCount
-	err = v.read(func(ctx context.Context, c *admin.Client) (err error) {
-		found, err = c.CountDeadLetters(ctx, admin.DeadQuery{Filter: f.DeadFilter, MaxScan: looks})
-		return err
+	found, err := get(v, func(c *admin.Client, ctx context.Context) (admin.DeadCount, error) {
+		return c.CountDeadLetters(ctx, admin.DeadQuery{Filter: f.DeadFilter, MaxScan: looks})
 	})
 	if tooLong(err) {
 		return 0, true, nil

@@ -129,18 +129,17 @@ func (v *view) taskType() error {
 	if !slices.ContainsFunc(d.States, func(t stateTab) bool { return t.State == d.State }) {
 		return badRequest("There is no such state of a task.")
 	}
-	rangeName, span, over := v.span()
-	d.Range, d.Over = rangeName, over
+	var span time.Duration
+	d.Range, span, d.Over = v.span()
 	samples, err := v.readSamples(span, name)
 	if err != nil {
 		return err
 	}
 	h := history(samples[name], d.Type, s.at)
 	d.Rate = rateOf(h)
-	d.Charts = charts(h, d.Rate, span, over)
-	err = v.read(func(ctx context.Context, c *admin.Client) (err error) {
-		d.TaskPage, err = c.Tasks(ctx, admin.TaskQuery{Type: name, State: d.State, After: q.Get("after"), Limit: pageSize})
-		return err
+	d.Charts = charts(h, d.Rate, span, d.Over)
+	d.TaskPage, err = get(v, func(c *admin.Client, ctx context.Context) (admin.TaskPage, error) {
+		return c.Tasks(ctx, admin.TaskQuery{Type: name, State: d.State, After: q.Get("after"), Limit: pageSize})
 	})
 	if err != nil {
 		return err
@@ -150,16 +149,12 @@ func (v *view) taskType() error {
 }
 
 func (v *view) schedules() error {
-	var d struct{ Schedules []admin.Schedule }
-	err := v.read(func(ctx context.Context, c *admin.Client) (err error) {
-		d.Schedules, err = c.Schedules(ctx)
-		return err
-	})
+	all, err := get(v, (*admin.Client).Schedules)
 	if err != nil {
 		return err
 	}
 	v.Live = true
-	return v.show(http.StatusOK, "schedules.html", "Schedules", d)
+	return v.show(http.StatusOK, "schedules.html", "Schedules", struct{ Schedules []admin.Schedule }{all})
 }
 
 func (v *view) relays() error {
@@ -172,21 +167,18 @@ func (v *view) relays() error {
 }
 
 func (v *view) audit() error {
-	var d struct {
-		admin.AuditPage
-		First bool
-	}
 	after := v.r.URL.Query().Get("after")
-	err := v.read(func(ctx context.Context, c *admin.Client) (err error) {
-		d.AuditPage, err = c.Audit(ctx, admin.AuditQuery{After: after, Limit: pageSize})
-		return err
+	page, err := get(v, func(c *admin.Client, ctx context.Context) (admin.AuditPage, error) {
+		return c.Audit(ctx, admin.AuditQuery{After: after, Limit: pageSize})
 	})
 	if err != nil {
 		return err
 	}
-	d.First = after == ""
 	v.Live = true
-	return v.show(http.StatusOK, "audit.html", "Audit log", d)
+	return v.show(http.StatusOK, "audit.html", "Audit log", struct {
+		admin.AuditPage
+		First bool
+	}{page, after == ""})
 }
 
 // chart is a small chart: one line over time, with the area below it.

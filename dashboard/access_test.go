@@ -1,13 +1,17 @@
 package dashboard_test
 
 import (
+	"encoding/json"
 	"fmt"
+	"html"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"unicode"
 
 	"github.com/txoutbox/outbox/dashboard"
 	"github.com/txoutbox/outbox/internal/testing/dashboardtest"
@@ -17,11 +21,6 @@ import (
 
 // deadRelay is one that still has leases.
 const deadRelay = "0197a1e0-1a00-7000-8000-00000000dead"
-
-var actions = map[string]string{"pause": "name=SEND_WELCOME", "resume": "name=SYNC_CRM", "cancel": "id=1",
-	"run-now": "id=1",
-	"redrive": "one=900001", "pause-schedule": "name=daily report", "resume-schedule": "name=sync crm",
-	"hand-back": "relay=" + deadRelay, "bulk": "do=purge&until=9000000000000000"}
 
 // changed is a number that is another one after any action.
 func changed(t testing.TB, db *relaytest.Database) int {
@@ -80,12 +79,12 @@ func TestEachRoleMayDoWhatItIsForAndNothingElse(t *testing.T) {
 				s.get(t, path).has(t, want)
 			}
 			before := changed(t, db)
-			for path, form := range actions {
+			for _, c := range everyAction {
 				if !r.operate { // else see TestEachActionIsDoneNotedAndLeadsBack
-					s.post(t, path, form).has(t, 403)
-					a := s.post(t, path, form, "HX-Request", "true")
+					s.post(t, c.action, c.form).has(t, 403)
+					a := s.post(t, c.action, c.form, "HX-Request", "true")
 					if a.status != 403 && !regexp.MustCompile("read-only|Your role may not").MatchString(a.text()) {
-						t.Errorf("POST %s: got %d: %s", path, a.status, a.text())
+						t.Errorf("POST %s: got %d: %s", c.action, a.status, a.text())
 					}
 				}
 			}
@@ -127,11 +126,11 @@ func TestOtherOriginsAreRefused(t *testing.T) {
 	t.Parallel()
 	db, s := filled(t)
 	before := changed(t, db)
-	for path, form := range actions {
+	for _, c := range everyAction {
 		for _, header := range [][]string{{"Sec-Fetch-Site", "cross-site"},
 			{"Sec-Fetch-Site", "same-site", "HX-Request", "true"},
 			{"Origin", "https://evil.example"}, {"Origin", "null"}} {
-			s.post(t, path, form, header...).has(t, 403)
+			s.post(t, c.action, c.form, header...).has(t, 403)
 		}
 	}
 	for _, method := range []string{"PUT", "DELETE", "PATCH"} {
@@ -255,4 +254,166 @@ func TestAPollThatIsDeniedLoadsThePageAgain(t *testing.T) {
 func ExampleAccess() {
 	fmt.Println(dashboard.AccessOperate&dashboard.AccessView == dashboard.AccessView, dashboard.AccessViewPayloads|dashboard.AccessOperate)
 	// Output: true 7
+}
+
+// A dashboard inside an app's protection against CSRF: each page has a token that is masked anew.
+func TestEachFormHasTheFieldOfTheApp(t *testing.T) {
+	t.Parallel()
+	db, _ := filled(t)
+	var asked atomic.Int64
+	s := serve(t, db, dashboard.Config{Authorize: as(everything),
+		CSRFField: func(r *http.Request) (name, value string) {
+			return `token "x"`, fmt.Sprint("<masked> ", asked.Add(1))
+		}})
+	form := regexp.MustCompile(`(?s)<form [^>]*method="post"[^>]*>(.{0,100})`)
+	field := regexp.MustCompile(`^<input type="hidden" name="token &#34;x&#34;" value="&lt;masked&gt; \d+">`)
+	seen := 0
+	for _, path := range append([]string{"bulk?do=redrive", "bulk?do=purge", "cancel?id=1", "none"}, allPages...) {
+		before := asked.Load()
+		for _, m := range form.FindAllStringSubmatch(s.get(t, path).body, -1) {
+			if seen++; !field.MatchString(m[1]) {
+				t.Errorf("%s has a form without the field: %s", path, html.UnescapeString(m[0]))
+			}
+		}
+		if n := asked.Load() - before; n != 1 {
+			t.Errorf("%s: the app was asked %d times for its token, want 1", path, n)
+		}
+	}
+	if seen < 25 {
+		t.Errorf("only %d forms were seen", seen)
+	}
+	// A token that is masked anew is no news.
+	have := regexp.MustCompile(`"Outbox-Have":"([0-9a-f]+)"`).FindStringSubmatch(html.UnescapeString(s.get(t,
+		"schedules").body))
+	s.get(t, "schedules", "HX-Request", "true", "Outbox-Have", have[1]).has(t, 204)
+
+	s = serve(t, db, dashboard.Config{Authorize: as(everything),
+		CSRFField: func(*http.Request) (name, value string) { return "", "x" }})
+	if body := s.get(t, "type?name=SEND_WELCOME").body; strings.Contains(body, `value="x"`) {
+		t.Errorf("there is a field without a name: %s", body)
+	}
+}
+
+// A proxy that rewrites Host, and a browser that over plain http says its origin only.
+func TestTrustedOriginsMayActBehindAProxyThatRewritesHost(t *testing.T) {
+	t.Parallel()
+	s := serve(t, newDatabase(t), dashboard.Config{Authorize: as(everything),
+		TrustedOrigins: []string{"http://admin.example.com:8080", "https://admin.example.com"}})
+	for _, origin := range []string{"http://admin.example.com:8080", "https://admin.example.com", s.URL} {
+		s.post(t, "pause", "name=A", "Origin", origin).has(t, 303)
+	}
+	for _, origin := range []string{"http://admin.example.com", "https://admin.example.com.evil.example", "null"} {
+		s.post(t, "pause", "name=A", "Origin", origin).has(t, 403, "dashboard.Config.TrustedOrigins")
+	}
+}
+
+func TestAnOriginThatNoBrowserSendsIsRefused(t *testing.T) {
+	t.Parallel()
+	for origin, says := range map[string]string{
+		"admin.example.com": "write it like https://admin.example.com", "": "write it like", "null": "write it like",
+		"https://admin.example.com/": "nothing behind the host", "https://u@admin.example.com": "write it like",
+		"ftp://admin.example.com": "write it like", "https://a b": "write it like",
+		"https://admin.example.com:443": "leave the port out", "http://admin.example.com:80": "leave the port out",
+		"https://Admin.example.com": "in lower case", "https://*.example.com": "without *",
+		"https://bücher.example": "in ASCII",
+	} {
+		_, err := dashboard.New(nil, dashboard.Config{TrustedOrigins: []string{"https://fine.example", origin}})
+		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("Config.TrustedOrigins: %q: ", origin)) ||
+			!strings.Contains(err.Error(), says) {
+			t.Errorf("%q: the error is %v, want one that says %q", origin, err, says)
+		}
+	}
+}
+
+// hostile are texts that try to become script, markup, a template, or another text than they are.
+var hostile = []string{
+	"evil\u202egnp.exe \u2066\u2067\u200b\ufeff\u061c",
+	`</script><script>window.pwned=1</script>`,
+	`"><img src=x onerror="window.pwned=1">`,
+	`'><svg/onload=window.pwned=1>`,
+	`" autofocus onfocus="window.pwned=1" x="`,
+	`' onmouseover='window.pwned=1`,
+	`{{.Secrets}} {{printf "%s" .}} ${window.pwned=1} <%= 1 %>`,
+	`</title></textarea></select></pre><script>window.pwned=1</script>`,
+	`<style>*{display:none}</style><link rel=stylesheet href=//evil.example/x.css>`,
+	`<div hx-get="./settings" hx-trigger="load" hx-on:load="window.pwned=1" data-hx-get="/x">`,
+	`<meta http-equiv="refresh" content="0;url=//evil.example"><base href="//evil.example/">`,
+	`<form action="./bulk" method="post"><button autofocus>`,
+	`<template><td id="live" hx-swap-oob="true">x</td></template>`,
+	"\U000e0041\ufffd\uffff \U0001f4a9\u0301\u0301\u0301\u0301 a\u00ad\u2028b\u2029c",
+	`&lt;script&gt; &amp;amp; &#x3c;script&#x3e; %3Cscript%3E + %2B %00 \u003cscript\u003e`,
+	`../../etc/passwd?x=1&y=2#frag;a=b&ok=paused&n=5&name=OTHER`,
+}
+
+// haunt writes the texts into all that pages show, and returns the pages that show them.
+func haunt(t testing.TB, db *relaytest.Database) (pages []string) {
+	t.Helper()
+	for i, h := range hostile {
+		payload, err := json.Marshal(map[string]any{h: []any{h, map[string]string{"x": h}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		long := h + "\x01\x1b[31m\x7f\r\n" + strings.Repeat(h, 3)
+		db.Do(t, `INSERT INTO outbox.task (task_type, payload, headers, unique_key, last_error, attempted_at, attempt)
+			VALUES ($1, $2, jsonb_build_object('h', $1::text), $1, $3, now(), 1)`, h, string(payload), long)
+		db.Do(t, `INSERT INTO outbox.dead_task (task_id, run_at, created_at, attempted_at, priority, attempt, max_attempts,
+			reason, task_type, payload, headers, last_error)
+			VALUES ($1, now(), now(), now(), 0, 10, 10, 'attempts', $2, $3, jsonb_build_object('h', $2::text), $4)`,
+			5_000_000+i, h, string(payload), long)
+		db.Do(t, `INSERT INTO outbox.schedule (name, next_at, task_type, payload, spec, timing, definition)
+			VALUES ($1, now(), $1, '{}', $1, 'x', 'x')`, h)
+		db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types)
+			VALUES (gen_random_uuid(), $1, 1, now() + (($2 % 2) * 2 - 1) * interval '1 hour', ARRAY[$1])`, h, i)
+		db.Do(t, `INSERT INTO outbox.audit (actor, tool, action, target) VALUES ($1, 'x', left($1, 60), $1)`, h)
+		q := url.QueryEscape(h)
+		pages = append(pages, fmt.Sprintf("task?id=%d&payload=show", i+1),
+			fmt.Sprintf("task?id=%d&payload=show", 5_000_000+i),
+			"type?name="+q, "type?state=dead&name="+q, "dead?type="+q+"&error="+q, "bulk?do=purge&type="+q+"&error="+q)
+	}
+	db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id) SELECT task_id, gen_random_uuid(), relay.relay_id
+		FROM outbox.task JOIN outbox.relay ON task_types = ARRAY[task_type]`)
+	// A huge payload, and a deep one.
+	db.Do(t, `INSERT INTO outbox.task (task_id, task_type, payload) OVERRIDING SYSTEM VALUE VALUES
+		(7000001, 'HUGE', jsonb_build_object('text', repeat('<b onclick=window.pwned=1>', 100000))),
+		(7000002, 'HUGE', (repeat('[', 900) || '"<script>window.pwned=1</script>"' || repeat(']', 900))::jsonb)`)
+	return append(pages, "", "dead", "schedules", "relays", "audit", "cancel?id=1", "task?id=7000001&payload=show",
+		"task?id=7000002&payload=show")
+}
+
+func TestHostileTextsStayTexts(t *testing.T) {
+	needs.CI(t)
+	t.Parallel()
+	db := newDatabase(t)
+	pages := haunt(t, db)
+	s := serve(t, db, dashboard.Config{Authorize: func(*http.Request) dashboard.User {
+		return dashboard.User{Name: hostile[1], Access: everything}
+	}})
+	values := regexp.MustCompile(` value="[^"]*"`)
+	bad := regexp.MustCompile(`<script>|<img|<svg/|<style|<base|<b |<button autofocus|<template|<meta http-equiv|` +
+		"\u202e|\u2066|\u200b|\x1b|\x01")
+	for _, path := range pages {
+		a := s.get(t, path)
+		a.has(t, 200)
+		body := values.ReplaceAllString(a.body, "") // a form sends names as they are
+		if at := bad.FindStringIndex(body); at != nil {
+			t.Errorf("%s has in it: …%q", path, body[max(at[0]-80, 0):min(at[0]+80, len(body))])
+		}
+		if len(a.body) > 1<<20 {
+			t.Errorf("%s has %d bytes", path, len(a.body))
+		}
+		if q, ok := strings.CutPrefix(path, "type?name="); ok { // the header of a redirect is a line
+			name, _ := url.QueryUnescape(q)
+			a := s.post(t, "pause", "name="+q)
+			if strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) { // PauseType knows no such type
+				a.has(t, 400)
+			} else if a.status != 303 || !strings.HasPrefix(a.header.Get("Location"), "./type?") {
+				t.Errorf("pause %q: got %d %q", name, a.status, a.header.Get("Location"))
+			}
+		}
+	}
+	s.get(t, "task?id=7000001&payload=show").has(t, 200, "These are the first 64 kB of 2,600,012 bytes")
+	if n := len(s.get(t, "task?id=7000001&payload=file").body); n != 2600012 {
+		t.Errorf("the file has %d bytes", n)
+	}
+	s.get(t, "type?name="+url.QueryEscape(hostile[0])).has(t, 200, `evil\u202egnp.exe \u2066\u2067\u200b\ufeff\u061c`)
 }

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/txoutbox/outbox"
@@ -80,8 +81,7 @@ func change(action string, do func(*admin.Client, context.Context, string) error
 	return func(v *view) error {
 		name := v.r.PostForm.Get("name")
 		_, err := v.act(action, name, func(ctx context.Context, c *admin.Client) (int64, error) {
-			return 1,
-				do(c, ctx, name)
+			return 1, do(c, ctx, name)
 		})
 		if errors.Is(err, admin.ErrNotFound) {
 			return problem{http.StatusNotFound, "", "There is no such schedule."}
@@ -176,6 +176,56 @@ func (v *view) handBack() error {
 	return v.done(err, "relays", url.Values{}, "handed-back", n)
 }
 
-func taskName(id int64) string { return "task " + strconv.FormatInt(id, 10) }
-
 func ofTask(id int64) url.Values { return url.Values{"id": {strconv.FormatInt(id, 10)}} }
+
+// notices are the texts that an action's redirect can ask the next page for.
+var notices = map[string]struct{ none, some string }{
+	"paused":           {"", "The type is paused. Its running tasks go on."},
+	"resumed":          {"", "The type is resumed."},
+	"canceled":         {"The task has gone meanwhile; nothing changed.", "The task is canceled."},
+	"requested":        {"", "The task runs. Its relay has been asked to end it."},
+	"run-now":          {"The task is no longer scheduled; nothing changed.", "The task is due now."},
+	"redriven":         {"It was redriven or purged meanwhile; nothing changed.", "The dead letter is a task again."},
+	"key-held":         {"0 redriven, 1 skipped: another task holds its unique key.", ""},
+	"schedule-paused":  {"", "The schedule is paused: it skips its firings."},
+	"schedule-resumed": {"", "The schedule is resumed."},
+	"handed-back":      {"It held no leases.", "Its tasks were handed back."},
+}
+
+func notice(q url.Values) string {
+	texts := notices[q.Get("ok")]
+	if q.Get("n") == "0" {
+		return texts.none
+	}
+	return texts.some
+}
+
+// done leads to a page with the notice of an action, unless the action failed.
+func (v *view) done(err error, page string, q url.Values, notice string, n int64) error {
+	if err != nil {
+		return err
+	}
+	q.Set("ok", notice)
+	q.Set("n", strconv.FormatInt(n, 10))
+	return v.redirect("./" + page + "?" + q.Encode())
+}
+
+// updatesCookie is "off" if the viewer's pages stay as they were loaded. Without a path it is for the
+// directory of the dashboard.
+const updatesCookie = "outbox_updates"
+
+// settings sets the cookie by the button in the header of a page, and leads back to the page.
+func (v *view) settings() error {
+	updates := v.r.PostForm.Get("updates")
+	if updates != "on" && updates != "off" {
+		return badRequest("There is no such setting.")
+	}
+	http.SetCookie(v.w, &http.Cookie{Name: updatesCookie, Value: updates, MaxAge: 365 * 24 * 3600, HttpOnly: true,
+		SameSite: http.SameSiteLaxMode, Secure: v.r.TLS != nil})
+	name, query, _ := strings.Cut(strings.TrimPrefix(v.r.PostForm.Get("back"), "./"), "?")
+	q, err := url.ParseQuery(query)
+	if v.site.routes[name].page == nil || err != nil {
+		return v.redirect("./")
+	}
+	return v.redirect(address(name, q))
+}

@@ -45,6 +45,17 @@ func (v *view) read(f func(ctx context.Context, c *admin.Client) error) error {
 	return err
 }
 
+// get returns the result of one read for the page.
+func get[T any](
+	v *view, read func(*admin.Client, context.Context) (T, error),
+) (found T, err error) {
+	err = v.read(func(ctx context.Context, c *admin.Client) (err error) {
+		found, err = read(c, ctx)
+		return err
+	})
+	return found, err
+}
+
 // cache has values that all viewers share. While one request reads a value, the others wait for it.
 type cache[T any] struct {
 	mu   sync.Mutex

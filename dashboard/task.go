@@ -79,6 +79,8 @@ func taskID(s string) (int64, error) {
 	return id, nil
 }
 
+func taskName(id int64) string { return "task " + strconv.FormatInt(id, 10) }
+
 func (v *view) task() error {
 	q := v.r.URL.Query()
 	if key := q.Get("id"); strings.Contains(key, "-") {
@@ -131,11 +133,7 @@ func (v *view) download(id int64, payload []byte) error {
 
 // taskByKey leads to the page of the task that has the key.
 func (v *view) taskByKey(key string) error {
-	var t admin.Task
-	err := v.read(func(ctx context.Context, c *admin.Client) (err error) {
-		t, err = c.TaskByKey(ctx, key)
-		return err
-	})
+	t, err := get(v, func(c *admin.Client, ctx context.Context) (admin.Task, error) { return c.TaskByKey(ctx, key) })
 	if err != nil {
 		return err
 	}
@@ -148,15 +146,11 @@ func (v *view) askCancel() error {
 	if err != nil {
 		return err
 	}
-	var d taskData
-	err = v.read(func(ctx context.Context, c *admin.Client) (err error) {
-		d.Task, err = c.Task(ctx, id)
-		return err
-	})
+	t, err := get(v, func(c *admin.Client, ctx context.Context) (admin.Task, error) { return c.Task(ctx, id) })
 	if err != nil {
 		return err
 	}
-	return v.show(http.StatusOK, "cancel.html", "Cancel "+taskName(id), d)
+	return v.show(http.StatusOK, "cancel.html", "Cancel "+taskName(id), taskData{Task: t})
 }
 
 // A payload is shown up to this size, and indented unless that makes it four times as long: where

@@ -2,9 +2,12 @@ package dashboard
 
 import (
 	"bytes"
+	"cmp"
+	"context"
 	"crypto/sha256"
 	"database/sql"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"html/template"
 	"log/slog"
@@ -15,7 +18,9 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 // site is shared by all requests.
@@ -170,4 +175,123 @@ func (v *view) redirect(to string) error {
 func hash(s string) string {
 	sum := sha256.Sum256([]byte(s))
 	return hex.EncodeToString(sum[:8])
+}
+
+// fail answers with a page about the error: what happened, what to do, and a way back. The text of
+// the database is only in the log.
+func (v *view) fail(err error) {
+	p := v.explain(err)
+	if p.status >= 500 {
+		if v.r.Context().Err() == context.Canceled {
+			return // the client has gone
+		}
+		if !v.logged {
+			v.site.log.Error("outbox: dashboard: request failed", "path", v.r.URL.Path, "error", pgerr.WithoutDSN(err))
+		}
+	}
+	v.Warning, v.Live, v.Notice = p.text, false, ""
+	v.Again = p.status >= 500 && v.r.Method != http.MethodPost
+	if v.r.Method == http.MethodPost {
+		v.Back = v.cameFrom()
+		if !v.changed {
+			v.Warning += " Nothing was changed."
+		}
+	}
+	status := p.status
+	if v.htmx() {
+		v.Live = v.Again && v.Updates && !tooLong(err) // no slow statement every 2 s
+		v.w.Header().Set("HX-Reswap", "outerHTML")
+		status = http.StatusOK // or the script drops it
+	}
+	if err := v.show(status, "problem.html", cmp.Or(p.title, http.StatusText(p.status)), nil); err != nil {
+		v.site.log.Error("outbox: dashboard: request failed", "path", v.r.URL.Path, "error", err)
+		http.Error(v.w, "The page cannot be shown. The log of this server has the reason.",
+			http.StatusInternalServerError)
+	}
+}
+
+// cameFrom is the page whose form was sent.
+func (v *view) cameFrom() string {
+	from, err := url.Parse(v.r.Referer())
+	if err != nil || from.Host != v.r.Host {
+		return ""
+	}
+	name := from.Path[strings.LastIndex(from.Path, "/")+1:] // all pages are in one directory
+	if name == "" || v.site.routes[name].page == nil {
+		return "" // the overview has its own link
+	}
+	return address(name, from.Query())
+}
+
+const tookTooLong = "57014" // query_canceled, as by statement_timeout
+
+func tooLong(err error) bool {
+	return pgerr.Code(err) == tookTooLong || errors.Is(err, context.DeadlineExceeded)
+}
+
+// problem is an error of a request, with the texts of its page.
+type problem struct {
+	status int
+	title  string // "": that of the status
+	text   string
+}
+
+func (p problem) Error() string { return p.text }
+
+var (
+	errNotFound = problem{http.StatusNotFound, "", "There is no such page."}
+	errReadOnly = problem{http.StatusForbidden, "", "This dashboard is read-only."}
+	errRole     = problem{http.StatusForbidden, "", "Your role may not do this."}
+	errMethod   = problem{http.StatusMethodNotAllowed, "", "This address does not allow this method."}
+)
+
+// badRequest is a problem of a query or a form.
+func badRequest(text string) problem { return problem{http.StatusBadRequest, "", text} }
+
+func (v *view) explain(err error) problem {
+	const unavailable, broken = http.StatusServiceUnavailable, http.StatusInternalServerError
+	var p problem
+	code, fault := pgerr.Code(err), pgerr.Of(err)
+	schema := cmp.Or(v.site.config.Schema, "outbox")
+	switch {
+	case errors.As(err, &p):
+		return p
+	case errors.Is(err, admin.ErrNotFound):
+		return problem{http.StatusNotFound, "", "There is no such task: it is finished and its type keeps none, " +
+			"was canceled, or never was."}
+	case errors.Is(err, outbox.ErrInvalidType), errors.Is(err, outbox.ErrInvalidOption):
+		return badRequest("The address or the form has an invalid value.")
+	case errors.Is(err, outbox.ErrCommitUnknown):
+		return problem{unavailable, "The outcome is unknown", "The connection broke at the commit. The action was " +
+			"done as a whole or not at all: look before you repeat it."}
+	case strings.HasPrefix(code, "28"), fault == pgerr.Server && (code == "42501" || code == "3D000"):
+		return problem{unavailable, "PostgreSQL refuses the login", "Mend the user, the password or the database " +
+			"of this dashboard's pool, or pg_hba.conf. The log of this server has the reason."}
+	case code == "53300":
+		return problem{unavailable, "PostgreSQL has no connection left", "Try again in a moment. If it lasts, " +
+			"bound the pools of all apps, or raise max_connections."}
+	case code == "25006":
+		return problem{unavailable, "PostgreSQL takes no writes", "The server is a standby, or " +
+			"default_transaction_read_only is on. Pages work and actions do not: lead this dashboard to the primary."}
+	case fault == pgerr.Server && errors.Is(err, context.DeadlineExceeded):
+		return problem{unavailable, "No connection in time", "PostgreSQL does not answer, or all connections of " +
+			"this dashboard's pool are in use. Try again in a moment."}
+	case tooLong(err):
+		return problem{unavailable, "It took too long", fmt.Sprintf("This took longer than %v and was stopped. "+
+			"If you search, search for less: a type, or an age. Counts take longer with each enqueue while no relay "+
+			"works: run one.", cmp.Or(v.limit, v.site.config.StatementTimeout))}
+	case fault == pgerr.Server, fault == pgerr.Connection:
+		return problem{unavailable, "PostgreSQL is unavailable", "This dashboard has no connection to it. Try again " +
+			"when the server is back. The log of this server has the reason."}
+	case code == "55P03":
+		return problem{unavailable, "It is locked", "Another transaction holds a lock on it. Try again in a moment."}
+	case code == "42501":
+		return problem{broken, "The database role lacks a right", fmt.Sprintf("The database role of this dashboard "+
+			"may not do this. It needs to be a member of %s_operator, or of %[1]s_worker to see payloads: "+
+			"schema.GrantRoles, or outbox roles apply, makes them.", schema)}
+	case code == "42P01" || code == "42703" || code == "42883" || code == "3F000":
+		return problem{broken, "The schema does not fit", fmt.Sprintf("There is no outbox, or its schema is older "+
+			"than this dashboard: run schema.Migrate, or outbox migrate up. The name of the schema is %s.", schema)}
+	}
+	return problem{broken, "The request failed", "PostgreSQL refused this. The log of this server has the reason."}
 }

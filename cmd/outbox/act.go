@@ -8,6 +8,8 @@ import (
 	"io"
 	"os"
 	"os/user"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -30,8 +32,11 @@ func (a *app) actorName() string {
 	return name + "@" + host
 }
 
-// yesFlag adds --yes.
-func yesFlag(c *cobra.Command, yes *bool) { c.Flags().BoolVar(yes, "yes", false, "do not ask") }
+// asks adds --yes to a command that confirms what it does.
+func (a *app) asks(c *cobra.Command) *cobra.Command {
+	c.Flags().BoolVar(&a.yes, "yes", false, "do not ask")
+	return c
+}
 
 // isTerminal reports whether a stream of the command is a terminal.
 func isTerminal(stream any) (*os.File, bool) {
@@ -41,9 +46,9 @@ func isTerminal(stream any) (*os.File, bool) {
 
 var errDeclined = errors.New("nothing was done")
 
-// confirm asks on the terminal, unless yes.
-func (a *app) confirm(ctx context.Context, yes bool, question string) error {
-	if yes {
+// confirm asks on the terminal, unless --yes.
+func (a *app) confirm(ctx context.Context, question string) error {
+	if a.yes {
 		return nil
 	}
 	in, ok := isTerminal(a.in)
@@ -95,4 +100,53 @@ func (a *app) onTasks(c *cobra.Command, args []string, missing string,
 		return notFound("%s: %s", missing, join(rest))
 	}
 	return err
+}
+
+// each is a line for each of some ids.
+func each(ids []int64, format string) (lines []string) {
+	for _, id := range ids {
+		lines = append(lines, fmt.Sprintf(format, id))
+	}
+	return lines
+}
+
+// join is a list of ids for people.
+func join(ids []int64) string { return strings.Join(each(ids, "%d"), ", ") }
+
+// without are the ids that are not among some others.
+func without(ids, some []int64) []int64 {
+	return slices.DeleteFunc(slices.Clone(ids), func(id int64) bool { return slices.Contains(some, id) })
+}
+
+// having are the ids that have this one of their results.
+func having[R comparable](ids []int64, results []R, result R) (some []int64) {
+	for i, r := range results {
+		if r == result {
+			some = append(some, ids[i])
+		}
+	}
+	return some
+}
+
+// taskID reads the id of a task.
+func taskID(text string) (int64, error) {
+	id, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || id < 1 {
+		return 0, usage("%q is no id of a task: that is a number", text)
+	}
+	return id, nil
+}
+
+// taskIDs reads ids. One that is given twice counts once.
+func taskIDs(args []string) (ids []int64, err error) {
+	for _, arg := range args {
+		id, err := taskID(arg)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
 }

@@ -3,39 +3,10 @@ package main
 import (
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
 )
-
-// step is a command line, its exit code, and a text that it prints to stdout or stderr.
-type step struct {
-	args string
-	code int
-	want string
-}
-
-func (db *testDB) steps(t *testing.T, steps ...step) {
-	t.Helper()
-	for _, s := range steps {
-		if r := db.run(t, strings.Fields(s.args)...); r.code != s.code || !strings.Contains(r.out+r.err, s.want) {
-			t.Errorf("%s: got %+v, want exit code %d and %q", s.args, r, s.code, s.want)
-		}
-	}
-}
-
-// is fails unless a query's result is the text.
-func (db *testDB) is(t testing.TB, query, want string) {
-	t.Helper()
-	if got := db.Text(t, query); got != want {
-		t.Errorf("%s:\n got %s\nwant %s", query, got, want)
-	}
-}
-
-// wantAudit fails unless the audit ends with these lines.
-func (db *testDB) wantAudit(t *testing.T, lines ...string) {
-	t.Helper()
-	if got, want := db.audited(t), strings.Join(lines, "\n"); !strings.HasSuffix(got, want) {
-		t.Errorf("the audit has\n%s\nwant at its end\n%s", got, want)
-	}
-}
 
 func TestEnqueueTakesJSONFromTheArgumentOrStdin(t *testing.T) {
 	t.Parallel()
@@ -182,4 +153,157 @@ func TestHandBackNeedsAWordForARelayThatLives(t *testing.T) {
 		step{"relays hand-back " + id + " -yes", 0, "1 task handed back\n"},
 	)
 	db.wantAudit(t, "hand_back relay "+id+" 0", "hand_back: done relay "+id+" 1")
+}
+
+// becomeCopy has the database look as one that a dump of production's was restored in.
+const becomeCopy = `UPDATE outbox.origin SET database_name = 'production', database_oid = 1, table_oid = 1`
+
+func TestACopyIsAdoptedOrEmptied(t *testing.T) {
+	t.Parallel()
+	db := newDB(t)
+	db.Do(t, `SELECT outbox.note_origin('')`)
+	db.steps(t, step{"adopt -yes", exitFailed, "this database is no copy"})
+	db.ok(t, "enqueue", "MAIL", "{}")
+	db.bury(t, "MAIL", "no such mailbox", 1001, 2)
+	db.schedule(t, "nightly")
+	db.Do(t, becomeCopy)
+	db.steps(t,
+		step{"adopt", exitUsage, `This database may be a copy of "production", made after `},
+		step{"adopt", exitUsage, "Take it over, with 1 task to run? Say --yes"},
+		step{"adopt -keep-id", exitUsage, "Continue the original here, with 1 task to run? Say --yes"},
+		step{"adopt -discard", exitUsage, "DELETE its 1 task and 2 dead letters, and take it over? Say --yes"},
+		step{"adopt -discard -keep-id -yes", exitUsage, "exclude each other"},
+		step{"adopt -discard -yes", exitOK, "1 task, 2 dead letters and 1 schedule discarded\n"},
+		step{"adopt -yes", exitFailed, "this database is no copy"},
+		step{"adopt -environment staging", exitUsage, "and not known to be a copy. Take it over"},
+		step{"adopt -environment staging -yes", exitOK, "adopted: this is the database "},
+		step{"adopt -environment staging -yes", exitFailed, "this database is no copy"},
+	)
+	db.is(t, `SELECT string_agg(action || ' ' || count, ', ' ORDER BY entry_id)
+		FROM outbox.audit WHERE action LIKE 'adopt%'`, "adopt_discard 3, adopt 0")
+	db.steps(t,
+		step{"doctor", exitFindings, `environment: the environment is "staging"`},
+		step{"adopt -environment test", exitUsage, ` of the environment "staging", and not known to be a copy.`})
+	db.Do(t, `SELECT outbox.note_origin('test')`) // as a relay does
+	db.steps(t,
+		step{"adopt -environment test", exitUsage, `its environment is "staging", and Config.Environment is "test". Take`})
+	db.Do(t, becomeCopy)
+	db.steps(t, step{"adopt -keep-id -yes", exitOK, db.Text(t, `SELECT database_id FROM outbox.identity`)})
+}
+
+func TestRepairPrintsWhatIsWrongAndMendsItWhenTold(t *testing.T) {
+	t.Parallel()
+	db := newDB(t)
+	db.Do(t, `INSERT INTO outbox.task (task_type, state, unique_key) VALUES ('REPORT', 'scheduled', 'may');
+		DELETE FROM outbox.counter_log;
+		SELECT setval('outbox.task_task_id_seq', 1, false)`)
+	db.steps(t,
+		step{"repair", exitOK, "count       REPORT scheduled                  0          1  -\n"},
+		step{"repair", exitOK, "nothing was changed: outbox repair -yes repairs these\n"},
+		step{"repair -yes", exitOK, "sequence    task_task_id_seq                  0    1000001  -\n"},
+		step{"repair", exitOK, "nothing to repair\n"},
+		step{"repair -above -1", exitUsage, "RepairOptions.Above: -1"},
+	)
+	db.wantAudit(t, "repair sequence 1, count 1, unique_key 1 0", "repair: done sequence 1, count 1, unique_key 1 3")
+	db.bury(t, "REPORT", "no", 1, 1)
+	db.steps(t,
+		step{"repair", exitFailed, "the tasks 1 have the ids of dead letters"},
+		step{"repair -yes", exitFailed, "1 conflict to be decided by a person"},
+	)
+}
+
+func TestMigrateUpStatusAndPrint(t *testing.T) {
+	t.Parallel()
+	db := openDB(t, pgtest.Database(t))
+	db.steps(t,
+		step{"migrate status", 0, "1  tables  pending\n"},
+		step{"migrate up", 0, "schema outbox: migrated from version 0 to "},
+		step{"migrate up", 0, "schema outbox: at version "},
+		step{"migrate status", 0, "1  tables  " + time.Now().UTC().Format(time.DateOnly)},
+	)
+	if got := db.audited(t); !strings.HasPrefix(got, "migrate schema version 0 to ") || strings.Contains(got, "\n") {
+		t.Errorf("the audit has %q", got)
+	}
+	// What print prints makes the same schema, under another name.
+	db.Do(t, db.ok(t, "migrate", "print", "-schema", "printed"))
+	db.steps(t, step{"stats -schema printed", 0, "TYPE "})
+	db.Do(t, db.ok(t, "roles", "print", "-schema", "printed"))
+	db.is(t, `SELECT count(*) FROM pg_roles WHERE rolname LIKE 'printed\_%'`, "5")
+	db.Do(t, `REASSIGN OWNED BY printed_owner TO CURRENT_USER`)
+	for _, role := range []string{"owner", "enqueuer", "worker", "viewer", "operator"} {
+		db.Do(t, `DROP OWNED BY printed_`+role)
+		db.Do(t, `DROP ROLE printed_`+role)
+	}
+}
+
+func TestTheHistoryIsListedAndShown(t *testing.T) {
+	t.Parallel()
+	db := newDB(t)
+	db.Do(t, `INSERT INTO outbox.done_task (task_id, run_at, created_at, attempted_at, finished_at, keep_until, priority,
+		attempt, task_type, payload, last_error) SELECT n, now(), now(), now(), now(), now(), 0, 1, 'KEPT', '{}',
+		(ARRAY[NULL, 'discard: not wanted'])[n] FROM generate_series(1, 2) n`)
+	key := db.Text(t, `SELECT concat(left(database_id::text, 14), '8', substr(database_id::text, 16, 3),
+		'-8000-000000000001') FROM outbox.identity`)
+	db.steps(t,
+		step{"history show " + key, 0, key},
+		step{"tasks show 11111111-1111-8111-8000-000000000001", exitNotFound, "is not there"}, // another database's
+		step{"tasks show 1-1", exitUsage, `"1-1" is not the key of a task`},
+		step{"history list -type KEPT", 0, "  done\n"},
+		step{"history list -type KEPT", 0, "  discarded: not wanted\n"},
+		step{"history show 1", 0, "kept until"},
+		step{"history show 3", exitNotFound, "task 3 is not there"},
+		step{"dead show 1", exitNotFound, "task 1 is finished, not dead: see outbox tasks show 1"},
+	)
+}
+
+func TestPayloadsHeadersAndKeysAreOnlyShownWithPayload(t *testing.T) {
+	t.Parallel()
+	db := newDB(t)
+	db.bury(t, "MAIL", "no such mailbox", 1001, 1)
+	db.ok(t, "enqueue", "MAIL", `{"secret": "C4n4ry"}`, "-header", "h=C4n4ry", "-unique", "C4n4ry", "-ordered", "C4n4ry")
+	id := db.Text(t, `SELECT task_id FROM outbox.task`)
+	for _, args := range []string{"types", "top", "audit", "dead list", "dead show 1001",
+		"tasks list -type MAIL -state waiting", "tasks show " + id} {
+		for _, more := range [][]string{nil, {"-json"}} {
+			r := db.run(t, append(strings.Fields(args), more...)...)
+			if r.code != exitOK || strings.Contains(r.out+r.err, "C4n4ry") {
+				t.Errorf("%s: got %+v", args, r)
+			}
+		}
+	}
+	show := "tasks show " + id + " -payload"
+	for args, want := range map[string]int{"dead show 1001 -payload": 1, show: 4, show + " -json": 4} {
+		if got := strings.Count(db.ok(t, strings.Fields(args)...), "C4n4ry"); got != want {
+			t.Errorf("%s: %d times, want %d", args, got, want)
+		}
+	}
+}
+
+func TestDoctorSaysWhatIsWrongAndEndsWithExitCode4(t *testing.T) {
+	t.Parallel()
+	db := newDB(t)
+	db.relay(t)
+	db.Do(t, `INSERT INTO outbox.task (task_type, created_at, run_at)
+		VALUES ('ORPHAN', now() - interval '1 hour', now() - interval '1 hour')`)
+	db.steps(t,
+		step{"doctor", exitFindings, "unhandled-type: ORPHAN: "},
+		step{"doctor", exitFindings, "\n          do: "},
+		step{"doctor", exitFindings, " checks fine\n"},
+		step{"doctor -all", exitFindings, "\nok        "},
+		step{"doctor -held -1s", exitUsage, "HeldFor"},
+	)
+}
+
+func TestADoctorThatMayNotLookAtEverythingDoesNotSayThatAllIsWell(t *testing.T) {
+	t.Parallel()
+	db := openDB(t, pgtest.Local(t, map[string]string{"fsync": "on"}).URL()) // with no other finding
+	db.Do(t, `CREATE ROLE nobody LOGIN PASSWORD 'v'`)
+	db.ok(t, "migrate", "up")
+	r := db.run(t, "doctor")
+	if old := strings.Contains(r.out, "server-version: "); r.code != exitOK && !old {
+		t.Errorf("as the owner: got %+v", r)
+	}
+	_, rest, _ := strings.Cut(db.URL, "@")
+	openDB(t, "postgres://nobody:v@"+rest).steps(t,
+		step{"doctor", exitFailed, "unknown   rights: not checked, as the role lacks a right: schema-version, "})
 }

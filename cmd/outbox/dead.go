@@ -15,14 +15,28 @@ import (
 )
 
 func (a *app) deadCommand() *cobra.Command {
-	c := group(&cobra.Command{
+	var d deadFilter
+	var f admin.DeadFilter
+	list := taskList(a, &cobra.Command{
+		Short:   "list dead letters, the latest first",
+		Example: "  outbox dead list -error 'no such mailbox' -older 24h",
+		PreRunE: func(*cobra.Command, []string) (err error) {
+			f, err = d.read()
+			return err
+		},
+	}, func(ctx context.Context, c *admin.Client, p pageFlags) (admin.TaskPage, error) {
+		return c.DeadLetters(ctx, admin.DeadQuery{Filter: f, After: p.after, Limit: p.limit})
+	}, ">TASK TYPE REASON >ATTEMPTS >DIED ERROR", func(t admin.Task) []any {
+		attempts := fmt.Sprintf("%d/%d", t.Attempt, t.MaxAttempts)
+		return []any{t.ID, t.Type, t.Reason, attempts, since(t.EndedAt), cutError(t.LastError)}
+	})
+	d.add(list)
+	return group(&cobra.Command{
 		Use: "dead", Short: "dead letters: list, show, redrive, purge",
 		Example: "  outbox dead list -type SEND_MAIL",
-	})
-	c.AddCommand(a.deadListCommand(), a.showCommand(admin.StateDead, &cobra.Command{
+	}, list, a.showCommand(admin.StateDead, &cobra.Command{
 		Short: "show a dead letter and why it died", Example: "  outbox dead show 815 -payload",
 	}), a.deadRedriveCommand(), a.deadPurgeCommand())
-	return c
 }
 
 // deadFilter are the flags that select dead letters.
@@ -59,31 +73,6 @@ func (d *deadFilter) read() (f admin.DeadFilter, err error) {
 	return f, err
 }
 
-func (a *app) deadListCommand() *cobra.Command {
-	var d deadFilter
-	var f admin.DeadFilter
-	var p pageFlags
-	c := &cobra.Command{
-		Use: "list", Short: "list dead letters, the latest first", Args: cobra.NoArgs,
-		Example: "  outbox dead list -error 'no such mailbox' -older 24h",
-		PreRunE: func(*cobra.Command, []string) (err error) {
-			f, err = d.read()
-			return err
-		},
-		RunE: taskPage(a, &p, func(c *admin.Client, ctx context.Context) (admin.TaskPage, error) {
-			return c.DeadLetters(ctx, admin.DeadQuery{Filter: f, After: p.after, Limit: p.limit})
-		}, ">TASK TYPE REASON >ATTEMPTS >DIED ERROR", func(t admin.Task) (any, []any) {
-			attempts := fmt.Sprintf("%d/%d", t.Attempt, t.MaxAttempts)
-			return listJSON(t), []any{
-				t.ID, t.Type, t.Reason, attempts, since(t.EndedAt), cutError(t.LastError),
-			}
-		}),
-	}
-	d.add(c)
-	p.add(c)
-	return c
-}
-
 func (a *app) deadRedriveCommand() *cobra.Command {
 	b := &bulk{ask: "Redrive", done: "redriven", do: (*admin.Client).Redrive}
 	c := &cobra.Command{
@@ -114,7 +103,7 @@ the unique key of a dead letter, that is skipped, and the exit code is 1.
 			return orSkipped(err, r.Skipped)
 		},
 	}
-	b.add(c)
+	b.add(a, c)
 	c.Flags().BoolVar(&b.how.WithoutKey, "without-key", false,
 		"redrive also if another task holds the unique key: the task runs without its key")
 	return c
@@ -146,7 +135,7 @@ func (a *app) deadPurgeCommand() *cobra.Command {
 ` + bulkHelp,
 		RunE: func(c *cobra.Command, _ []string) error { return a.bulk(c.Context(), b) },
 	}
-	b.add(c)
+	b.add(a, c)
 	return c
 }
 
@@ -170,18 +159,18 @@ func searches() string {
 // bulk is a redrive or a purge by filter.
 type bulk struct {
 	deadFilter
-	all, yes bool
-	how      admin.Bulk
+	all bool
+	how admin.Bulk
 
 	ask, done string // Delete, purged
 	do        func(*admin.Client, context.Context, admin.DeadFilter, admin.Bulk) (admin.BulkResult, error)
 }
 
-func (b *bulk) add(c *cobra.Command) {
+func (b *bulk) add(a *app, c *cobra.Command) {
 	b.deadFilter.add(c)
 	c.Flags().BoolVar(&b.all, "all", false, "all dead letters")
 	c.Flags().IntVar(&b.how.PerSecond, "rate", 0, "the most in a second; 0 is no limit")
-	yesFlag(c, &b.yes)
+	a.asks(c)
 }
 
 // bulk counts, asks and acts. It prints the result also if it ends early.
@@ -221,7 +210,8 @@ func (a *app) bulk(ctx context.Context, b *bulk) error {
 	if matched == 0 {
 		err = notFound("no dead letter matches: %s", words)
 	} else {
-		if err := a.confirm(ctx, b.yes, fmt.Sprintf("%s %s (%s)?", b.ask, count(matched, "dead letter"), words)); err != nil {
+		question := fmt.Sprintf("%s %s (%s)?", b.ask, count(matched, "dead letter"), words)
+		if err := a.confirm(ctx, question); err != nil {
 			return err
 		}
 		r, err = a.takeAll(ctx, b, f, matched)

@@ -43,6 +43,7 @@ type app struct {
 	schema  string
 	actor   string
 	timeout time.Duration
+	yes     bool // of commands that ask
 
 	parsed bool          // the arguments are valid
 	db     *sql.DB       // nil before open
@@ -101,7 +102,11 @@ func (a *app) root() *cobra.Command {
 			return nil
 		},
 	}
-	group(root)
+	group(root, a.statsCommand(), a.typesCommand(), a.pauseCommand(), a.resumeCommand(),
+		a.schedulesCommand(), a.relaysCommand(), a.auditCommand(), a.tasksCommand(), a.historyCommand(),
+		a.enqueueCommand(), a.deadCommand(), a.topCommand(), a.doctorCommand(), a.repairCommand(),
+		a.reindexCommand(), a.adoptCommand(), a.migrateCommand(), a.rolesCommand(), a.versionCommand(),
+		a.serveCommand())
 	root.SetOut(a.out.w)
 	root.SetErr(a.err)
 	f := root.PersistentFlags()
@@ -112,10 +117,6 @@ func (a *app) root() *cobra.Command {
 	f.DurationVar(&a.timeout, "timeout", 30*time.Second, "the limit of one transaction; 0 is none")
 	f.BoolVar(&a.out.json, "json", false, "print JSON")
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
-	root.AddCommand(a.statsCommand(), a.enqueueCommand(), a.deadCommand(), a.historyCommand(), a.pauseCommand(),
-		a.resumeCommand(), a.schedulesCommand(), a.tasksCommand(), a.typesCommand(), a.relaysCommand(), a.topCommand(),
-		a.auditCommand(), a.doctorCommand(), a.adoptCommand(), a.reindexCommand(), a.repairCommand(), a.serveCommand(),
-		a.migrateCommand(), a.rolesCommand(), a.versionCommand())
 	root.SetHelpCommand(helpCommand(root))
 	root.InitDefaultCompletionCmd()
 	for _, c := range root.Commands() {
@@ -141,8 +142,9 @@ func helpCommand(root *cobra.Command) *cobra.Command {
 	}
 }
 
-// group makes a command that only has subcommands: it is an error without one of them.
-func group(c *cobra.Command) *cobra.Command {
+// group makes c a command that only has subcommands: it is an error without one of them.
+func group(c *cobra.Command, subcommands ...*cobra.Command) *cobra.Command {
+	c.AddCommand(subcommands...)
 	c.Args = cobra.ArbitraryArgs
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if c.Parent() == nil && len(args) == 0 {

@@ -4,15 +4,19 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/creack/pty"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
@@ -149,4 +153,104 @@ func (db *testDB) json(t testing.TB, v any, args ...string) {
 func eventually(t testing.TB, what string, met func() bool) {
 	t.Helper()
 	relaytest.Eventually(t, 30*time.Second, what, met)
+}
+
+// step is a command line, its exit code, and a text that it prints to stdout or stderr.
+type step struct {
+	args string
+	code int
+	want string
+}
+
+func (db *testDB) steps(t *testing.T, steps ...step) {
+	t.Helper()
+	for _, s := range steps {
+		if r := db.run(t, strings.Fields(s.args)...); r.code != s.code || !strings.Contains(r.out+r.err, s.want) {
+			t.Errorf("%s: got %+v, want exit code %d and %q", s.args, r, s.code, s.want)
+		}
+	}
+}
+
+// is fails unless a query's result is the text.
+func (db *testDB) is(t testing.TB, query, want string) {
+	t.Helper()
+	if got := db.Text(t, query); got != want {
+		t.Errorf("%s:\n got %s\nwant %s", query, got, want)
+	}
+}
+
+// wantAudit fails unless the audit ends with these lines.
+func (db *testDB) wantAudit(t *testing.T, lines ...string) {
+	t.Helper()
+	if got, want := db.audited(t), strings.Join(lines, "\n"); !strings.HasSuffix(got, want) {
+		t.Errorf("the audit has\n%s\nwant at its end\n%s", got, want)
+	}
+}
+
+// session is the command on a terminal.
+type session struct {
+	cmd  *exec.Cmd
+	tty  *os.File
+	mu   sync.Mutex
+	seen bytes.Buffer
+	read chan struct{} // closed at the end of the output
+}
+
+// terminal starts the command on a terminal of 80 columns.
+func (db *testDB) terminal(t *testing.T, args ...string) *session {
+	t.Helper()
+	return onTerminal(t, command(t, environment(db.URL), args...))
+}
+
+func onTerminal(t *testing.T, c *exec.Cmd) *session {
+	t.Helper()
+	tty, err := pty.StartWithSize(c, &pty.Winsize{Rows: 24, Cols: 80})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &session{cmd: c, tty: tty, read: make(chan struct{})}
+	go func() {
+		defer close(s.read)
+		for b := make([]byte, 4096); ; {
+			n, err := tty.Read(b)
+			s.mu.Lock()
+			s.seen.Write(b[:n])
+			s.mu.Unlock()
+			if err != nil { // EIO: the command has ended
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() { tty.Close() })
+	return s
+}
+
+func (s *session) text() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.seen.String()
+}
+
+func (s *session) shows(t *testing.T, text string) {
+	t.Helper()
+	eventually(t, text+" is shown", func() bool { return strings.Contains(s.text(), text) })
+}
+
+func (s *session) types(t *testing.T, text string) {
+	t.Helper()
+	if _, err := io.WriteString(s.tty, text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// end waits for the command's end and returns its exit code.
+func (s *session) end(t *testing.T) int {
+	t.Helper()
+	err := s.cmd.Wait()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	<-s.read
+	return s.cmd.ProcessState.ExitCode()
 }

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"runtime"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -18,8 +20,9 @@ import (
 )
 
 func (a *app) migrateCommand() *cobra.Command {
-	c := group(&cobra.Command{Use: "migrate", Short: "the schema: up, status, print", Example: "  outbox migrate up"})
-	c.AddCommand(&cobra.Command{
+	return group(&cobra.Command{
+		Use: "migrate", Short: "the schema: up, status, print", Example: "  outbox migrate up",
+	}, &cobra.Command{
 		Use: "up", Short: "create the schema, or bring it to this command's version", Args: cobra.NoArgs,
 		Example: "  outbox migrate up",
 		Long: `Applies the migrations that are not applied yet, and then the functions, views and triggers of this
@@ -36,7 +39,6 @@ apply again if you use the roles. --timeout does not bound it.`,
 		Long:    "Prints the SQL of the schema named by --schema, to be applied in one transaction. It needs no database.",
 		RunE:    func(c *cobra.Command, _ []string) error { return a.printScript(schema.SQL) },
 	})
-	return c
 }
 
 // printScript prints SQL for the schema.
@@ -136,12 +138,10 @@ func (a *app) migrateUp(ctx context.Context) error {
 }
 
 func (a *app) rolesCommand() *cobra.Command {
-	var yes bool
-	c := group(&cobra.Command{
+	return group(&cobra.Command{
 		Use: "roles", Short: "roles for enqueuers, workers, viewers and operators: print, apply",
 		Example: "  outbox roles apply",
-	})
-	apply := &cobra.Command{
+	}, a.asks(&cobra.Command{
 		Use: "apply", Short: "create the roles and give each its rights", Args: cobra.NoArgs,
 		Example: "  outbox roles apply -yes",
 		Long: `Creates the roles <schema>_owner, _enqueuer, _worker, _viewer and _operator, which cannot log in, and
@@ -150,28 +150,21 @@ its functions. Repeat it after each migration. --timeout does not bound it.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			question := "Make " + a.schema + "_owner the owner of the schema " + a.schema +
 				", and take the rights on its functions from PUBLIC?"
-			if err := a.confirm(c.Context(), yes, question); err != nil {
+			if err := a.confirm(c.Context(), question); err != nil {
 				return err
 			}
-			if err := a.connect(c.Context()); err != nil {
-				return err
-			}
-			if err := a.knowsRights(c.Context()); err != nil {
-				return err
-			}
-			if err := a.grantRoles(c.Context()); err != nil {
-				return err
+			for _, do := range []func(context.Context) error{a.connect, a.knowsRights, a.grantRoles} {
+				if err := do(c.Context()); err != nil {
+					return err
+				}
 			}
 			return a.out.print(object{{"schema", a.schema}, {"applied", true}}, "schema "+a.schema+": roles applied")
 		},
-	}
-	yesFlag(apply, &yes)
-	c.AddCommand(apply, &cobra.Command{
+	}), &cobra.Command{
 		Use: "print", Short: "print the same as a script for psql", Args: cobra.NoArgs,
 		Example: "  outbox roles print | psql -v ON_ERROR_STOP=1 -1",
 		RunE:    func(c *cobra.Command, _ []string) error { return a.printScript(schema.RolesSQL) },
 	})
-	return c
 }
 
 // grantRoles gives the roles their rights, with an entry in the audit log before it and one after it.
@@ -205,4 +198,19 @@ func (a *app) knowsRights(ctx context.Context) error {
 		}
 		return err
 	})
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "print the versions of this command and of its schema", Args: cobra.NoArgs,
+		Example: "  outbox version -json",
+		RunE: func(c *cobra.Command, _ []string) error {
+			version := "unknown"
+			if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+				version = info.Main.Version
+			}
+			return a.out.print(object{{"version", version}, {"schema_version", schema.Version()}, {"go", runtime.Version()}},
+				fmt.Sprintf("outbox %s, schema version %d, %s", version, schema.Version(), runtime.Version()))
+		},
+	}
 }

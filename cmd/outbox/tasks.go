@@ -2,9 +2,13 @@ package main
 
 import (
 	"context"
+	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,46 +23,61 @@ const mostRows = 1000
 const states = "ready, scheduled, leased, waiting, dead, finished"
 
 func (a *app) tasksCommand() *cobra.Command {
-	c := group(&cobra.Command{
-		Use: "tasks", Short: "tasks: list, show, cancel, run-now",
-		Example: "  outbox tasks list -type SEND_MAIL -state scheduled",
-	})
-	c.AddCommand(a.tasksListCommand(), a.showCommand("", &cobra.Command{
-		Short: "show a task in any state", Example: "  outbox tasks show 815",
-		Long: "Shows a task: it waits or runs, or is a dead letter, or is finished and of a type that keeps its tasks.",
-	}), a.tasksCancelCommand(), a.tasksRunNowCommand())
-	return c
-}
-
-func (a *app) tasksListCommand() *cobra.Command {
 	var taskType, state string
-	var p pageFlags
-	c := &cobra.Command{
-		Use: "list", Short: "list tasks of a type in a state", Args: cobra.NoArgs,
+	list := taskList(a, &cobra.Command{
+		Short:   "list tasks of a type in a state",
 		Example: "  outbox tasks list -type SEND_MAIL -state scheduled",
 		Long: `Lists tasks of one type in one state: ready (in the order of claiming), scheduled (by due time,
 retries included), leased, waiting (for another of their ordering key), dead or finished (the latest
 first; all types without --type). A scheduled task whose time has come is shown as due: a relay is to
 make it ready.`,
-		RunE: taskPage(a, &p, func(c *admin.Client, ctx context.Context) (admin.TaskPage, error) {
-			q := admin.TaskQuery{Type: taskType, State: admin.State(state), After: p.after, Limit: p.limit}
-			found, err := c.Tasks(ctx, q)
-			if errors.Is(err, outbox.ErrInvalidOption) {
-				err = usage("%w: use --type NAME and --state %s", err, states)
-			}
-			return found, err
-		}, ">TASK TYPE STATE >PRIORITY >ATTEMPT >AGE DUE ERROR", func(t admin.Task) (any, []any) {
-			fault := cutError(t.LastError)
-			return listJSON(t), []any{
-				t.ID, t.Type, taskview.State(t, time.Now()), t.Priority, t.Attempt, since(t.CreatedAt),
-				t.RunAt, fault,
-			}
-		}),
-	}
-	typeFlag(c, &taskType)
-	c.Flags().StringVar(&state, "state", "ready", "in this state: "+states)
-	p.add(c)
-	return c
+	}, func(ctx context.Context, c *admin.Client, p pageFlags) (admin.TaskPage, error) {
+		q := admin.TaskQuery{Type: taskType, State: admin.State(state), After: p.after, Limit: p.limit}
+		found, err := c.Tasks(ctx, q)
+		if errors.Is(err, outbox.ErrInvalidOption) {
+			err = usage("%w: use --type NAME and --state %s", err, states)
+		}
+		return found, err
+	}, ">TASK TYPE STATE >PRIORITY >ATTEMPT >AGE DUE ERROR", func(t admin.Task) []any {
+		return []any{t.ID, t.Type, taskview.State(t, time.Now()), t.Priority, t.Attempt,
+			since(t.CreatedAt), t.RunAt, cutError(t.LastError)}
+	})
+	typeFlag(list, &taskType)
+	list.Flags().StringVar(&state, "state", "ready", "in this state: "+states)
+	return group(&cobra.Command{
+		Use: "tasks", Short: "tasks: list, show, cancel, run-now",
+		Example: "  outbox tasks list -type SEND_MAIL -state scheduled",
+	}, list, a.showCommand("", &cobra.Command{
+		Short: "show a task in any state", Example: "  outbox tasks show 815",
+		Long: "Shows a task: it waits or runs, or is a dead letter, or is finished and of a type that keeps its tasks.",
+	}), a.tasksCancelCommand(), a.tasksRunNowCommand())
+}
+
+func (a *app) historyCommand() *cobra.Command {
+	var taskType string
+	list := taskList(a, &cobra.Command{
+		Short:   "list finished tasks, those enqueued last first",
+		Example: "  outbox history list -type SEND_MAIL -limit 10",
+		Long: `Lists the finished tasks of the types whose handlers keep them. OUTCOME is done, or the reason why
+the handler discarded the task.`,
+	}, func(ctx context.Context, c *admin.Client, p pageFlags) (admin.TaskPage, error) {
+		return c.Tasks(ctx, admin.TaskQuery{
+			Type: taskType, State: admin.StateFinished, After: p.after, Limit: p.limit,
+		})
+	}, ">TASK TYPE >ATTEMPT >FINISHED >TOOK OUTCOME", func(t admin.Task) []any {
+		took := ""
+		if !t.AttemptedAt.IsZero() {
+			took = age(t.EndedAt.Sub(t.AttemptedAt))
+		}
+		return []any{t.ID, t.Type, t.Attempt, since(t.EndedAt), took, cutError(taskview.Outcome(t))}
+	})
+	typeFlag(list, &taskType)
+	return group(&cobra.Command{
+		Use: "history", Short: "finished tasks of the types that keep them: list, show",
+		Example: "  outbox history list -type SEND_MAIL",
+	}, list, a.showCommand(admin.StateFinished, &cobra.Command{
+		Short: "show a finished task", Example: "  outbox history show 815",
+	}))
 }
 
 // typeFlag adds --type.
@@ -66,9 +85,36 @@ func typeFlag(c *cobra.Command, name *string) {
 	c.Flags().StringVar(name, "type", "", "of this task type")
 }
 
+// taskList makes c a list of tasks in pages. Optional columns stand before the last one.
+func taskList(a *app, c *cobra.Command,
+	read func(context.Context, *admin.Client, pageFlags) (admin.TaskPage, error), columns string,
+	cells func(admin.Task) []any) *cobra.Command {
+	c.Use = "list"
+	all := func(ctx context.Context, c *admin.Client, p pageFlags) ([]admin.Task, string, error) {
+		page, err := read(ctx, c, p)
+		return page.Tasks, page.Next, err
+	}
+	return pages(a, c, "tasks", all, func(found []admin.Task) *table {
+		names, more := strings.Fields(columns), taskview.Columns(found)
+		last := len(names) - 1
+		for i, c := range more {
+			name := strings.ReplaceAll(strings.ToUpper(c.Name), " ", "_")
+			names = slices.Insert(names, last+i, name)
+		}
+		t := newTable(strings.Join(names, " "))
+		for _, task := range found {
+			row := cells(task)
+			for i, c := range more {
+				row = slices.Insert(row, last+i, any(c.Of(task)))
+			}
+			t.add(objectOf(task).without("runs", "timeline"), row...) // a list does not read these
+		}
+		return t
+	})
+}
+
 func (a *app) tasksCancelCommand() *cobra.Command {
-	var yes bool
-	c := &cobra.Command{
+	return a.asks(&cobra.Command{
 		Use: "cancel ID...", Short: "cancel waiting and running tasks", Args: cobra.RangeArgs(1, mostRows),
 		Example: "  outbox tasks cancel 815",
 		Long: `Cancels tasks in one transaction. A task that waits is deleted. A task that runs is asked to end, and
@@ -79,7 +125,7 @@ is deleted unless its handler succeeds. Dead letters cannot be canceled: purge t
 				return err
 			}
 			question := fmt.Sprintf("Cancel %s (%s)?", count(len(ids), "task"), join(ids))
-			if err := a.confirm(c.Context(), yes, question); err != nil {
+			if err := a.confirm(c.Context(), question); err != nil {
 				return err
 			}
 			return a.onTasks(c, args, "neither waiting nor running",
@@ -93,9 +139,7 @@ is deleted unless its handler succeeds. Dead letters cannot be canceled: purge t
 					return slices.Concat(canceled, asked), o, lines, err
 				})
 		},
-	}
-	yesFlag(c, &yes)
-	return c
+	})
 }
 
 func (a *app) tasksRunNowCommand() *cobra.Command {
@@ -112,4 +156,201 @@ func (a *app) tasksRunNowCommand() *cobra.Command {
 				})
 		},
 	}
+}
+
+// showCommand makes c a command that shows a task in any state, or in that of its group.
+func (a *app) showCommand(only admin.State, c *cobra.Command) *cobra.Command {
+	var payload bool
+	c.Use, c.Args = "show ID|KEY", cobra.ExactArgs(1)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		find, err := finder(args[0])
+		if err != nil {
+			return err
+		}
+		var t admin.Task
+		var hidden admin.Payload
+		err = a.read(c.Context(), func(ctx context.Context, c *admin.Client) (err error) {
+			if t, err = find(ctx, c); err == nil && payload {
+				hidden, err = c.Payload(ctx, t.ID)
+			}
+			return err
+		})
+		if errors.Is(err, admin.ErrNotFound) {
+			return notFound("task %s is not there: it has finished, was canceled, or never was", args[0])
+		}
+		if err != nil {
+			return err
+		}
+		if only != "" && t.State != only {
+			return notFound("task %d is %s, not %s: see outbox tasks show %d", t.ID, t.State, only, t.ID)
+		}
+		o, f := objectOf(t), taskFields(t)
+		if payload {
+			o = append(o, objectOf(hidden)...)
+			f.add("unique key", hidden.UniqueKey)
+			f.add("ordering key", hidden.OrderingKey)
+			f.add("headers", indented(hidden.Headers))
+			f.add("payload", indented(hidden.Payload))
+		}
+		return a.out.print(o, f.lines()...)
+	}
+	payloadFlag(c, &payload)
+	return c
+}
+
+// finder finds a task by its id or its key.
+func finder(text string) (func(context.Context, *admin.Client) (admin.Task, error), error) {
+	if strings.Contains(text, "-") {
+		return func(ctx context.Context, c *admin.Client) (admin.Task, error) { return c.TaskByKey(ctx, text) }, nil
+	}
+	id, err := taskID(text)
+	return func(ctx context.Context, c *admin.Client) (admin.Task, error) { return c.Task(ctx, id) }, err
+}
+
+func payloadFlag(c *cobra.Command, shown *bool) {
+	c.Flags().BoolVar(shown, "payload", false, "show payload, headers and keys too")
+}
+
+// indented is a JSON text for people.
+func indented(text json.RawMessage) string {
+	if out, err := json.MarshalIndent(text, "", "  "); err == nil && len(text) > 60 {
+		return string(out)
+	}
+	return string(text)
+}
+
+// taskFields are a task for people.
+func taskFields(t admin.Task) (f fields) {
+	f.add("task", t.ID)
+	f.add("state", taskview.State(t, time.Now()))
+	for _, fact := range taskview.Facts(t) {
+		value := fact.Value
+		if at, ok := value.(time.Time); ok {
+			value = when(at)
+		}
+		f.add(fact.Name, value)
+	}
+	if t.State != admin.StateFinished {
+		f.add("error", t.LastError)
+	}
+	var lines []string
+	for _, e := range taskview.Timeline(t) {
+		line := when(e.At) + "  " + e.Text
+		if e.Error != "" {
+			line += ": " + e.Error
+		}
+		lines = append(lines, line)
+	}
+	f.add("timeline", strings.Join(lines, "\n"))
+	return f
+}
+
+// maxInput bounds the payload from stdin: the most that outbox.MaxPayload allows.
+const maxInput = 16 << 20
+
+type enqueueFlags struct {
+	priority, attempts  int
+	at, unique, ordered string
+	after               time.Duration
+	headers             []string
+}
+
+func (a *app) enqueueCommand() *cobra.Command {
+	var f enqueueFlags
+	c := &cobra.Command{
+		Use: "enqueue TYPE JSON", Short: "enqueue a task", Args: cobra.ExactArgs(2),
+		Example: "  outbox enqueue SEND_MAIL '{\"user_id\": 7}' -after 10m -unique user-7\n" +
+			"  generate | outbox enqueue REPORT -",
+		Long: `Enqueues a task with the JSON as its payload; - reads it from stdin. The task waits until a relay has
+a handler for its type. It needs the rights of a worker: an enqueuer cannot write the audit log, and
+an operator enqueues by plain INSERT only.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			task, err := a.newTask(c, args[0], args[1], f)
+			if err != nil {
+				return err
+			}
+			var done outbox.Enqueued
+			err = a.change(c.Context(), func(ctx context.Context, tx *sql.Tx, c *admin.Client) (err error) {
+				done, err = outbox.Enqueue(ctx, tx, task.Type, task.Payload, task.Options...)
+				if err != nil || done.Outcome == outbox.OutcomeSkipped {
+					return err
+				}
+				target := fmt.Sprintf("task %d of type %s", done.ID, task.Type)
+				_, err = c.WriteAudit(ctx, admin.AuditEntry{Action: admin.ActionEnqueue, Target: target, Count: 1})
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			return a.out.print(object{{"task_id", done.ID}, {"outcome", string(done.Outcome)}},
+				fmt.Sprintf("task %d: %s", done.ID, done.Outcome))
+		},
+	}
+	c.Flags().IntVar(&f.priority, "priority", 0, "lower runs first")
+	c.Flags().StringVar(&f.at, "at", "", "due at this time: "+timeForms)
+	c.Flags().DurationVar(&f.after, "after", 0, "due after this time, like 90s or 2h")
+	c.Flags().IntVar(&f.attempts, "attempts", 0, "the most attempts; 0: those of its handler")
+	c.Flags().StringVar(&f.unique, "unique", "",
+		"key: no second task with it is enqueued; a task that waits stays as it is")
+	c.Flags().StringVar(&f.ordered, "ordered", "", "key: its tasks run one after the other")
+	c.Flags().StringArrayVar(&f.headers, "header", nil, "NAME=VALUE, beside the payload; may be repeated")
+	return c
+}
+
+// newTask is the task of the arguments, if they are valid.
+func (a *app) newTask(c *cobra.Command, taskType, text string, f enqueueFlags) (task outbox.TaskSpec, err error) {
+	payload := []byte(text)
+	if text == "-" {
+		if payload, err = io.ReadAll(io.LimitReader(a.in, maxInput+1)); err != nil {
+			return task, fmt.Errorf("read the payload: %w", err)
+		}
+	}
+	opts := []outbox.Option{
+		outbox.Schema(a.schema), outbox.Priority(f.priority), outbox.After(f.after), outbox.MaxAttempts(f.attempts),
+	}
+	at, err := parseTime("--at", f.at)
+	if err != nil {
+		return task, err
+	}
+	if !at.IsZero() && f.after != 0 {
+		return task, usage("--at and --after exclude each other")
+	}
+	if !at.IsZero() {
+		opts = append(opts, outbox.RunAt(at))
+	}
+	if c.Flags().Changed("unique") {
+		opts = append(opts, outbox.Unique(f.unique))
+	}
+	if c.Flags().Changed("ordered") {
+		opts = append(opts, outbox.OrderedBy(f.ordered))
+	}
+	headers := map[string]string{}
+	for _, h := range f.headers {
+		name, value, found := strings.Cut(h, "=")
+		if !found || name == "" {
+			return task, usage("--header takes NAME=VALUE")
+		}
+		headers[name] = value
+	}
+	task = outbox.TaskSpec{Type: taskType, Payload: json.RawMessage(payload),
+		Options: append(opts, outbox.Headers(headers))}
+	if _, err := task.Encode(); err != nil {
+		return task, usage("%w", err)
+	}
+	return task, nil
+}
+
+const timeForms = "2026-05-01, 2026-05-01 15:04 or with :05 in the local zone, or RFC 3339"
+
+// parseTime reads the time of a flag.
+func parseTime(flag, text string) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	for _, form := range []string{time.RFC3339, time.DateOnly, "2006-01-02 15:04", time.DateTime} {
+		if t, err := time.ParseInLocation(form, text, time.Local); err == nil {
+			return t, nil
+		}
+	}
+	return time.Time{}, usage("%s %q: write %s", flag, text, timeForms)
 }

@@ -99,35 +99,27 @@ func (c *check) object(s *Shape) {
 
 // members calls value for each member of an object, at its value.
 func (c *check) members(value func(name []byte)) {
-	c.at++ // {
-	for c.next() == '"' {
+	for more := true; more; more = c.next() == ',' {
+		c.at++ // { or ,
+		if c.next() != '"' {
+			break
+		}
 		name := c.text()
 		if slices.Contains(name, '\\') {
 			name = unescaped(name)
 		}
-		if c.next() != ':' {
-			return
-		}
-		c.at++
+		c.next()
+		c.at++ // :
 		value(name)
-		if c.next() != ',' {
-			break
-		}
-		c.at++
 	}
-	c.next()
 	c.at++ // }
 }
 
 // array reads the elements of an array.
 func (c *check) array(s *Shape) {
-	c.at++ // [
-	for c.next() != ']' && c.at < len(c.json) {
-		c.within("[]", s.elem)
-		if c.next() != ',' {
-			break
-		}
-		c.at++
+	for more := true; more; more = c.next() == ',' {
+		c.at++                 // [ or ,
+		c.within("[]", s.elem) // it reads nothing before a ]
 	}
 	c.at++ // ]
 }
@@ -154,35 +146,24 @@ func unescaped(text []byte) []byte {
 	return []byte(s)
 }
 
-// skip reads a value of any shape.
+// skip reads a value of any shape: up to a comma behind it, or to the end of the object or array.
 func (c *check) skip() {
-	c.next()
-	for depth := 0; c.at < len(c.json); {
+	for depth := 0; c.at < len(c.json); c.at++ {
 		switch c.json[c.at] {
 		case '"':
 			c.text()
+			c.at-- // the quote
 		case '{', '[':
 			depth++
-			c.at++
-			continue
 		case '}', ']':
 			if depth == 0 {
-				return // it ends what the value is in
+				return
 			}
 			depth--
-			c.at++
 		case ',':
 			if depth == 0 {
 				return
 			}
-			c.at++
-			continue
-		default:
-			c.at++
-			continue
-		}
-		if depth == 0 {
-			return
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -197,4 +198,122 @@ func reasons() (out []Choice) {
 		out = append(out, Choice{name, Reason(outbox.Reason(name))})
 	}
 	return out
+}
+
+// Event is a line of a task's timeline.
+type Event struct {
+	At    time.Time
+	Text  string
+	Error string
+	Tone  Tone
+}
+
+// Tone says whether an event is good or bad news.
+type Tone string
+
+// The tones.
+const (
+	Neutral Tone = ""
+	Good    Tone = "good"
+	Bad     Tone = "bad"
+)
+
+var events = map[admin.EventKind]struct {
+	text string
+	tone Tone
+}{
+	admin.EventFailed:    {"failed", Bad},
+	admin.EventThrottled: {"throttled", Neutral},
+	admin.EventLost:      {"lost: its process died", Bad},
+	admin.EventLeaseLost: {"lost: its lease ran out", Bad},
+	admin.EventDead:      {"", Bad},
+	admin.EventRedriven:  {"redriven", Neutral},
+	admin.EventReplaced:  {"replaced by an enqueue of its unique key", Neutral},
+	admin.EventFinished:  {"finished", Good},
+	admin.EventDiscarded: {"discarded", Neutral},
+}
+
+// Timeline returns the events of a task and its runs, the oldest first.
+func Timeline(t admin.Task) []Event {
+	out := []Event{{At: t.CreatedAt, Text: "enqueued"}}
+	for _, e := range t.Timeline {
+		out = append(out, eventOf(e))
+	}
+	for _, r := range t.Runs {
+		e := Event{At: r.StartedAt, Tone: Good}
+		e.Text = fmt.Sprintf("attempt %d running, on relay %s", max(t.Attempt, 1), r.RelayID)
+		if r.Lost {
+			e.Text, e.Tone = "a run began that was lost, on relay "+r.RelayID, Bad
+		}
+		if n := len(r.TaskIDs); n > 1 {
+			e.Text += fmt.Sprintf(", in a batch of %d", n)
+		}
+		out = append(out, e)
+	}
+	slices.SortStableFunc(out, func(a, b Event) int { return cmp.Compare(a.At.UnixMicro(), b.At.UnixMicro()) })
+	return out
+}
+
+func eventOf(e admin.Event) Event {
+	known, ok := events[e.Kind]
+	if !ok {
+		known.text = string(e.Kind) // plain SQL may have written it
+	}
+	text := known.text
+	if e.Attempt > 0 && text != "" {
+		text = fmt.Sprintf("attempt %d %s", e.Attempt, text)
+	}
+	if e.Times > 1 {
+		text += fmt.Sprintf(" %d times until %s UTC", e.Times, e.LastAt.UTC().Format(time.DateTime))
+	}
+	if e.Duration > 0 {
+		text += " after " + e.Duration.Round(100*time.Microsecond).String()
+	}
+	if e.Actor != "" {
+		text += " by " + e.Actor
+	}
+	if e.Reason != "" {
+		text += ", dead letter: " + Reason(e.Reason)
+	}
+	return Event{At: e.At, Text: strings.TrimPrefix(text, ", "), Error: e.Error, Tone: known.tone}
+}
+
+// Sum is the counts of all the types together, with the greatest OldestReady. The rest is zero.
+func Sum(types []admin.Type) (sum admin.Type) {
+	for _, t := range types {
+		sum.Ready += t.Ready
+		sum.Scheduled += t.Scheduled
+		sum.Leased += t.Leased
+		sum.Waiting += t.Waiting
+		sum.Dead += t.Dead
+		sum.Finished += t.Finished
+		sum.Failed += t.Failed
+		sum.OldestReady = max(sum.OldestReady, t.OldestReady)
+	}
+	return sum
+}
+
+// TypeRuns are the runs of one type in a relay.
+type TypeRuns struct {
+	Type   string // "" where it is not known
+	Tasks  int
+	Oldest admin.Run
+	Lost   bool // one of them at least
+}
+
+// RunsByType are a relay's runs by type, those with most tasks first.
+func RunsByType(r admin.Relay) []TypeRuns {
+	by := map[string]TypeRuns{}
+	for _, run := range r.Runs { // the oldest first
+		of, found := by[run.Type]
+		if !found {
+			of = TypeRuns{Type: run.Type, Oldest: run}
+		}
+		of.Tasks += len(run.TaskIDs)
+		of.Lost = of.Lost || run.Lost
+		by[run.Type] = of
+	}
+	return slices.SortedFunc(maps.Values(by), func(a, b TypeRuns) int {
+		return cmp.Or(cmp.Compare(b.Tasks, a.Tasks), cmp.Compare(a.Type, b.Type))
+	})
 }

@@ -1,14 +1,185 @@
 package dashboard
 
 import (
+	"context"
 	"fmt"
+	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/internal/taskview"
 )
+
+// overviewData is the first page.
+type overviewData struct {
+	Sum         admin.Type
+	Rate        rate
+	Range, Over string
+	Charts      []chart
+	Types       []typeRow
+	Relays      []admin.Relay
+}
+
+// typeRow is a line of the table of types.
+type typeRow struct {
+	admin.Type
+	Rate  rate
+	Spark chart
+	Stuck bool // there are tasks, and no living relay has a handler for them
+}
+
+// sparklines is the most types with a sparkline and a rate: each is a statement, at most every 15 s.
+const sparklines = 60
+
+func (v *view) overview() error {
+	s, err := v.snapshot()
+	if err != nil {
+		return err
+	}
+	name, span, over := v.span()
+	names := []string{""}
+	for _, t := range s.types[:min(len(s.types), sparklines)] {
+		names = append(names, t.Type)
+	}
+	samples, err := v.readSamples(span, names...)
+	if err != nil {
+		return err
+	}
+	d := overviewData{Sum: taskview.Sum(s.types), Range: name, Over: over, Relays: s.relays}
+	all := history(samples[""], d.Sum, s.at)
+	d.Rate = rateOf(all)
+	d.Charts = charts(all, d.Rate, span, over)
+	for _, t := range s.types {
+		h := history(samples[t.Type], t, s.at)
+		r := typeRow{Type: t, Rate: rateOf(h), Stuck: t.Relays == 0 &&
+			t.Ready+t.Scheduled+t.Leased+t.Waiting > 0}
+		r.Spark = draw(chart{Title: "Ready", Over: over, Tone: "plain"}, counts(h, readyOf), s.at, span)
+		d.Types = append(d.Types, r)
+	}
+	v.Live = true
+	return v.show(http.StatusOK, "overview.html", "Overview", d)
+}
+
+const pageSize = 50
+
+// typeData is the page of a type.
+type typeData struct {
+	admin.Type
+	Known       bool
+	Rate        rate
+	Charts      []chart
+	Range, Over string
+	States      []stateTab
+	State       admin.State
+	First       bool
+	admin.TaskPage
+}
+
+// stateTab leads to the tasks in one state.
+type stateTab struct {
+	State   admin.State
+	Count   int64
+	Counted bool
+}
+
+// Link is an address of this page with one value changed.
+func (d typeData) Link(key, value string) string {
+	q := url.Values{"name": {d.Type.Type}, "state": {string(d.State)}}
+	if d.Range != ranges[0].Name {
+		q.Set("range", d.Range)
+	}
+	if q.Set(key, value); key == "after" && value == "" {
+		q.Del(key)
+	}
+	return "./type?" + q.Encode()
+}
+
+func (v *view) taskType() error {
+	q := v.r.URL.Query()
+	d := typeData{State: admin.State(q.Get("state")), First: q.Get("after") == ""}
+	name := q.Get("name")
+	if name == "" {
+		return errNotFound
+	}
+	s, err := v.snapshot()
+	if err != nil {
+		return err
+	}
+	d.Type, d.Known = s.typeNamed(name)
+	d.Type.Type = name
+	d.States = []stateTab{{admin.StateReady, d.Ready, true}, {admin.StateScheduled, d.Scheduled, true},
+		{admin.StateLeased, d.Leased, true}, {admin.StateWaiting, d.Waiting, true},
+		{admin.StateDead, d.Dead, true}, {State: admin.StateFinished}}
+	if d.State == "" {
+		d.State = admin.StateReady
+		if d.Finished > 0 { // if none are left
+			d.State = admin.StateFinished
+		}
+		for _, t := range d.States { // the first that has any
+			if t.Count > 0 {
+				d.State = t.State
+				break
+			}
+		}
+	}
+	if !slices.ContainsFunc(d.States, func(t stateTab) bool { return t.State == d.State }) {
+		return badRequest("There is no such state of a task.")
+	}
+	var span time.Duration
+	d.Range, span, d.Over = v.span()
+	samples, err := v.readSamples(span, name)
+	if err != nil {
+		return err
+	}
+	h := history(samples[name], d.Type, s.at)
+	d.Rate = rateOf(h)
+	d.Charts = charts(h, d.Rate, span, d.Over)
+	d.TaskPage, err = get(v, func(c *admin.Client, ctx context.Context) (admin.TaskPage, error) {
+		return c.Tasks(ctx, admin.TaskQuery{Type: name, State: d.State, After: q.Get("after"), Limit: pageSize})
+	})
+	if err != nil {
+		return err
+	}
+	v.Live = true
+	return v.show(http.StatusOK, "type.html", visible(name), d)
+}
+
+func (v *view) schedules() error {
+	all, err := get(v, (*admin.Client).Schedules)
+	if err != nil {
+		return err
+	}
+	v.Live = true
+	return v.show(http.StatusOK, "schedules.html", "Schedules", struct{ Schedules []admin.Schedule }{all})
+}
+
+func (v *view) relays() error {
+	s, err := v.snapshot()
+	if err != nil {
+		return err
+	}
+	v.Live = true
+	return v.show(http.StatusOK, "relays.html", "Relays", struct{ Relays []admin.Relay }{s.relays})
+}
+
+func (v *view) audit() error {
+	after := v.r.URL.Query().Get("after")
+	page, err := get(v, func(c *admin.Client, ctx context.Context) (admin.AuditPage, error) {
+		return c.Audit(ctx, admin.AuditQuery{After: after, Limit: pageSize})
+	})
+	if err != nil {
+		return err
+	}
+	v.Live = true
+	return v.show(http.StatusOK, "audit.html", "Audit log", struct {
+		admin.AuditPage
+		First bool
+	}{page, after == ""})
+}
 
 // chart is a small chart: one line over time, with the area below it.
 type chart struct {

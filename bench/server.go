@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	neturl "net/url"
 	"strings"
 
 	"github.com/txoutbox/outbox/internal/testing/devpg"
@@ -17,12 +16,6 @@ var serverSettings = map[string]string{
 	"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on",
 	"shared_buffers": "1GB", "max_wal_size": "8GB", "checkpoint_timeout": "30min", "max_connections": "1200",
 	"shared_preload_libraries": "pg_stat_statements", "pg_stat_statements.track": "top", "autovacuum_naptime": "5s",
-}
-
-// shownSettings are printed as the server says them.
-var shownSettings = []string{
-	"server_version", "fsync", "synchronous_commit", "full_page_writes", "shared_buffers", "max_wal_size",
-	"checkpoint_timeout", "max_connections", "autovacuum", "autovacuum_naptime", "wal_level", "jit",
 }
 
 // server is the PostgreSQL under test. A database is built once, and copied for each turn. So all
@@ -46,34 +39,42 @@ func openServer(ctx context.Context, logf func(string, ...any)) (*server, error)
 
 func (s *server) close() error { return errors.Join(s.admin.Close(), s.devpg.Close()) }
 
-// settings are shownSettings as they are.
-func (s *server) settings(ctx context.Context) ([][2]string, error) {
-	var out [][2]string
-	for _, name := range shownSettings {
-		var value string
-		if err := s.admin.QueryRowContext(ctx, `SELECT current_setting($1)`, name).Scan(&value); err != nil {
-			return nil, err
-		}
-		out = append(out, [2]string{name, value})
+// with calls do with a fresh database of the side's, and a client that enqueues in it.
+func (s *server) with(ctx context.Context, of side, do func(d *database, c client) error) error {
+	d, err := s.fresh(ctx, of)
+	if err != nil {
+		return err
 	}
-	return out, nil
+	defer d.drop()
+	c, err := of.open(ctx, d)
+	if err != nil {
+		return err
+	}
+	return do(d, c)
 }
 
 // fresh is a copy of the side's database, which is built when it is asked for the first time.
 func (s *server) fresh(ctx context.Context, of side) (*database, error) {
-	d, err := open(s.devpg.PreparedDatabase(ctx, of.key, func(url string) error {
-		d, err := open(url, nil, nil)
+	url, remove, err := s.devpg.PreparedDatabase(ctx, of.key, func(url string) error {
+		db, err := sql.Open("postgres", url)
 		if err != nil {
 			return err
 		}
+		d := &database{DB: db, url: url}
 		if err = of.build(ctx, d); err == nil {
 			err = d.exec(ctx, `VACUUM ANALYZE`)
 		}
 		return errors.Join(err, d.Close())
-	}))
+	})
 	if err != nil {
 		return nil, fmt.Errorf("bench: a database of %s: %w", of.key, err)
 	}
+	db, err := sql.Open("postgres", url)
+	if err != nil {
+		return nil, err
+	}
+	d := &database{DB: db, url: url}
+	d.onDrop(remove)
 	return d, d.exec(ctx, adoptSQL)
 }
 
@@ -87,26 +88,18 @@ END $$`
 // database is one database of the server.
 type database struct {
 	*sql.DB
-	url, name string
-	remove    func()
+	url   string
+	drops []func()
 }
 
-// open takes the results of devpg.
-func open(url string, remove func(), err error) (*database, error) {
-	if err != nil {
-		return nil, err
-	}
-	u, err := neturl.Parse(url)
-	if err != nil {
-		return nil, err
-	}
-	db, err := sql.Open("postgres", url)
-	return &database{DB: db, url: url, name: u.Path[1:], remove: remove}, err
-}
+// onDrop has drop call f, before what it was given earlier.
+func (d *database) onDrop(f func()) { d.drops = append(d.drops, f) }
 
 func (d *database) drop() {
 	_ = d.Close()
-	d.remove()
+	for i := range d.drops {
+		d.drops[len(d.drops)-1-i]()
+	}
 }
 
 // exec runs statements that have no parameters.

@@ -1,14 +1,20 @@
 package main
 
-import "time"
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/txoutbox/outbox/bench/measure"
+)
 
 // The kinds of bound.
 const (
 	atLeast = ">="
 	atMost  = "<="
 )
-
-type sides = []string
 
 // target is one line of what the benchmark holds. With Than the bound is on the ratio of ours to
 // it, round by round; without, on the value itself. Where several sides are named, the best one by
@@ -17,8 +23,8 @@ type target struct {
 	Case   string
 	What   string
 	Metric string
-	Sides  sides
-	Than   sides
+	Sides  []string
+	Than   []string
 	Of     string // the metric of Than, if it is another one
 	In     string // the case of Than, if it is another one
 	Op     string
@@ -26,156 +32,248 @@ type target struct {
 	// Raw are sides of the raw limit. Where the same ratio with the best of them in place of ours
 	// misses the bound too, no library could reach it here, and the target does not count as
 	// missed.
-	Raw sides
+	Raw []string
 }
 
-// ratio is a target for the best of ours against the best of others.
-func ratio(caseName, what, metric string, ours, than sides, op string, bound float64) target {
-	return target{Case: caseName, What: what, Metric: metric, Sides: ours, Than: than, Op: op, Bound: bound}
+// of makes targets for a metric of a case.
+func of(caseName, metric string) func(what string, ours ...string) target {
+	return func(what string, ours ...string) target {
+		return target{Case: caseName, Metric: metric, What: what, Sides: ours}
+	}
 }
 
-// value is a target for one side.
-func value(caseName, what, metric, side, op string, bound float64) target {
-	return target{Case: caseName, What: what, Metric: metric, Sides: sides{side}, Op: op, Bound: bound}
+func (t target) than(sides ...string) target { t.Than = sides; return t }
+
+func (t target) atLeast(bound float64, raw ...string) target {
+	t.Op, t.Bound, t.Raw = atLeast, bound, raw
+	return t
 }
 
-// of names another metric of the side that it is compared with.
-func (t target) of(metric string) target { t.Of = metric; return t }
-
-// in names another case of it.
-func (t target) in(caseName string) target { t.In = caseName; return t }
-
-// raw names the sides of the raw limit.
-func (t target) raw(sides ...string) target { t.Raw = sides; return t }
+func (t target) atMost(bound float64, raw ...string) target {
+	t.Op, t.Bound, t.Raw = atMost, bound, raw
+	return t
+}
 
 // targets are all that -check holds.
-func targets(p plan) []target {
-	one := func(side string) sides { return sides{side} }
-	river, watermill := one(sideRiverBench), one(sideWatermill)
-	insertTx, insertRaw := sides{sideInsertTx10, sideInsertTx50}, sides{sideInsertRaw10}
-	insertRiver := sides{sideInsertRiver10, sideInsertRiver50}
-	const polled = float64(pollInterval / time.Millisecond)
-	all := []target{
-		ratio(caseBurndown, "Batch, no-op, 200,000: against River at its benchmark's settings", mRate, one(sideBatch), river,
-			atLeast, 7).raw(sideRawBatch),
-		ratio(caseBurndown, "Batch, no-op, 200,000: against watermill-sql's queue", mRate, one(sideBatch), watermill, atLeast,
-			1.2).raw(sideRawBatch),
-		ratio(caseBurndown, "Batch, no-op, 200,000: slowest window against the raw limit's first second", mSlowest,
-			one(sideBatch), one(sideRawBatch), atLeast, 0.8).of(mFirstSecond),
-		ratio(caseLarge, "Batch, no-op, 1,000,000: against River at its benchmark's settings", mRate, one(sideBatchLarge),
-			river, atLeast, 7).in(caseBurndown).raw(sideRawLarge),
-		ratio(caseLarge, "Batch, no-op, 1,000,000: against watermill-sql's queue", mRate, one(sideBatchLarge), watermill,
-			atLeast, 1.2).in(caseBurndown).raw(sideRawLarge),
-		ratio(caseLarge, "Batch, no-op, 1,000,000: slowest window against the raw limit's first second", mSlowest,
-			one(sideBatchLarge), one(sideRawLarge), atLeast, 0.8).of(mFirstSecond),
-		ratio(caseBurndown, "Leased, no-op, 200,000: against River at its benchmark's settings", mRate, one(sideLeased),
-			river, atLeast, 3).raw(sideRawLeased),
-
-		ratio(caseInsert, "Tx with one insert: against River's JobCompleteTx, each at its best worker count", mRate, insertTx,
-			insertRiver, atLeast, 1.5).raw(insertRaw...),
-		ratio(caseInsert, "Tx with one insert: against the raw limit", mRate, insertTx, insertRaw, atLeast, 0.65),
-		// not 6: a statement of each task's own deletes it
-		ratio(caseInsert, "GroupCommit(32) with one insert: against River's JobCompleteTx at its best worker count", mRate,
-			one(sideGroup32), insertRiver, atLeast, 4.5).raw(sideRawGroup32),
-		ratio(caseInsert, "GroupCommit(32) with one insert: against raw single transactions", mRate, one(sideGroup32),
-			insertRaw, atLeast, 3).raw(sideRawGroup32),
-		ratio(caseInsert, "GroupCommit(32) with one insert: against raw groups of 32 with savepoints", mRate,
-			one(sideGroup32), one(sideRawGroup32), atLeast, 0.65),
-		ratio(caseInsert, "GroupCommit(8) with one insert: against River's JobCompleteTx at its best worker count", mRate,
-			one(sideGroup8), insertRiver, atLeast, 4.5).raw(sideRawGroup32),
-		ratio(caseInsert, "Complete with one insert: against River's JobCompleteTx at its best worker count", mRate,
-			one(sideComplete), insertRiver, atLeast, 1.5).raw(insertRaw...),
-		ratio(caseInsert, "Batch handler with one insert a task: against River's JobCompleteTx", mRate, one(sideInsertBatch),
-			insertRiver, atLeast, 6).raw(sideInsertRawMany),
-		ratio(caseDefaults, "defaults, no-op: "+sideDefaultTx+" against River's defaults", mRate, one(sideDefaultTx),
-			one(sideDefaultRiver), atLeast, 20),
-		ratio(caseDefaults, "defaults, no-op: "+sideDefaultBatch+" against River's defaults", mRate, one(sideDefaultBatch),
-			one(sideDefaultRiver), atLeast, 20),
-		ratio(caseDefaults, "defaults, no-op: "+sideDefaultLeased+" against River's defaults", mRate, one(sideDefaultLeased),
-			one(sideDefaultRiver), atLeast, 20),
-
-		ratio(caseEnqueue, "Enqueue, 8 connections, relay busy: against a bare INSERT", mSpeed, one(sideEnqueue),
-			one(sideBare), atLeast, 0.85),
-		ratio(caseEnqueue, "Enqueue beside a held snapshot: against a bare INSERT beside it", mSpeed, one(sideHeld),
-			one(sideBareHeld), atLeast, 0.85),
-		ratio(caseEnqueue, "Enqueue on pgx: against a prepared INSERT", mSpeed, one(sideEnqueuePgx), one(sidePreparePgx),
-			atLeast, 0.8),
-		ratio(caseEnqueue, "Enqueue on pgx: against River's InsertTx", mSpeed, one(sideEnqueuePgx), one(sideRiverTx), atLeast,
-			1.3).raw(sidePreparePgx),
-		ratio(caseEnqueue, "Enqueue: against River's InsertTx", mSpeed, one(sideEnqueue), one(sideRiverTx), atLeast,
-			1.5).raw(sidePrepared),
-		ratio(caseMany, "EnqueueMany, 5,000 a call: against River's InsertManyFast", mRate, one(sideMany), one(sideRiverFast),
-			atLeast, 2).raw(sideUnnest),
-		ratio(caseMany, "EnqueueMany, 5,000 a call: against a bare INSERT … SELECT FROM unnest", mRate, one(sideMany),
-			one(sideUnnest), atLeast, 0.7),
-
-		value(caseLatency, "pickup on an idle queue, defaults, across processes: p50 in ms", mP50, sideAcross, atMost,
-			2).raw(sideRawWake),
-		value(caseLatency, "pickup on an idle queue, defaults, across processes: p99 in ms", mP99, sideAcross, atMost,
-			8).raw(sideRawWake),
-		ratio(caseLatency, "pickup on an idle queue, Tx: p50 against LISTEN and claim by hand", mP50, one(sideAcross),
-			one(sideRawWake), atMost, 1.6),
-		ratio(caseLatency, "pickup on an idle queue, Tx: p99 against LISTEN and claim by hand", mP99, one(sideAcross),
-			one(sideRawWake), atMost, 2),
-		ratio(caseLatency, "pickup on an idle queue, Leased: p50 against LISTEN and claim by hand", mP50,
-			one(sideAcrossLeased), one(sideRawWake), atMost, 1.6),
-		ratio(caseLatency, "pickup on an idle queue, Leased: p99 against LISTEN and claim by hand", mP99,
-			one(sideAcrossLeased), one(sideRawWake), atMost, 2),
-		value(caseLatency, "pickup by polling only: p99 in ms", mP99, sidePolling, atMost, polled+20),
-		value(caseIdle, "idle relay: statements/s", mStatements, sideIdle1, atMost, 2),
-		value(caseIdle, "20 idle relays: statements/s of each", mStatements, sideIdle20, atMost, 2),
-		value(caseIdle, "idle relay: CPU in % of a core", mIdleCPU, sideIdle1, atMost, 0.5),
+func targets() (all []target) {
+	for _, k := range []struct{ caseName, size, ours, raw string }{
+		{caseBurndown, "200,000", sideBatch, sideRawBatch},
+		{caseLarge, "1,000,000", sideBatchLarge, sideRawLarge},
+	} {
+		what, rate := "Batch, no-op, "+k.size+": ", of(k.caseName, mRate)
+		river := rate(what+"against River at its benchmark's settings", k.ours).than(sideRiverBench)
+		watermill := rate(what+"against watermill-sql's queue", k.ours).than(sideWatermill)
+		river.In, watermill.In = caseBurndown, caseBurndown
+		slowest := of(k.caseName, mSlowest)(what+"slowest window against the raw limit's first second", k.ours)
+		slowest.Of = mFirstSecond
+		all = append(all, river.atLeast(7, k.raw), watermill.atLeast(1.2, k.raw),
+			slowest.than(k.raw).atLeast(0.8))
 	}
+	all = append(all,
+		of(caseBurndown, mRate)("Leased, no-op, 200,000: against River at its benchmark's settings", sideLeased).
+			than(sideRiverBench).atLeast(3, sideRawLeased))
+
+	const jobComplete = " with one insert: against River's JobCompleteTx at its best worker count"
+	insert := of(caseInsert, mRate)
+	ours, river := []string{sideInsertTx10, sideInsertTx50}, []string{sideInsertRiver10, sideInsertRiver50}
+	all = append(all,
+		insert("Tx with one insert: against River's JobCompleteTx, each at its best worker count", ours...).
+			than(river...).atLeast(1.5, sideInsertRaw10),
+		insert("Tx with one insert: against the raw limit", ours...).than(sideInsertRaw10).atLeast(0.65),
+		// not 6: a statement of each task's own deletes it
+		insert("GroupCommit(32)"+jobComplete, sideGroup32).than(river...).atLeast(4.5, sideRawGroup32),
+		insert("GroupCommit(32) with one insert: against raw single transactions", sideGroup32).
+			than(sideInsertRaw10).atLeast(3, sideRawGroup32),
+		insert("GroupCommit(32) with one insert: against raw groups of 32 with savepoints", sideGroup32).
+			than(sideRawGroup32).atLeast(0.65),
+		insert("GroupCommit(8)"+jobComplete, sideGroup8).than(river...).atLeast(4.5, sideRawGroup32),
+		insert("Complete"+jobComplete, sideComplete).than(river...).atLeast(1.5, sideInsertRaw10),
+		insert("Batch handler with one insert a task: against River's JobCompleteTx", sideInsertBatch).
+			than(river...).atLeast(6, sideInsertRawMany))
+	for _, ours := range []string{sideDefaultTx, sideDefaultBatch, sideDefaultLeased} {
+		what := "defaults, no-op: " + ours + " against River's defaults"
+		all = append(all, of(caseDefaults, mRate)(what, ours).than(sideDefaultRiver).atLeast(20))
+	}
+
+	enqueue, many := of(caseEnqueue, mSpeed), of(caseMany, mRate)
+	all = append(all,
+		enqueue("Enqueue, 8 connections, relay busy: against a bare INSERT", sideEnqueue).
+			than(sideBare).atLeast(0.85),
+		enqueue("Enqueue beside a held snapshot: against a bare INSERT beside it", sideHeld).
+			than(sideBareHeld).atLeast(0.85),
+		enqueue("Enqueue on pgx: against a prepared INSERT", sideEnqueuePgx).
+			than(sidePreparePgx).atLeast(0.8),
+		enqueue("Enqueue on pgx: against River's InsertTx", sideEnqueuePgx).
+			than(sideRiverTx).atLeast(1.3, sidePreparePgx),
+		enqueue("Enqueue: against River's InsertTx", sideEnqueue).
+			than(sideRiverTx).atLeast(1.5, sidePrepared),
+		many("EnqueueMany, 5,000 a call: against River's InsertManyFast", sideMany).
+			than(sideRiverFast).atLeast(2, sideUnnest),
+		many("EnqueueMany, 5,000 a call: against a bare INSERT … SELECT FROM unnest", sideMany).
+			than(sideUnnest).atLeast(0.7))
+
+	const pickup = "pickup on an idle queue, "
+	p50, p99 := of(caseLatency, mP50), of(caseLatency, mP99)
+	all = append(all,
+		p50(pickup+"defaults, across processes: p50 in ms", sideAcross).atMost(2, sideRawWake),
+		p99(pickup+"defaults, across processes: p99 in ms", sideAcross).atMost(8, sideRawWake))
+	for _, k := range [][2]string{{"Tx", sideAcross}, {"Leased", sideAcrossLeased}} {
+		all = append(all,
+			p50(pickup+k[0]+": p50 against LISTEN and claim by hand", k[1]).than(sideRawWake).atMost(1.6),
+			p99(pickup+k[0]+": p99 against LISTEN and claim by hand", k[1]).than(sideRawWake).atMost(2))
+	}
+	all = append(all,
+		p99("pickup by polling only: p99 in ms", sidePolling).atMost(float64(pollInterval/time.Millisecond)+20),
+		of(caseIdle, mStatements)("idle relay: statements/s", sideIdle1).atMost(2),
+		of(caseIdle, mStatements)("20 idle relays: statements/s of each", sideIdle20).atMost(2),
+		of(caseIdle, mIdleCPU)("idle relay: CPU in % of a core", sideIdle1).atMost(0.5))
+
 	// The raw table has no index by due time, which costs an enqueue 84 bytes and keeps tasks from
 	// waiting for ever.
 	for _, k := range []struct {
 		side  string
-		bound float64
-	}{{sideWALBatch, 0.25}, {sideWALTx, 0.35}, {sideWALLeased, 0.5}} {
-		all = append(all,
-			ratio(caseWAL, "WAL per task, "+k.side+": against River", mWAL, one(k.side), one(sideWALRiver), atMost,
-				k.bound).raw(rawPrefix+k.side),
-			ratio(caseWAL, "WAL per task, "+k.side+": against the raw statements", mWAL, one(k.side), one(rawPrefix+k.side),
-				atMost, 1.4))
+		bound float64 // against River; 0: none
+	}{{sideWALBatch, 0.25}, {sideWALTx, 0.35}, {sideWALLeased, 0.5}, {sideWALGroup, 0}} {
+		what, wal := "WAL per task, "+k.side+": against ", of(caseWAL, mWAL)
+		if k.bound > 0 {
+			all = append(all, wal(what+"River", k.side).than(sideWALRiver).atMost(k.bound, rawPrefix+k.side))
+		}
+		all = append(all, wal(what+"the raw statements", k.side).than(rawPrefix+k.side).atMost(1.4))
 	}
-	all = append(all, ratio(caseWAL, "WAL per task, "+sideWALGroup+": against the raw statements", mWAL, one(sideWALGroup),
-		one(rawPrefix+sideWALGroup), atMost, 1.4))
 
-	all = append(all, ratio(caseDead, "dead rows/task beside an open transaction, Leased: against River", mDeadEach,
-		one(sideDeadOurs), river, atMost, 1))
+	const window, events = "held transaction, 5,000/s: ", "events to "
+	forwarded := of(caseForward, mRate)
+	return append(all,
+		of(caseDead, mDeadEach)("dead rows/task beside an open transaction, Leased: against River",
+			sideDeadOurs).than(sideRiverBench).atMost(1),
+		of(caseHeld, mRate)(window+"rate of the last window against the first", sideLast).
+			than(sideFirst).atLeast(0.95),
+		of(caseHeld, mClaimP99)(window+"claim p99 of the last window against the first", sideLast).
+			than(sideFirst).atMost(3),
+		of(caseHeld, mClaimP50)(window+"claim p50 of the last window in ms", sideLast).atMost(5),
+		forwarded(events+"JetStream: against watermill's Forwarder", sideForwardNATS).
+			than(sideForwarderNATS).atLeast(3),
+		forwarded(events+"Kafka: against watermill's Forwarder", sideForwardKafka).
+			than(sideForwarderKafka).atLeast(3),
+		forwarded(events+"JetStream: events/s", sideForwardNATS).atLeast(20_000),
+		forwarded(events+"JetStream: against the bare client", sideForwardNATS).
+			than(sideBareNATS).atLeast(0.5))
+}
 
-	for _, k := range []struct{ name, ours, watermill string }{
-		{"JetStream", sideForwardNATS, sideForwarderNATS}, {"Kafka", sideForwardKafka, sideForwarderKafka},
-	} {
-		all = append(all, ratio(caseForward, "events to "+k.name+": against watermill's Forwarder", mRate, one(k.ours),
-			one(k.watermill), atLeast, 3))
-	}
-	all = append(all,
-		value(caseForward, "events to JetStream: events/s", mRate, sideForwardNATS, atLeast, 20_000),
-		ratio(caseForward, "events to JetStream: against the bare client", mRate, one(sideForwardNATS),
-			one(sideBareNATS), atLeast, 0.5))
+// The outcomes of a target.
+const (
+	outcomePass    = "pass"
+	outcomeFail    = "FAIL"
+	outcomeExcused = "below, as is the raw limit"
+	outcomeUnknown = "not measured"
+)
 
-	// Costs that must not grow.
-	for _, random := range []bool{false, true} {
-		large, small := claimSide(p.huge, random), claimSide(smallQueue, random)
-		all = append(all, ratio(caseClaim, "claim at "+large+": p50 against 10,000", mClaimP50, one(large), one(small),
-			atMost, 1.5))
+// verdict is what became of a target.
+type verdict struct {
+	target
+	Got     measure.Summary
+	RawGot  float64 // the raw limit's own
+	Outcome string
+}
+
+// unit of Got: x for a ratio.
+func (v verdict) unit() string {
+	if len(v.Than) > 0 {
+		return "x"
 	}
-	all = append(all,
-		ratio(caseHeld, "held transaction, 5,000/s: rate of the last window against the first", mRate, one(sideLast),
-			one(sideFirst), atLeast, 0.95),
-		ratio(caseHeld, "held transaction, 5,000/s: claim p99 of the last window against the first", mClaimP99, one(sideLast),
-			one(sideFirst), atMost, 3),
-		value(caseHeld, "held transaction, 5,000/s: claim p50 of the last window in ms", mClaimP50, sideLast, atMost, 5),
-		ratio(caseTypes, "500 types, 1 of them busy: against one type", mRate, one(typesSide(500)), one(typesSide(1)),
-			atLeast, 0.8))
-	for _, side := range []string{sideBatch, sideLeased, sideTx} {
-		all = append(all, ratio(caseRandom, "random order against the default order: "+side, mRate, one(side+randomly),
-			one(side), atLeast, 0.7))
+	return ""
+}
+
+// judge holds the samples against the targets.
+func judge(s *measure.Samples, targets []target) []verdict {
+	var out []verdict
+	for _, t := range targets {
+		out = append(out, t.judge(s))
 	}
-	for _, side := range memorySides {
-		all = append(all, value(caseMemory, "resident memory at most, in MB, with the large backlog waiting: "+side.name,
-			mPeak, side.name, atMost, 64))
+	return out
+}
+
+// requireAll makes a target that was not measured a missed one, where everything was to be.
+func requireAll(verdicts []verdict) {
+	for i, v := range verdicts {
+		if v.Outcome == outcomeUnknown {
+			verdicts[i].Outcome = outcomeFail
+		}
 	}
-	return all
+}
+
+func (t target) judge(s *measure.Samples) verdict {
+	v := verdict{target: t, Outcome: outcomeUnknown}
+	if v.Got = t.got(s, t.Sides); v.Got.N == 0 {
+		return v
+	}
+	switch v.Outcome = outcomePass; {
+	case t.holds(v.Got.Median):
+		return v
+	case len(t.Raw) > 0:
+		if limit := t.got(s, t.Raw); limit.N > 0 && !t.holds(limit.Median) {
+			v.RawGot, v.Outcome = limit.Median, outcomeExcused
+			return v
+		}
+	}
+	v.Outcome = outcomeFail
+	return v
+}
+
+func (t target) holds(value float64) bool {
+	if t.Op == atMost {
+		return value <= t.Bound
+	}
+	return value >= t.Bound
+}
+
+// got is what the best of the sides reaches.
+func (t target) got(s *measure.Samples, sides []string) measure.Summary {
+	side := t.best(s, t.Case, t.Metric, sides)
+	if len(t.Than) == 0 {
+		return s.Of(t.Case, side, t.Metric)
+	}
+	in, of := cmp.Or(t.In, t.Case), cmp.Or(t.Of, t.Metric)
+	return measure.Ratio(s.Rounds(t.Case, side, t.Metric), s.Rounds(in, t.best(s, in, of, t.Than), of))
+}
+
+// best is the side with the best median: the highest where more is better.
+func (t target) best(s *measure.Samples, caseName, metric string, sides []string) (best string) {
+	var value float64
+	for _, side := range sides {
+		m := s.Of(caseName, side, metric)
+		if m.N == 0 {
+			continue
+		}
+		if best == "" || (m.Median > value) == (t.Op == atLeast) {
+			best, value = side, m.Median
+		}
+	}
+	return best
+}
+
+// sentence says a verdict in one line.
+func (v verdict) sentence() string {
+	unit := v.unit()
+	bound := fmt.Sprintf("%s %s%s", v.Op, trimmed(v.Bound), unit)
+	switch {
+	case v.Got.N == 0:
+		return bound + ": not measured in this run"
+	case v.Outcome == outcomeExcused:
+		return fmt.Sprintf("%s, %s: the raw limit itself reaches %s%s", cellWith(v.Got, unit), bound, number(v.RawGot), unit)
+	}
+	return fmt.Sprintf("%s, %s", cellWith(v.Got, unit), bound)
+}
+
+// trimmed writes a bound as it was given.
+func trimmed(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
+
+func printVerdicts(w io.Writer, verdicts []verdict) {
+	short := map[string]string{outcomePass: "pass", outcomeFail: "FAIL", outcomeExcused: "raw"}
+	fmt.Fprintln(w, "targets:")
+	for _, v := range verdicts {
+		if v.Outcome != outcomeUnknown {
+			fmt.Fprintf(w, "  %-5s %s: %s\n", short[v.Outcome], v.What, v.sentence())
+		}
+	}
 }

@@ -39,12 +39,6 @@ func Bench() Settings {
 	return Settings{Workers: 2000, Cooldown: 2 * time.Millisecond, Poll: 20 * time.Millisecond}
 }
 
-// Client is a client that inserts, or works.
-type Client struct {
-	*upstream.Client[pgx.Tx]
-	Pool *pgxpool.Pool
-}
-
 type worker struct {
 	upstream.WorkerDefaults[Args]
 	set  Settings
@@ -78,24 +72,26 @@ func (w *worker) Work(ctx context.Context, job *upstream.Job[Args]) error {
 	return err
 }
 
-// Open connects a client that only inserts; Close ends it.
-func Open(ctx context.Context, url string, maxConns int) (*Client, error) {
-	pool, err := connect(ctx, url, maxConns)
-	if err != nil {
-		return nil, err
-	}
-	client, err := upstream.NewClient(riverpgxv5.New(pool), &upstream.Config{Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		pool.Close()
-		return nil, err
-	}
-	return &Client{client, pool}, nil
+// Client is a client that only inserts.
+type Client struct {
+	river *upstream.Client[pgx.Tx]
+	pool  *pgxpool.Pool
 }
+
+// Open connects a client; Close ends it.
+func Open(ctx context.Context, url string, maxConns int) (*Client, error) {
+	insertOnly := func(*pgxpool.Pool) *upstream.Config { return &upstream.Config{} }
+	pool, client, err := connect(ctx, url, maxConns, insertOnly)
+	return &Client{client, pool}, err
+}
+
+// Close gives the connections back.
+func (c *Client) Close() { c.pool.Close() }
 
 // InsertOne inserts job n in a transaction.
 func (c *Client) InsertOne(ctx context.Context, n int) error {
-	return pgx.BeginFunc(ctx, c.Pool, func(tx pgx.Tx) error {
-		_, err := c.InsertTx(ctx, tx, Args{N: n}, nil)
+	return pgx.BeginFunc(ctx, c.pool, func(tx pgx.Tx) error {
+		_, err := c.river.InsertTx(ctx, tx, Args{N: n}, nil)
 		return err
 	})
 }
@@ -106,54 +102,53 @@ func (c *Client) InsertMany(ctx context.Context, n int) error {
 	for i := range jobs {
 		jobs[i].Args = Args{N: 100_000 + i}
 	}
-	_, err := c.InsertManyFast(ctx, jobs)
+	_, err := c.river.InsertManyFast(ctx, jobs)
 	return err
 }
 
-// Close gives the connections back.
-func (c *Client) Close() { c.Pool.Close() }
-
-func connect(ctx context.Context, url string, maxConns int) (*pgxpool.Pool, error) {
-	config, err := pgxpool.ParseConfig(url)
+// connect has a pool and a client on it; maxConns 0 is pgx's default.
+func connect(ctx context.Context, url string, maxConns int,
+	configOf func(*pgxpool.Pool) *upstream.Config) (
+	*pgxpool.Pool, *upstream.Client[pgx.Tx], error) {
+	poolConfig, err := pgxpool.ParseConfig(url)
 	if err != nil {
-		return nil, errors.New("river: the URL is not one of pgx")
+		return nil, nil, errors.New("river: the URL is not one of pgx")
 	}
 	if maxConns > 0 {
-		config.MaxConns = int32(maxConns)
+		poolConfig.MaxConns = int32(maxConns)
 	}
-	return pgxpool.NewWithConfig(ctx, config)
+	pool, err := pgxpool.NewWithConfig(ctx, poolConfig)
+	if err != nil {
+		return nil, nil, err
+	}
+	config := configOf(pool)
+	config.Logger = slog.New(slog.DiscardHandler)
+	client, err := upstream.NewClient(riverpgxv5.New(pool), config)
+	if err != nil {
+		pool.Close()
+	}
+	return pool, client, err
 }
 
-// Setup migrates the database.
-func Setup(ctx context.Context, url string) error {
-	pool, err := connect(ctx, url, 0)
+// Build migrates the database, and inserts n jobs, 5,000 at a time.
+func Build(ctx context.Context, url string, n int) error {
+	client, err := Open(ctx, url, 0)
 	if err != nil {
 		return err
 	}
-	defer pool.Close()
-	migrator, err := rivermigrate.New(riverpgxv5.New(pool), &rivermigrate.Config{Logger: slog.New(slog.DiscardHandler)})
+	defer client.Close()
+	migrator, err := rivermigrate.New(riverpgxv5.New(client.pool),
+		&rivermigrate.Config{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
 	}
 	if _, err = migrator.Migrate(ctx, rivermigrate.DirectionUp, nil); err != nil {
 		return fmt.Errorf("river: migrate: %w", err)
 	}
-	return nil
-}
-
-// Fill inserts n jobs by InsertManyFast, 5,000 at a time.
-func Fill(ctx context.Context, url string, n int) error {
-	client, err := Open(ctx, url, 0)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	for n > 0 {
-		k := min(n, 5000)
-		if err := client.InsertMany(ctx, k); err != nil {
+	for ; n > 0; n -= 5000 {
+		if err := client.InsertMany(ctx, min(n, 5000)); err != nil {
 			return fmt.Errorf("river: fill: %w", err)
 		}
-		n -= k
 	}
 	return nil
 }
@@ -164,21 +159,18 @@ SELECT count(*) FROM river_job WHERE state <> 'completed'`
 
 // Start starts a client that works; done is told of finished jobs.
 func Start(ctx context.Context, url string, set Settings, done func(n int)) (stop func() error, err error) {
-	pool, err := connect(ctx, url, set.MaxConns)
+	pool, client, err := connect(ctx, url, set.MaxConns, func(pool *pgxpool.Pool) *upstream.Config {
+		workers := upstream.NewWorkers()
+		upstream.AddWorker(workers, &worker{set: set, pool: pool, done: done})
+		return &upstream.Config{
+			FetchCooldown: set.Cooldown, FetchPollInterval: set.Poll, Workers: workers,
+			Queues: map[string]upstream.QueueConfig{upstream.QueueDefault: {MaxWorkers: set.Workers}},
+		}
+	})
 	if err != nil {
 		return nil, err
 	}
-	workers := upstream.NewWorkers()
-	upstream.AddWorker(workers, &worker{set: set, pool: pool, done: done})
-	client, err := upstream.NewClient(riverpgxv5.New(pool), &upstream.Config{
-		FetchCooldown: set.Cooldown, FetchPollInterval: set.Poll,
-		Queues:  map[string]upstream.QueueConfig{upstream.QueueDefault: {MaxWorkers: set.Workers}},
-		Workers: workers, Logger: slog.New(slog.DiscardHandler),
-	})
-	if err == nil {
-		err = client.Start(ctx)
-	}
-	if err != nil {
+	if err := client.Start(ctx); err != nil {
 		pool.Close()
 		return nil, err
 	}

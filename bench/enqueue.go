@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"slices"
 	"time"
@@ -11,10 +10,6 @@ import (
 )
 
 const (
-	caseEnqueue    = "enqueue"
-	enqueuers      = 8
-	busyType       = "BUSY"
-	mSpeed         = "transactions/s"
 	sideEnqueue    = "outbox Enqueue"
 	sideBare       = "bare INSERT"
 	sideHeld       = "outbox Enqueue, beside a held snapshot"
@@ -23,24 +18,22 @@ const (
 	sidePrepared   = "raw: prepared INSERT"
 	sideEnqueuePgx = "outbox Enqueue, on pgx"
 	sidePreparePgx = "raw: prepared INSERT, on pgx"
+
+	enqueuers   = 8
+	busyType    = "BUSY"
+	busyBacklog = 100_000 // tasks that the busy relay works off meanwhile
+	mSpeed      = "transactions/s"
 )
-
-var enqueueCase = benchCase{
-	name: caseEnqueue, title: "one task a transaction, from 8 connections, while a relay is busy", run: enqueueing,
-}
-
-// busyBacklog is the tasks that the busy relay works off meanwhile.
-const busyBacklog = 100_000
 
 func enqueueing(ctx context.Context, b *bench) error {
 	work := 2 * time.Millisecond
 	ours := oursSide("", busyBacklog, relaySettings{})
 	ours.key, ours.build = "enqueue", buildOurs(busyType, busyBacklog)
-	relay := ChildSettings{Relays: 1, Set: relaySettings{
-		Kind: kindLeased, Workers: 4, Types: []string{busyType}, Pause: work, Listen: true}}
+	relay := childSettings{Relays: 1, Set: relaySettings{
+		Kind: kindLeased, Workers: 4, Type: busyType, Pause: work, Listen: true}}
 	set := river.Bench()
 	set.Workers = 4
-	worker := ChildSettings{River: &set, Set: relaySettings{Pause: work}}
+	worker := childSettings{River: &set, Set: relaySettings{Pause: work}}
 	for round := range b.plan.rounds {
 		err := b.beside(ctx, ours, relay, func(d *database) error {
 			compared := []side{{name: sideEnqueue, open: oursClient}, {name: sideBare, open: bareClient}}
@@ -51,7 +44,7 @@ func enqueueing(ctx context.Context, b *bench) error {
 			}
 			compared = append(compared, side{name: sidePrepared, open: preparedClient},
 				side{name: sideEnqueuePgx, open: onPgx(oursClient)}, side{name: sidePreparePgx, open: onPgx(preparedClient)})
-			if err := b.hammer(ctx, round, d, compared); err != nil {
+			if err := b.hammer(ctx, round, d, compared...); err != nil {
 				return err
 			}
 			release, err := hold(ctx, d.DB)
@@ -59,13 +52,13 @@ func enqueueing(ctx context.Context, b *bench) error {
 				return err
 			}
 			defer release()
-			return b.hammer(ctx, round, d, held)
+			return b.hammer(ctx, round, d, held...)
 		})
 		if err != nil {
 			return err
 		}
 		err = b.beside(ctx, riverSide("", busyBacklog, river.Settings{}), worker, func(d *database) error {
-			return b.hammer(ctx, round, d, []side{{name: sideRiverTx, open: riverClient}})
+			return b.hammer(ctx, round, d, side{name: sideRiverTx, open: riverClient})
 		})
 		if err != nil {
 			return err
@@ -75,7 +68,7 @@ func enqueueing(ctx context.Context, b *bench) error {
 }
 
 // beside calls do with a database of the side's on which a child works.
-func (b *bench) beside(ctx context.Context, s side, set ChildSettings,
+func (b *bench) beside(ctx context.Context, s side, set childSettings,
 	do func(d *database) error) error {
 	d, err := b.server.fresh(ctx, s)
 	if err != nil {
@@ -88,48 +81,57 @@ func (b *bench) beside(ctx context.Context, s side, set ChildSettings,
 	if err != nil {
 		return err
 	}
-	defer busy.stop()
+	defer busy.Stop()
 	return do(d)
 }
 
 // hammer lets each of the sides go on for the plan's time, after a tenth of it that does not count.
-func (b *bench) hammer(ctx context.Context, round int, d *database, sides []side) error {
+func (b *bench) hammer(ctx context.Context, round int, d *database, sides ...side) error {
 	for _, s := range sides {
-		if err := b.hammerSide(ctx, turn{s, caseEnqueue, round}, d); err != nil {
+		c, err := s.open(ctx, d)
+		if err == nil {
+			_, err = repeat(ctx, enqueuers, b.plan.enqueue/10, 0, c.one)
+		}
+		began, n := time.Now(), 0
+		if err == nil {
+			n, err = repeat(ctx, enqueuers, b.plan.enqueue, 0, c.one)
+		}
+		if err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
+		b.samples.Add(caseEnqueue, s.name, mSpeed, round, float64(n)/time.Since(began).Seconds())
 	}
 	return nil
 }
 
-func (b *bench) hammerSide(ctx context.Context, t turn, d *database) error {
-	c, err := t.open(ctx, d)
-	if err != nil {
-		return err
-	}
-	defer c.close()
-	if _, err := repeat(ctx, enqueuers, b.plan.enqueue/10, 0, c.one); err != nil {
-		return err
-	}
-	began := time.Now()
-	n, err := repeat(ctx, enqueuers, b.plan.enqueue, 0, c.one)
-	if err != nil {
-		return err
-	}
-	b.add(t, mSpeed, float64(n)/time.Since(began).Seconds())
-	return nil
+const (
+	manySize      = 5000
+	sideMany      = "outbox EnqueueMany"
+	sideUnnest    = "bare INSERT … SELECT FROM unnest"
+	sideRiverFast = "River InsertManyFast (COPY)"
+)
+
+func manySides(plan) []side {
+	ours, bare := oursSide(sideMany, 0, relaySettings{}), oursSide(sideUnnest, 0, relaySettings{})
+	bare.open = bareClient
+	return []side{ours, bare, riverSide(sideRiverFast, 0, river.Settings{})}
 }
 
-// hold opens a REPEATABLE READ transaction that has a snapshot, so that vacuum removes nothing that
-// dies from now on.
-func hold(ctx context.Context, db *sql.DB) (release func(), err error) {
-	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
-	if err != nil {
-		return nil, err
-	}
-	if _, err := tx.ExecContext(ctx, `SELECT count(*) FROM pg_class`); err != nil {
-		_ = tx.Rollback()
-		return nil, err
-	}
-	return func() { _ = tx.Rollback() }, nil
+func manyTurn(ctx context.Context, b *bench, t turn) error {
+	return b.server.with(ctx, t.side, func(_ *database, c client) error {
+		if err := c.many(ctx, manySize); err != nil { // connects, and does not count
+			return err
+		}
+		before, began := cpuTime(), time.Now()
+		for range b.plan.many / manySize {
+			if err := c.many(ctx, manySize); err != nil {
+				return err
+			}
+		}
+		rate := float64(b.plan.many) / time.Since(began).Seconds()
+		b.add(t, mRate, rate)
+		b.add(t, mCPU, perTask(cpuTime()-before, b.plan.many))
+		b.say("  %-34s round %d: %9.0f tasks/s", t.name, t.round+1, rate)
+		return nil
+	})
 }

@@ -15,7 +15,6 @@ import (
 )
 
 const (
-	caseLatency       = "latency"
 	mP50              = "p50, ms"
 	mP99              = "p99, ms"
 	sideRiverDefaults = "River, defaults"
@@ -25,10 +24,6 @@ const (
 	sideRawWake       = "raw LISTEN and claim, across processes"
 	pollInterval      = time.Second
 )
-
-var latencyCase = benchCase{
-	name: caseLatency, title: "from commit to handler start, on an idle queue", run: latency,
-}
 
 // defaultRelay is a relay at its defaults, with ListenDSN.
 var defaultRelay = relaySettings{Kind: kindTx, Listen: true}
@@ -58,14 +53,14 @@ func latency(ctx context.Context, b *bench) error {
 	var all []pickup
 	for _, c := range []struct {
 		side
-		set ChildSettings
+		set childSettings
 	}{
-		{oursSide(sideAcross, 0, relaySettings{}), ChildSettings{Relays: 1, Set: defaultRelay}},
-		{oursSide(sideAcrossLeased, 0, relaySettings{}), ChildSettings{Relays: 1,
+		{oursSide(sideAcross, 0, relaySettings{}), childSettings{Relays: 1, Set: defaultRelay}},
+		{oursSide(sideAcrossLeased, 0, relaySettings{}), childSettings{Relays: 1,
 			Set: relaySettings{Kind: kindLeased, Listen: true}}},
-		{rawSide(sideRawWake, 0, raw.Settings{}), ChildSettings{Raw: true}},
-		{riverSide(sideRiverDefaults, 0, river.Settings{}), ChildSettings{River: &river.Settings{Workers: 10}}},
-		{riverSide(sideRiverBench, 0, river.Settings{}), ChildSettings{River: &riverBench}},
+		{rawSide(sideRawWake, 0, raw.Settings{}), childSettings{Raw: true}},
+		{riverSide(sideRiverDefaults, 0, river.Settings{}), childSettings{River: &river.Settings{Workers: 10}}},
+		{riverSide(sideRiverBench, 0, river.Settings{}), childSettings{River: &riverBench}},
 	} {
 		d, err := b.server.fresh(ctx, c.side)
 		if err != nil {
@@ -76,12 +71,11 @@ func latency(ctx context.Context, b *bench) error {
 		if p.client, err = c.open(ctx, d); err != nil {
 			return err
 		}
-		defer p.client.close()
 		c.set.URLs = []string{d.url}
 		if p.process, err = startProcess(ctx, c.set); err != nil {
 			return err
 		}
-		defer p.process.stop()
+		defer p.process.Stop()
 		all = append(all, p)
 	}
 	const warm = 5
@@ -127,11 +121,12 @@ func (b *bench) polling(ctx context.Context) error {
 		c, _ := oursClient(ctx, d)
 		clients, urls = append(clients, c), append(urls, d.url)
 	}
-	p, err := startProcess(ctx, ChildSettings{URLs: urls, Relays: 1, Set: relaySettings{Kind: kindTx, Poll: pollInterval}})
+	p, err := startProcess(ctx, childSettings{URLs: urls, Relays: 1,
+		Set: relaySettings{Kind: kindTx, Poll: pollInterval}})
 	if err != nil {
 		return err
 	}
-	defer p.stop()
+	defer p.Stop()
 	taken, errs := make([][]float64, len(clients)), make([]error, len(clients))
 	var group sync.WaitGroup
 	for i, c := range clients {
@@ -147,4 +142,57 @@ func (b *bench) polling(ctx context.Context) error {
 	group.Wait()
 	b.addLatency(sidePolling, slices.Concat(taken...))
 	return errors.Join(errs...)
+}
+
+const (
+	mStatements = "statements/s a relay"
+	mIdleCPU    = "CPU, % of a core, a relay"
+	sideIdle1   = "1 sleeping relay"
+	sideIdle20  = "20 sleeping relays in a process"
+)
+
+const (
+	extensionSQL = `CREATE EXTENSION IF NOT EXISTS pg_stat_statements`
+	putOffSQL    = `UPDATE outbox.maintenance
+   SET due_at = GREATEST(due_at, clock_timestamp() + interval '1 minute')`
+	oidSQL   = `SELECT oid FROM pg_database WHERE datname = current_database()`
+	resetSQL = `SELECT pg_stat_statements_reset()`
+	callsSQL = `/* bench: calls */
+SELECT COALESCE(sum(calls), 0) FROM pg_stat_statements WHERE dbid = $1`
+)
+
+func idleSides(plan) []side {
+	return []side{oursSide(sideIdle1, 0, relaySettings{}), oursSide(sideIdle20, 0, relaySettings{})}
+}
+
+func idleTurn(ctx context.Context, b *bench, t turn) error {
+	return b.server.with(ctx, t.side, func(d *database, _ client) error {
+		admin, relays := b.server.admin, map[string]int{sideIdle1: 1, sideIdle20: 20}[t.name]
+		if _, err := admin.ExecContext(ctx, extensionSQL); err != nil {
+			return fmt.Errorf("this case needs pg_stat_statements: %w", err)
+		}
+		p, err := startProcess(ctx, childSettings{URLs: []string{d.url}, Relays: relays, Set: defaultRelay})
+		if err != nil {
+			return err
+		}
+		defer p.Stop()
+		pause(ctx, b.plan.settle)
+		var oid int64
+		if err := errors.Join(d.exec(ctx, putOffSQL), d.QueryRowContext(ctx, oidSQL).Scan(&oid)); err != nil {
+			return err
+		}
+		if _, err := admin.ExecContext(ctx, resetSQL); err != nil {
+			return err
+		}
+		before, err1 := p.cpu(ctx)
+		began := time.Now()
+		pause(ctx, b.plan.idle)
+		after, err2 := p.cpu(ctx)
+		seconds := time.Since(began).Seconds() * float64(relays)
+		var calls float64
+		err3 := admin.QueryRowContext(ctx, callsSQL, oid).Scan(&calls)
+		b.add(t, mStatements, calls/seconds)
+		b.add(t, mIdleCPU, 100*(after-before).Seconds()/seconds)
+		return errors.Join(err1, err2, err3)
+	})
 }

@@ -1,3 +1,5 @@
+// Package raw is the limit that a library can come close to: the SQL statements of the same work,
+// prepared, driven by goroutines on lib/pq, and nothing around them.
 package raw
 
 import (
@@ -5,9 +7,45 @@ import (
 	"database/sql"
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/lib/pq"
 )
+
+// SchemaSQL has the columns that claiming and finishing need, and the index of a lane. There are no
+// triggers, counters, journals or checks.
+const SchemaSQL = `/* raw: set up */
+CREATE TABLE bare_task (
+  task_id      bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  run_at       timestamptz NOT NULL DEFAULT now(),
+  created_at   timestamptz NOT NULL DEFAULT now(),
+  leased_until timestamptz,
+  lease_token  uuid,
+  priority     smallint    NOT NULL DEFAULT 0,
+  attempt      smallint    NOT NULL DEFAULT 0,
+  state        text        NOT NULL DEFAULT 'ready',
+  task_type    text        NOT NULL,
+  payload      jsonb       NOT NULL DEFAULT '{}'
+) WITH (
+  autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 10000,
+  autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 10000,
+  autovacuum_vacuum_cost_delay = 0
+);
+CREATE INDEX bare_task_lane ON bare_task (task_type, priority, attempt, task_id) WHERE state = 'ready'`
+
+// LeftSQL counts the tasks that are not done.
+const LeftSQL = `/* raw: what is left */
+SELECT count(*) FROM bare_task`
+
+const fillSQL = `/* raw: fill */
+INSERT INTO bare_task (task_type, payload) SELECT $1, $2::jsonb FROM generate_series(1, $3::int)`
+
+// Fill adds n tasks that are ready.
+func Fill(ctx context.Context, db *sql.DB, taskType string, n int, payload string) error {
+	_, err := db.ExecContext(ctx, fillSQL, taskType, payload, n)
+	return err
+}
 
 // Settings are one turn's work.
 type Settings struct {
@@ -28,6 +66,8 @@ DELETE FROM bare_task t WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM c)) RET
 const lockSQL = `/* raw: lock a group */
 SELECT task_id, payload::text, ctid::text FROM bare_task WHERE state = 'ready' AND task_type = $1
  ORDER BY priority, attempt, task_id LIMIT $2 FOR UPDATE SKIP LOCKED`
+
+const leaseToken = "00000000-0000-4000-8000-000000000000"
 
 const leaseSQL = `/* raw: lease */
 WITH c AS MATERIALIZED (
@@ -77,7 +117,7 @@ func work(ctx context.Context, db *sql.DB, set Settings, done func(n int)) error
 		return err
 	}
 	defer conn.Close()
-	w := worker{conn: conn, set: set, token: "00000000-0000-4000-8000-000000000000"}
+	w := worker{conn: conn, set: set}
 	query := claimSQL
 	switch {
 	case set.Leased:
@@ -110,7 +150,6 @@ func work(ctx context.Context, db *sql.DB, set Settings, done func(n int)) error
 type worker struct {
 	conn                             *sql.Conn
 	set                              Settings
-	token                            string
 	claim, finish, effect, effectOne *sql.Stmt
 }
 
@@ -162,11 +201,11 @@ func (w *worker) group(ctx context.Context, ids []int64, places []string) error 
 
 // leased claims and finishes by statements that commit by themselves.
 func (w *worker) leased(ctx context.Context) (int, error) {
-	ids, _, err := read(w.claim.QueryContext(ctx, w.set.TaskType, w.set.Batch, w.token))
+	ids, _, err := read(w.claim.QueryContext(ctx, w.set.TaskType, w.set.Batch, leaseToken))
 	if err != nil || len(ids) == 0 {
 		return 0, err
 	}
-	_, err = w.finish.ExecContext(ctx, pq.Array(ids), w.token)
+	_, err = w.finish.ExecContext(ctx, pq.Array(ids), leaseToken)
 	return len(ids), err
 }
 
@@ -190,4 +229,53 @@ func read(rows *sql.Rows, err error) (ids []int64, places []string, _ error) {
 		ids, places = append(ids, id), append(places, place)
 	}
 	return ids, places, rows.Err()
+}
+
+const notifySQL = `/* raw: enqueue */
+INSERT INTO bare_task (task_type, payload) VALUES ($1, $2::jsonb)`
+
+const wakeSQL = `/* raw: wake */
+SELECT pg_notify('bare', '')`
+
+// Notify enqueues one task in tx and wakes the listeners.
+func Notify(ctx context.Context, tx *sql.Tx, taskType, payload string) error {
+	if _, err := tx.ExecContext(ctx, notifySQL, taskType, payload); err != nil {
+		return err
+	}
+	_, err := tx.ExecContext(ctx, wakeSQL)
+	return err
+}
+
+// Listen claims one task after each notification, until none is left, and tells its payload. There
+// is no polling.
+func Listen(ctx context.Context, url, taskType string, handle func(payload string)) (stop func() error, err error) {
+	db, err := sql.Open("postgres", url)
+	if err != nil {
+		return nil, err
+	}
+	claim, err := db.PrepareContext(ctx, claimSQL)
+	l := pq.NewListener(url, 10*time.Millisecond, time.Second, nil)
+	if err := errors.Join(err, l.Listen("bare")); err != nil {
+		return nil, errors.Join(err, l.Close(), db.Close())
+	}
+	ended := make(chan error, 1)
+	go func() {
+		for range l.Notify {
+			for {
+				var id int64
+				var payload string
+				err := claim.QueryRowContext(ctx, taskType, 1).Scan(&id, &payload)
+				if errors.Is(err, sql.ErrNoRows) {
+					break
+				}
+				if err != nil {
+					ended <- err
+					return
+				}
+				handle(payload)
+			}
+		}
+		ended <- nil
+	}()
+	return func() error { return errors.Join(l.Close(), <-ended, db.Close()) }, nil
 }

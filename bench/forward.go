@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/txoutbox/outbox/bench/broker"
 	"github.com/txoutbox/outbox/bench/watermill"
@@ -21,7 +19,6 @@ import (
 )
 
 const (
-	caseForward        = "forward"
 	sideForwardNATS    = "outbox to JetStream"
 	sideForwarderNATS  = "watermill's Forwarder to JetStream"
 	sideBareNATS       = "nats.go from memory to JetStream"
@@ -29,56 +26,47 @@ const (
 	sideForwarderKafka = "watermill's Forwarder to Kafka"
 	forwardBatch       = 1000
 	forwardWorkers     = 4
-	natsScheme         = "nats://"
 )
-
-var forwardCase = benchCase{
-	name: caseForward, title: "events from committed rows to the broker's acknowledgement",
-	sides: forwardSides, turn: burn(func(p plan) time.Duration { return p.short }),
-}
 
 // forwarding publishes what a database has to a broker until stop.
 type forwarding func(ctx context.Context, url, at string, done func(n int)) (stop func() error, err error)
 
 func forwardSides(p plan) []side {
-	n := p.backlog
-	var all []side
-	for _, to := range []struct {
-		ours, watermill string
-		start           func(context.Context) (string, func(), error)
-	}{
-		{sideForwardNATS, sideForwarderNATS, broker.NATS},
-		{sideForwardKafka, sideForwarderKafka, broker.Kafka},
-	} {
-		on := func(s side, run forwarding) side {
-			s.start = func(ctx context.Context, url string, done func(int)) (func() error, error) {
-				at, stopBroker, err := to.start(ctx)
-				if err != nil {
-					return nil, err
-				}
-				stop, err := run(ctx, url, at, done)
-				if err != nil {
-					stopBroker()
-					return nil, err
-				}
-				return func() error { defer stopBroker(); return stop() }, nil
-			}
-			return s
+	ours := func(name string) side { return oursSide(name, p.backlog, relaySettings{}) }
+	forwarder := func(name string) side {
+		s := watermillSide(name, p.backlog)
+		s.key = fmt.Sprint("watermill forwarder ", p.backlog)
+		s.build = func(ctx context.Context, d *database) error {
+			return watermill.Build(ctx, d.DB, watermill.FillForwarderSQL, payload, p.backlog, broker.Subject)
 		}
-		forwarder := watermillSide(to.watermill, n)
-		forwarder.key = fmt.Sprint("watermill forwarder ", n)
-		forwarder.build = func(ctx context.Context, d *database) error {
-			if err := watermill.Setup(ctx, d.DB); err != nil {
-				return err
-			}
-			return watermill.FillForwarder(ctx, d.DB, n, broker.Subject, payload)
-		}
-		all = append(all, on(oursSide(to.ours, n, relaySettings{}), forwardOurs), on(forwarder, watermill.Forward))
-		if to.ours == sideForwardNATS {
-			all = append(all, on(bareForward(n)))
-		}
+		return s
 	}
-	return all
+	bare, fromMemory := bareForward(p.backlog)
+	return []side{
+		to(broker.NATS, ours(sideForwardNATS), forwardOurs),
+		to(broker.NATS, forwarder(sideForwarderNATS), watermill.Forward),
+		to(broker.NATS, bare, fromMemory),
+		to(broker.Kafka, ours(sideForwardKafka), forwardOurs),
+		to(broker.Kafka, forwarder(sideForwarderKafka), watermill.Forward),
+	}
+}
+
+// to is a side that starts a broker, and publishes to it.
+func to(startBroker func(context.Context) (at string, stop func(), err error), s side,
+	run forwarding) side {
+	s.start = func(ctx context.Context, url string, done func(int)) (func() error, error) {
+		at, stopBroker, err := startBroker(ctx)
+		if err != nil {
+			return nil, err
+		}
+		stop, err := run(ctx, url, at, done)
+		if err != nil {
+			stopBroker()
+			return nil, err
+		}
+		return func() error { defer stopBroker(); return stop() }, nil
+	}
+	return s
 }
 
 // bareForward publishes n events from memory to JetStream.
@@ -122,7 +110,7 @@ func forwardOurs(ctx context.Context, url, at string, done func(int)) (stop func
 		forward.Publisher
 		io.Closer
 	}
-	if strings.HasPrefix(at, natsScheme) {
+	if strings.HasPrefix(at, "nats://") {
 		to, err = outboxnats.Open(at, outboxnats.Config{})
 	} else {
 		to, err = outboxkafka.Open(at, outboxkafka.Config{})
@@ -136,18 +124,12 @@ func forwardOurs(ctx context.Context, url, at string, done func(int)) (stop func
 	}
 	reg := handlers.New()
 	forward.Register(reg, benchTask, acknowledged{to, done}, forward.To(broker.Subject), forward.BatchSize(forwardBatch))
-	r, err := relay.New(db,
-		reg, relay.Config{Workers: forwardWorkers, DrainTimeout: 5 * time.Second, Logger: slog.New(slog.DiscardHandler)})
+	stopRelay, err := runRelay(ctx, db, reg, relay.Config{Workers: forwardWorkers})
 	if err != nil {
-		return nil, errors.Join(err, db.Close())
+		return nil, err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan error, 1)
-	go func() { ended <- r.Run(ctx) }()
 	return func() error {
-		cancel()
-		err := <-ended
-		to.Close()
-		return errors.Join(err, db.Close())
+		err := stopRelay()
+		return errors.Join(err, to.Close())
 	}, nil
 }

@@ -7,11 +7,13 @@ import (
 	"errors"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/twmb/franz-go/pkg/kfake"
 )
 
 // Subject is where events go in JetStream, and Topic in Kafka.
@@ -63,17 +65,17 @@ func connect(url string) (*nats.Conn, jetstream.JetStream, error) {
 	return conn, js, err
 }
 
-const source = "/outbox"
-
-// attributes are those that an event of ours has.
-func attributes(i int) [][2]string {
-	return [][2]string{{"specversion", "1.0"}, {"id", strconv.Itoa(i)}, {"source", source}, {"type", "BENCH"},
-		{"time", time.Now().UTC().Format(time.RFC3339Nano)}}
+// Kafka starts a cluster that speaks Kafka's protocol, in this process and its memory.
+func Kafka(context.Context) (brokers string, stop func(), err error) {
+	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(4, Topic))
+	if err != nil {
+		return "", nil, err
+	}
+	return strings.Join(c.ListenAddrs(), ","), c.Close, nil
 }
 
 // ToNATS publishes n messages from memory, with the headers that ours have, up to 1,000 at once,
-// and tells done of each that is
-// acknowledged.
+// and tells done of each that is acknowledged.
 func ToNATS(ctx context.Context, url string, n int, payload string, done func(n int)) error {
 	conn, js, err := connect(url)
 	if err != nil {
@@ -100,12 +102,11 @@ func ToNATS(ctx context.Context, url string, n int, payload string, done func(n 
 		if ctx.Err() != nil {
 			break
 		}
-		m := &nats.Msg{Subject: Subject, Data: []byte(payload),
-			Header: nats.Header{"Content-Type": {"application/json"}, "Nats-Msg-Id": {source + "/" + strconv.Itoa(i)}}}
-		for _, h := range attributes(i) {
-			m.Header["ce-"+h[0]] = []string{h[1]}
-		}
-		ack, err := js.PublishMsgAsync(m)
+		id := strconv.Itoa(i)
+		ack, err := js.PublishMsgAsync(&nats.Msg{Subject: Subject, Data: []byte(payload), Header: nats.Header{
+			"Content-Type": {"application/json"}, "Nats-Msg-Id": {"/outbox/" + id},
+			"ce-specversion": {"1.0"}, "ce-id": {id}, "ce-source": {"/outbox"}, "ce-type": {"BENCH"},
+			"ce-time": {time.Now().UTC().Format(time.RFC3339Nano)}}})
 		if err != nil {
 			return err
 		}

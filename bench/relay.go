@@ -14,19 +14,6 @@ import (
 	"github.com/txoutbox/outbox/schema"
 )
 
-// taskType is the one type of most cases.
-const taskType = "BENCH"
-
-// load is the payload of a task.
-type load struct {
-	N int `json:"n"`
-}
-
-// payload is that of tasks that a case does not enqueue one by one.
-const payload = `{"n": 100000}`
-
-var benchTask = outbox.NewTaskType[load](taskType)
-
 // The kinds of handler.
 const (
 	kindTx     = "Tx"
@@ -34,16 +21,15 @@ const (
 	kindLeased = "Leased"
 )
 
-// relaySettings are a relay and its handlers. They travel to other processes as JSON.
+// relaySettings are a relay and its handler. They travel to other processes as JSON.
 type relaySettings struct {
 	Kind    string
 	Workers int
 	Batch   int
-	Group   int // of Tx: GroupCommit
-	Random  bool
-	Within  time.Duration
-	Insert  bool     // one row into effect for each task, in the task's transaction; Leased by Complete
-	Types   []string // default taskType
+	Group   int           // of Tx: GroupCommit
+	Within  time.Duration // of Group
+	Insert  bool          // one row into effect for each task, in the task's transaction; Leased by Complete
+	Type    string        // default taskType
 	Listen  bool
 	Poll    time.Duration
 	Pause   time.Duration // in each call of the handler
@@ -58,17 +44,12 @@ INSERT INTO effect (task_id) SELECT unnest($1::bigint[])`
 // startRelay runs a relay in this process until stop. handle is told of each call of a handler and
 // its first task's payload.
 func startRelay(ctx context.Context, url string, set relaySettings, handle func(n int, first load),
-	observers ...relay.Observer) (
-	stop func() error, err error) {
+	observers ...relay.Observer) (stop func() error, err error) {
 	db, err := sql.Open("postgres", url)
 	if err != nil {
 		return nil, err
 	}
-	config := relay.Config{Workers: set.Workers, PollInterval: set.Poll, DrainTimeout: 5 * time.Second,
-		Logger: slog.New(slog.DiscardHandler), Observers: observers}
-	if set.Random {
-		config.Order = relay.OrderRandom
-	}
+	config := relay.Config{Workers: set.Workers, PollInterval: set.Poll, Observers: observers}
 	if set.Listen {
 		config.ListenDSN = url
 	}
@@ -78,7 +59,14 @@ func startRelay(ctx context.Context, url string, set relaySettings, handle func(
 			return nil, errors.Join(err, db.Close())
 		}
 	}
-	r, err := relay.New(db, registry(set, effect, handle), config)
+	return runRelay(ctx, db, registry(set, effect, handle), config)
+}
+
+// runRelay runs a relay until stop, which closes its pool.
+func runRelay(ctx context.Context, db *sql.DB, reg *handlers.Registry, config relay.Config) (
+	stop func() error, err error) {
+	config.DrainTimeout, config.Logger = 5*time.Second, slog.New(slog.DiscardHandler)
+	r, err := relay.New(db, reg, config)
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
@@ -91,55 +79,52 @@ func startRelay(ctx context.Context, url string, set relaySettings, handle func(
 	}, nil
 }
 
-// effect inserts a row; it is nil if set does not.
+// registry has the handler. effect inserts a row; it is nil if set does not.
 func registry(set relaySettings, effect *sql.Stmt, handle func(int, load)) *handlers.Registry {
-	reg := handlers.New()
-	types := set.Types
-	if len(types) == 0 {
-		types = []string{taskType}
+	name := set.Type
+	if name == "" {
+		name = taskType
 	}
-	for _, name := range types {
-		t := outbox.NewTaskType[load](name)
-		switch set.Kind {
-		case kindTx:
-			handlers.Tx(reg, t, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[load]) error {
-				handle(1, task.Payload)
-				pause(ctx, set.Pause)
-				if !set.Insert {
-					return nil
-				}
-				_, err := tx.StmtContext(ctx, effect).ExecContext(ctx, task.ID)
-				return err
-			}, handlers.GroupCommit(set.Group, set.Within))
-		case kindBatch:
-			handlers.Batch(reg, t, set.Batch, func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[load]) error {
-				handle(len(tasks), tasks[0].Payload)
-				pause(ctx, set.Pause)
-				if !set.Insert {
-					return nil
-				}
-				ids := make([]int64, len(tasks))
-				for i, task := range tasks {
-					ids[i] = task.ID
-				}
-				_, err := tx.ExecContext(ctx, insertEffectsSQL, pq.Array(ids))
-				return err
-			})
-		case kindLeased:
-			handlers.Leased(reg, t, func(ctx context.Context, task *outbox.Task[load]) error {
-				handle(1, task.Payload)
-				pause(ctx, set.Pause)
-				if !set.Insert {
-					return nil
-				}
-				return task.Complete(ctx, func(tx *sql.Tx) error {
-					_, err := tx.StmtContext(ctx, effect).ExecContext(ctx, task.ID)
-					return err
-				})
-			})
-		default:
-			panic("bench: kind " + set.Kind)
+	insert := func(ctx context.Context, tx *sql.Tx, task *outbox.Task[load]) error {
+		if !set.Insert {
+			return nil
 		}
+		_, err := tx.StmtContext(ctx, effect).ExecContext(ctx, task.ID)
+		return err
+	}
+	reg, t := handlers.New(), outbox.NewTaskType[load](name)
+	switch set.Kind {
+	case kindTx:
+		handlers.Tx(reg, t, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[load]) error {
+			handle(1, task.Payload)
+			pause(ctx, set.Pause)
+			return insert(ctx, tx, task)
+		}, handlers.GroupCommit(set.Group, set.Within))
+	case kindBatch:
+		handlers.Batch(reg, t, set.Batch, func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[load]) error {
+			handle(len(tasks), tasks[0].Payload)
+			pause(ctx, set.Pause)
+			if !set.Insert {
+				return nil
+			}
+			ids := make([]int64, len(tasks))
+			for i, task := range tasks {
+				ids[i] = task.ID
+			}
+			_, err := tx.ExecContext(ctx, insertEffectsSQL, pq.Array(ids))
+			return err
+		})
+	case kindLeased:
+		handlers.Leased(reg, t, func(ctx context.Context, task *outbox.Task[load]) error {
+			handle(1, task.Payload)
+			pause(ctx, set.Pause)
+			if !set.Insert {
+				return nil
+			}
+			return task.Complete(ctx, func(tx *sql.Tx) error { return insert(ctx, tx, task) })
+		})
+	default:
+		panic("bench: kind " + set.Kind)
 	}
 	return reg
 }

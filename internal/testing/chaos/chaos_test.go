@@ -67,7 +67,7 @@ func TestFlagsAreChecked(t *testing.T) {
 // Each seeded bug still has its place in the sources, and the tests that are to notice it exist.
 // Whether it is noticed is for -mutation to show.
 func TestEachMutantAppliesToTheSources(t *testing.T) {
-	root := filepath.Join("..", "..")
+	root := filepath.Join("..", "..", "..")
 	names := map[string]bool{}
 	for _, m := range mutants {
 		if _, err := m.mutated(root); err != nil {

@@ -6,7 +6,11 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/lib/pq"
@@ -168,4 +172,109 @@ func removeDamaged(a *arena) error {
 	}
 	a.violate("unreadable tasks that are not set aside", aside...)
 	return a.do(`DELETE FROM outbox.task WHERE task_id IN (SELECT task_id FROM damaged)`)
+}
+
+// report is a tally as it is printed.
+type report struct {
+	*tally
+	options   string
+	took      time.Duration
+	workedOff time.Duration // from the last fault to the last task
+	files     string
+}
+
+func (r *report) passed() bool { return len(r.wrong) == 0 }
+
+// A line of the report with this prefix names a kind of violation.
+const wrongPrefix = "WRONG: "
+
+// most is how many examples of a violation are printed.
+const most = 5
+
+func (r *report) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "chaos %s\ntook %v, of which %v to work off what was left\n",
+		r.options, r.took.Round(time.Millisecond), r.workedOff.Round(time.Millisecond))
+	section := func(title string, of map[string]int) {
+		var all []string
+		for _, name := range slices.Sorted(maps.Keys(of)) {
+			all = append(all, fmt.Sprint(name, " ", of[name]))
+		}
+		fmt.Fprintf(&b, "%s: %s\n", title, strings.Join(all, ", "))
+	}
+	section("faults", r.done)
+	section("counts", r.counts)
+	for _, n := range r.noise {
+		fmt.Fprintf(&b, "noise: %s\n", n)
+	}
+	for _, kind := range slices.Sorted(maps.Keys(r.wrong)) {
+		examples := r.wrong[kind]
+		fmt.Fprintf(&b, "%s%s: %d: %s\n", wrongPrefix, kind, len(examples),
+			strings.Join(examples[:min(most, len(examples))], "; "))
+	}
+	if r.passed() {
+		b.WriteString("passed: 0 lost, 0 unexpected, 0 duplicated, 0 ghosts, 0 over their limit, 0 in two places, " +
+			"0 counter drift, 0 leaks\n")
+	} else {
+		fmt.Fprintf(&b, "FAILED; the seed repeats the schedule of faults\nfiles: %s\n", r.files)
+	}
+	return b.String()
+}
+
+// tally is what a run did and found. Its methods are safe for concurrent use.
+type tally struct {
+	began time.Time
+	log   *os.File // of faults
+
+	mu     sync.Mutex
+	done   map[string]int // faults
+	failed map[string]int // faults that could not be injected
+	counts map[string]int
+	noise  []string // what the harness itself could not do
+	wrong  map[string][]string
+}
+
+func newTally(log *os.File) *tally {
+	return &tally{began: time.Now(), log: log,
+		done: map[string]int{}, failed: map[string]int{}, counts: map[string]int{}, wrong: map[string][]string{}}
+}
+
+// happened counts a fault and writes it to the log, unless there was nothing to break.
+func (t *tally) happened(fault, what string, err error) {
+	if what == "" && err == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err != nil {
+		t.failed[fault]++
+		t.noise = append(t.noise, fmt.Sprintf("%s: %v", fault, err))
+		what = "failed: " + err.Error()
+	} else {
+		t.done[fault]++
+	}
+	_, _ = fmt.Fprintf(t.log, "%v %s: %s\n", time.Since(t.began).Round(time.Millisecond), fault, what)
+}
+
+// count adds n and returns the sum.
+func (t *tally) count(name string, n int) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.counts[name] += n
+	return t.counts[name]
+}
+
+func (t *tally) complain(format string, args ...any) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.noise = append(t.noise, fmt.Sprintf(format, args...))
+}
+
+// violate records examples of something that must not happen.
+func (t *tally) violate(kind string, examples ...string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(examples) > 0 {
+		t.wrong[kind] = append(t.wrong[kind], examples...)
+	}
 }

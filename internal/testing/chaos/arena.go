@@ -23,7 +23,7 @@ import (
 // arena is what faults break.
 type arena struct {
 	*cluster
-	*tally
+	*report
 	broker    broker
 	dir       string // of ledgers, logs and what faults need
 	relays    []*seat
@@ -88,8 +88,6 @@ func (a *arena) close() {
 	}
 }
 
-const relays = 4 // processes
-
 // settings are those of the servers. A standby is to be back soon, as commits wait for it, and
 // finds the WAL that it missed.
 var settings = map[string]string{
@@ -105,7 +103,7 @@ func newArena(ctx context.Context, o options, dir string) (*arena, error) {
 		return a, err
 	}
 	a.cleanup(func() { _ = log.Close() })
-	a.tally = newTally(log)
+	a.report = newReport(o, dir, log)
 	if fakesClock(o) {
 		if err := fakeClock(a); err != nil {
 			return a, err
@@ -121,24 +119,35 @@ func newArena(ctx context.Context, o options, dir string) (*arena, error) {
 		}
 	}
 	if o.has("rewrite") {
-		if err := prepareRewrites(a); err != nil {
+		// Some providers hide the server's identifier. Relays know their database by the marks in it.
+		if err := a.do(`REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC`); err != nil {
 			return a, fmt.Errorf("the fault rewrite: %w", err)
+		}
+		if found, err := a.server().Program("pg_repack"); err == nil {
+			a.repack = found
 		}
 	}
 	a.cleanup(a.broker.close)
 	if err := a.broker.start(ctx, dir); err != nil {
 		return a, err
 	}
-	for i := range relays {
-		s, err := newSeatOf(a,
-			o, app.Config{Role: app.RoleRelay, Name: fmt.Sprint("relay-", i), Dawdle: dawdle(o), DawdleFor: dawdleFor(o)})
+	dawdle, dawdleFor := int64(50), 8*time.Second
+	if o.has("kill") {
+		dawdle = 500 // tasks that were lost three times run alone, each for its 8 s
+	}
+	if o.only("standby") {
+		dawdleFor = 25 * time.Second // longer than a lease lives without a heartbeat, and a standby is away
+	}
+	for i := range 4 {
+		s, err := newSeat(a, o, app.Config{Role: app.RoleRelay, Name: fmt.Sprint("relay-", i),
+			Dawdle: dawdle, DawdleFor: dawdleFor})
 		if err != nil {
 			return a, err
 		}
 		a.relays = append(a.relays, s)
 	}
 	for i := range o.producers {
-		s, err := newSeatOf(a, o, app.Config{Role: app.RoleProducer, Name: fmt.Sprint("p", i),
+		s, err := newSeat(a, o, app.Config{Role: app.RoleProducer, Name: fmt.Sprint("p", i),
 			Seed: o.seed + uint64(i), Tasks: (o.tasks + o.producers - 1) / o.producers})
 		if err != nil {
 			return a, err
@@ -146,32 +155,6 @@ func newArena(ctx context.Context, o options, dir string) (*arena, error) {
 		a.producers = append(a.producers, s)
 	}
 	return a, nil
-}
-
-func newSeatOf(a *arena, o options, c app.Config) (*seat, error) {
-	c.Driver, c.Dir, c.Group = o.driver, a.dir, o.group
-	c.Broker, c.BrokerPassword = a.broker.url(), a.broker.file
-	s, err := newSeat(a.address(), a.url, c)
-	if err == nil {
-		a.cleanup(s.close)
-	}
-	return s, err
-}
-
-// dawdle is of how many leased tasks one dawdles.
-func dawdle(o options) int64 {
-	if o.has("kill") {
-		return 500 // tasks that were lost three times run alone, each for its 8 s
-	}
-	return 50
-}
-
-// dawdleFor is for how long it dawdles.
-func dawdleFor(o options) time.Duration {
-	if o.only("standby") {
-		return 25 * time.Second // longer than a lease lives without a heartbeat, and a standby is away
-	}
-	return 8 * time.Second
 }
 
 // seat is a process that is started again when it ends, and its proxy before the server.
@@ -187,19 +170,21 @@ type seat struct {
 	starts  int
 }
 
-// newSeat starts the process. url is the database's at an address.
-func newSeat(address string, url func(address string) string, c app.Config) (*seat, error) {
-	p, err := proxy.New(address)
+// newSeat starts the process.
+func newSeat(a *arena, o options, c app.Config) (*seat, error) {
+	p, err := proxy.New(a.address())
 	if err != nil {
 		return nil, err
 	}
-	c.URL = url(p.Address())
+	c.URL, c.Driver, c.Dir, c.Group = a.url(p.Address()), o.driver, a.dir, o.group
+	c.Broker, c.BrokerPassword = a.broker.url(), a.broker.file
 	s := &seat{name: c.Name, proxy: p, config: c}
 	if err := s.start(); err != nil {
 		p.Close()
 		return nil, err
 	}
 	s.wait.Go(s.supervise)
+	a.cleanup(s.close)
 	return s, nil
 }
 
@@ -212,10 +197,15 @@ func (s *seat) start() error {
 	}
 	c := s.config
 	c.Name = fmt.Sprint(c.Name, ".", s.starts)
-	p, err := startProcess(c, filepath.Join(c.Dir, s.name+".log"))
+	log, err := os.OpenFile(filepath.Join(c.Dir, s.name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	p, err := child.Start(c, log)
 	if err == nil {
 		s.starts++
-		s.process = p
+		s.process = &process{p, time.Now()}
 	}
 	return err
 }
@@ -277,16 +267,6 @@ func (s *seat) close() {
 type process struct {
 	*child.Process
 	began time.Time
-}
-
-func startProcess(c app.Config, log string) (*process, error) {
-	output, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	defer output.Close()
-	p, err := child.Start(c, output)
-	return &process{p, time.Now()}, err
 }
 
 func (p *process) signal(s syscall.Signal) { _ = p.Signal(s) }

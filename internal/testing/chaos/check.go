@@ -26,21 +26,14 @@ func check(a *arena, o options) error {
 	if err := sessionsEnd(a); err != nil {
 		return err
 	}
-	queries := maps.Clone(always)
+	queries := checks{}
+	for _, of := range checksOf {
+		if o.worst() <= of.worst {
+			maps.Copy(queries, of.checks)
+		}
+	}
 	if fakesClock(o) {
 		delete(queries, early)
-	}
-	if o.worst() <= blameless {
-		maps.Copy(queries, ofBlameless)
-	}
-	if o.worst() <= repeated {
-		maps.Copy(queries, ofRepeated)
-	}
-	if o.worst() <= quiet {
-		maps.Copy(queries, ofQuiet)
-	}
-	if o.worst() <= calm {
-		maps.Copy(queries, ofCalm)
 	}
 	if o.only("forged") {
 		if err := noErrors(a); err != nil {
@@ -202,6 +195,12 @@ func countStarts(a *arena) error {
 // A query of checks returns an example of each thing that must not be, in one column.
 type checks map[string]string
 
+// checksOf are for runs whose faults have this harm at worst. A later query replaces one of its name.
+var checksOf = []struct {
+	worst  harm
+	checks checks
+}{{blamed, always}, {blameless, ofBlameless}, {repeated, ofRepeated}, {quiet, ofQuiet}, {calm, ofCalm}}
+
 // early cannot be checked if the clock was set back.
 const early = "delayed tasks that ran early"
 
@@ -271,7 +270,7 @@ var idleChecks = checks{
 
 const attempts = `SELECT k || ': attempt ' || attempt || ', of which ' || fail || ' were to fail' FROM effect `
 
-// ofBlameless is for runs whose faults are blameless at worst. A Tx or Batch handler may see an
+// A Tx or Batch handler may see an
 // attempt more than was counted, while it is not decided whether an earlier run was one.
 // Failures of a handler's own do not count: a keyed task reads with a pool of its own, and a
 // connection that is lost in the function given to task.Complete may be the doing of its SQL. A
@@ -284,19 +283,17 @@ var ofBlameless = checks{
 		AND NOT (f.kind = 'LEASED' AND f.error ~ 'bad connection|EOF|closed|reset|terminat|shutdown')`,
 }
 
-// ofRepeated is for runs whose faults end no process, no connection and no run. A claim of a leased
-// task has counted its attempt.
+// No fault ends a process, a connection or a run. A claim of a leased task has counted its attempt.
 var ofRepeated = checks{
 	"attempts that nothing can have cost": attempts + `WHERE attempt > 1 + fail AND kind = 'LEASED'`,
 }
 
-// ofQuiet is for runs whose faults are quiet at worst: no result is lost either.
+// No result is lost either.
 var ofQuiet = checks{
 	"calls that nothing can have repeated": `SELECT k || ': ' || calls || ' times' FROM call JOIN ledger USING (k)
 		WHERE calls > 1 AND kind = 'PLAIN'`,
 }
 
-// ofCalm is for runs whose faults are calm.
 var ofCalm = checks{
 	"calls that nothing can have repeated": `SELECT k || ': ' || calls || ' times' FROM call WHERE calls > 1`,
 }

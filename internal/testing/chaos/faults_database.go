@@ -219,16 +219,6 @@ func repack(ctx context.Context, a *arena, table string) error {
 	return nil
 }
 
-// prepareRewrites hides the server's identifier, as some providers do, so that relays know their
-// database by the marks in it. It looks whether there is pg_repack.
-func prepareRewrites(a *arena) error {
-	found, err := a.server().Program("pg_repack")
-	if err == nil {
-		a.repack = found
-	}
-	return a.do(`REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC`)
-}
-
 // dropRepack removes pg_repack, with what a crash has left of its triggers and logs.
 const dropRepack = `DROP EXTENSION IF EXISTS pg_repack CASCADE`
 

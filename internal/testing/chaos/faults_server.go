@@ -174,23 +174,8 @@ func renewSessions(a *arena, statements string) error {
 		a.do(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'`))
 }
 
-// setenv sets a variable for the programs that are started until close.
-func setenv(a *arena, name, value string) error {
-	if old, ok := os.LookupEnv(name); ok {
-		a.cleanup(func() { _ = os.Setenv(name, old) })
-	} else {
-		a.cleanup(func() { _ = os.Unsetenv(name) })
-	}
-	return os.Setenv(name, value)
-}
-
 // clockFile tells libfaketime how far the servers' clock is off.
 func clockFile(a *arena) string { return filepath.Join(a.dir, "clock") }
-
-var libraries = []string{
-	"/usr/lib/*/faketime/libfaketime.so.1", "/usr/lib/faketime/libfaketime.so.1",
-	"/opt/homebrew/lib/faketime/libfaketime.so.1",
-}
 
 // fakesClock reports whether a chosen fault changes the servers' clock.
 func fakesClock(o options) bool { return o.has("clock") || o.has("ahead") }
@@ -198,7 +183,8 @@ func fakesClock(o options) bool { return o.has("clock") || o.has("ahead") }
 // fakeClock has the servers use libfaketime. Programs in Go do not.
 func fakeClock(a *arena) error {
 	var found []string
-	for _, pattern := range libraries {
+	for _, pattern := range []string{"/usr/lib/*/faketime/libfaketime.so.1", "/usr/lib/faketime/libfaketime.so.1",
+		"/opt/homebrew/lib/faketime/libfaketime.so.1"} {
 		more, _ := filepath.Glob(pattern)
 		found = append(found, more...)
 	}
@@ -209,7 +195,12 @@ func fakeClock(a *arena) error {
 		"LD_PRELOAD": found[0], "FAKETIME_TIMESTAMP_FILE": clockFile(a),
 		"FAKETIME_CACHE_DURATION": "1", "DONT_FAKE_MONOTONIC": "1",
 	} {
-		if err := setenv(a, name, value); err != nil {
+		if old, ok := os.LookupEnv(name); ok {
+			a.cleanup(func() { _ = os.Setenv(name, old) })
+		} else {
+			a.cleanup(func() { _ = os.Unsetenv(name) })
+		}
+		if err := os.Setenv(name, value); err != nil {
 			return err
 		}
 	}

@@ -59,12 +59,11 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the program; its children notice
-	passed := true
+	do := runs
 	if o.mutation != "" {
-		passed, err = mutate(ctx, o)
-	} else {
-		passed, err = runs(ctx, o)
+		do = mutate
 	}
+	passed, err := do(ctx, o)
 	if err != nil {
 		fatal(err)
 	}

@@ -9,10 +9,7 @@ import (
 	"time"
 )
 
-var (
-	runMutants = slices.Concat(loopMutants, edgeMutants)
-	mutants    = slices.Concat(runMutants, testMutants)
-)
+var mutants = slices.Concat(runMutants, testMutants)
 
 // chosenMutants are those that -mutation names: all, runs, tests, or names with commas.
 func chosenMutants(list string) (chosen []mutant, err error) {
@@ -43,8 +40,9 @@ func mutantHelp() string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// loopMutants are noticed by a run of this program: bugs of the loop that claims and ends tasks.
-var loopMutants = []mutant{
+// runMutants are noticed by a run of this program.
+var runMutants = []mutant{
+	// The loop that claims and ends tasks.
 	{name: "unfenced-claim",
 		help: "a claim deletes a task more than its limit now and then, as one that is not fenced does",
 		edits: []edit{
@@ -80,11 +78,8 @@ var loopMutants = []mutant{
 		{"", "now.Sub(w.since) > watermarkFor", "false"},
 		{"", "one != nil && (random || at.Compare(one.at) < 0) {", "one != nil && random {"},
 	}, run: chaosRun{"none", 30 * time.Second, time.Second, []string{"tasks that are left"}}},
-}
 
-// edgeMutants are noticed by a run of this program: faults of a part that are taken for those of the
-// whole, or for ones that do not pass.
-var edgeMutants = []mutant{
+	// Faults of a part that are taken for those of the whole, or for ones that do not pass.
 	{name: "sign-in-twice", help: "the publisher closes for good after two refused logins", edits: []edit{
 		{"", "nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort(),", "nats.MaxReconnects(-1),"},
 		{"", "if p.dial != nil && p.link.js.Conn().IsClosed() {", "if false {"},
@@ -129,10 +124,8 @@ var edgeMutants = []mutant{
 }
 
 // testMutants are noticed by tests of the default suite.
-var testMutants = slices.Concat(lockMutants, claimMutants, leaseMutants)
-
-// lockMutants wait for a row that another transaction has locked, or miss its change.
-var lockMutants = []mutant{
+var testMutants = []mutant{
+	// A row that another transaction has locked is waited for, or its change is missed.
 	{name: "waiting-claim", help: "a claim of Tx or Batch tasks waits for a locked row",
 		tests: testRun{"internal/store", "TestAClaimBeginsAtItsPlaceAndGoesOnInItsOrder$"}, edits: []edit{
 			{"outbox.claim_tasks", "t.attempt, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED)\n    DELETE",
@@ -170,10 +163,8 @@ var lockMutants = []mutant{
 		tests: testRun{".", "TestARetryThatIsWrittenBackDuringAnEnqueueHoldsItsKey$"}, edits: []edit{
 			{"outbox.lock_waiting", "FOR pass IN 1..2 LOOP", "FOR pass IN 1..1 LOOP"},
 		}},
-}
 
-// claimMutants break the claims of Tx and Batch handlers, and their counters.
-var claimMutants = []mutant{
+	// The claims of Tx and Batch handlers, and their counters.
 	{name: "no-ageing", help: "no claim goes by due time",
 		tests: testRun{"internal/plan", "TestEachTenthClaimGoesByDueTime$"}, edits: []edit{
 			{"", "	if s.turns < dueTurn-1 {\n", "	if true {\n"},
@@ -219,10 +210,8 @@ var claimMutants = []mutant{
 		tests: testRun{"internal/plan", "TestAClaimBeginsWhereTheClaimsBeforeItTell$"}, edits: []edit{
 			{"", "one != nil && (random || at.Compare(one.at) < 0) {", "one != nil && random {"},
 		}},
-}
 
-// leaseMutants break leases.
-var leaseMutants = []mutant{
+	// Leases.
 	{name: "unmarked-takeover", help: "a takeover drops the dead relay's mark, so that the task is no suspect",
 		tests: testRun{"relay", "TestATakeoverWaitsForNoRow$"}, edits: []edit{
 			{"internal/upkeep", "relay_id = t.relay_id,", "relay_id = NULL,"},

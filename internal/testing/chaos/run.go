@@ -55,7 +55,7 @@ func run(ctx context.Context, o options) (r *report, err error) {
 	if err != nil {
 		return nil, err
 	}
-	r = &report{tally: a.tally, options: o.String(), files: dir}
+	r = a.report
 	inject(ctx, a, o)
 	a.heal()
 	healed := time.Now()
@@ -174,13 +174,26 @@ func removeDamaged(a *arena) error {
 	return a.do(`DELETE FROM outbox.task WHERE task_id IN (SELECT task_id FROM damaged)`)
 }
 
-// report is a tally as it is printed.
+// report is what a run did and found. Its methods are safe for concurrent use until the run ends.
 type report struct {
-	*tally
 	options   string
+	files     string
+	began     time.Time
 	took      time.Duration
 	workedOff time.Duration // from the last fault to the last task
-	files     string
+	log       *os.File      // of faults
+
+	mu     sync.Mutex
+	done   map[string]int // faults
+	failed map[string]int // faults that could not be injected
+	counts map[string]int
+	noise  []string // what the harness itself could not do
+	wrong  map[string][]string
+}
+
+func newReport(o options, files string, log *os.File) *report {
+	return &report{options: o.String(), files: files, began: time.Now(), log: log,
+		done: map[string]int{}, failed: map[string]int{}, counts: map[string]int{}, wrong: map[string][]string{}}
 }
 
 func (r *report) passed() bool { return len(r.wrong) == 0 }
@@ -221,60 +234,42 @@ func (r *report) String() string {
 	return b.String()
 }
 
-// tally is what a run did and found. Its methods are safe for concurrent use.
-type tally struct {
-	began time.Time
-	log   *os.File // of faults
-
-	mu     sync.Mutex
-	done   map[string]int // faults
-	failed map[string]int // faults that could not be injected
-	counts map[string]int
-	noise  []string // what the harness itself could not do
-	wrong  map[string][]string
-}
-
-func newTally(log *os.File) *tally {
-	return &tally{began: time.Now(), log: log,
-		done: map[string]int{}, failed: map[string]int{}, counts: map[string]int{}, wrong: map[string][]string{}}
-}
-
 // happened counts a fault and writes it to the log, unless there was nothing to break.
-func (t *tally) happened(fault, what string, err error) {
+func (r *report) happened(fault, what string, err error) {
 	if what == "" && err == nil {
 		return
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if err != nil {
-		t.failed[fault]++
-		t.noise = append(t.noise, fmt.Sprintf("%s: %v", fault, err))
+		r.failed[fault]++
+		r.noise = append(r.noise, fmt.Sprintf("%s: %v", fault, err))
 		what = "failed: " + err.Error()
 	} else {
-		t.done[fault]++
+		r.done[fault]++
 	}
-	_, _ = fmt.Fprintf(t.log, "%v %s: %s\n", time.Since(t.began).Round(time.Millisecond), fault, what)
+	_, _ = fmt.Fprintf(r.log, "%v %s: %s\n", time.Since(r.began).Round(time.Millisecond), fault, what)
 }
 
 // count adds n and returns the sum.
-func (t *tally) count(name string, n int) int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.counts[name] += n
-	return t.counts[name]
+func (r *report) count(name string, n int) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.counts[name] += n
+	return r.counts[name]
 }
 
-func (t *tally) complain(format string, args ...any) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.noise = append(t.noise, fmt.Sprintf(format, args...))
+func (r *report) complain(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.noise = append(r.noise, fmt.Sprintf(format, args...))
 }
 
 // violate records examples of something that must not happen.
-func (t *tally) violate(kind string, examples ...string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (r *report) violate(kind string, examples ...string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if len(examples) > 0 {
-		t.wrong[kind] = append(t.wrong[kind], examples...)
+		r.wrong[kind] = append(r.wrong[kind], examples...)
 	}
 }

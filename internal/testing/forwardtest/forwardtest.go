@@ -33,9 +33,6 @@ type Payload struct {
 // Placed is the type of the events.
 var Placed = outbox.NewTaskType[Payload]("order.placed")
 
-// Source is that of all events.
-const Source = "/forwardtest"
-
 type childConfig struct{ URL, Broker, To string }
 
 // Main is the TestMain of a package. connect makes a publisher for a relay process. ends are called
@@ -51,7 +48,7 @@ func Main(m *testing.M, connect func(broker string) (forward.Publisher, error), 
 			return err
 		}
 		reg := handlers.New()
-		forward.Register(reg, Placed, publisher, forward.Source(Source), forward.To(c.To),
+		forward.Register(reg, Placed, publisher, forward.Source("/forwardtest"), forward.To(c.To),
 			forward.HandlerOptions(handlers.MaxAttempts(1000)))
 		r, err := relay.New(db, reg, relay.Config{Workers: 4, PollInterval: 100 * time.Millisecond,
 			Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))})
@@ -87,9 +84,7 @@ func Must(t testing.TB, err error) {
 // NothingLeft waits until each task is done or a dead letter.
 func NothingLeft(t testing.TB, db *relaytest.Database) {
 	t.Helper()
-	relaytest.Eventually(t, 2*time.Minute, "all events to be published", func() bool {
-		return db.Int(t, `SELECT count(*) FROM outbox.task`) == 0
-	})
+	db.Emptied(t, 2*time.Minute)
 }
 
 // Relays are processes with a relay each, which publish to a broker.
@@ -138,14 +133,6 @@ func (r *Relays) Kill() {
 	r.db.Do(r.t, fmt.Sprintf(`UPDATE outbox.relay SET alive_until = clock_timestamp() - interval '1 second'
 		WHERE pid = %d`, p.Pid))
 	r.start(i)
-}
-
-// AtMost waits until at most so many tasks are left.
-func AtMost(t testing.TB, db *relaytest.Database, left int) {
-	t.Helper()
-	relaytest.Eventually(t, 2*time.Minute, "events to be published", func() bool {
-		return int(db.Int(t, `SELECT count(*) FROM outbox.task`)) <= left
-	})
 }
 
 // Received is an event on the consumer's side.

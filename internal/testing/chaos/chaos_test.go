@@ -67,7 +67,7 @@ func TestFlagsAreChecked(t *testing.T) {
 // Each seeded bug still has its place in the sources, and the tests that are to notice it exist.
 // Whether it is noticed is for -mutation to show.
 func TestEachMutantAppliesToTheSources(t *testing.T) {
-	root := filepath.Join("..", "..")
+	root := filepath.Join("..", "..", "..")
 	names := map[string]bool{}
 	for _, m := range mutants {
 		if _, err := m.mutated(root); err != nil {
@@ -77,25 +77,21 @@ func TestEachMutantAppliesToTheSources(t *testing.T) {
 			t.Errorf("%s: its name is another's, or there is not just one way to notice it", m.name)
 		}
 		names[m.name] = true
-		if test, _, _ := strings.Cut(m.tests.pattern, "$"); test != "" &&
-			!hasTest(t, filepath.Join(root, m.tests.dir), test) {
-			t.Errorf("%s: %s has no test %s", m.name, m.tests.dir, test)
-		}
-	}
-}
-
-func hasTest(t *testing.T, dir, name string) bool {
-	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return slices.ContainsFunc(files, func(file string) bool {
-		text, err := os.ReadFile(file)
+		files, err := filepath.Glob(filepath.Join(root, m.tests.dir, "*_test.go"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		return strings.Contains(string(text), "\nfunc "+name+"(t *testing.T)")
-	})
+		test, _, _ := strings.Cut(m.tests.pattern, "$")
+		if test != "" && !slices.ContainsFunc(files, func(file string) bool {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return strings.Contains(string(text), "\nfunc "+test+"(t *testing.T)")
+		}) {
+			t.Errorf("%s: %s has no test %s", m.name, m.tests.dir, test)
+		}
+	}
 }
 
 func TestMutantsAreChosenByName(t *testing.T) {

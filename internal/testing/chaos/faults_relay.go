@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/testing/chaos/app"
 	"github.com/txoutbox/outbox/internal/testing/proxy"
 	"github.com/txoutbox/outbox/schema"
 )
@@ -98,4 +100,134 @@ func rollingRestart(a *arena, _ *rand.Rand) (string, error) {
 		return "all", nil
 	})
 	return "", nil
+}
+
+// trapWaits is how long a trap waits for a message.
+const trapWaits = 1500 * time.Millisecond
+
+func cutCommit(a *arena, r *rand.Rand) (string, error) {
+	how := []proxy.How{proxy.LoseReply, proxy.LoseReply, proxy.LoseRequest, proxy.LoseBoth}[r.IntN(4)]
+	s, of := a.someRelay(r), "INSERT INTO effect"
+	switch r.IntN(4) {
+	case 0:
+		s, of = a.producers[r.IntN(len(a.producers))], "INSERT INTO business"
+	case 1:
+		of = "/* outbox: "
+	}
+	a.aside("commit", func() (string, error) {
+		if !s.proxy.Spring(proxy.Trap{Catches: proxy.Commit(of), How: how}, trapWaits) {
+			return "", nil
+		}
+		return fmt.Sprintf("%s, a COMMIT after %s, how %d", s.name, of, how), nil
+	})
+	return "", nil
+}
+
+func someProxy(a *arena, r *rand.Rand) *proxy.Proxy {
+	all := a.seats()
+	return all[r.IntN(len(all))].proxy
+}
+
+func cut(a *arena, r *rand.Rand) (string, error) {
+	after := r.IntN(2) * r.IntN(2000)
+	if !someProxy(a, r).Cut(after) {
+		return "", nil
+	}
+	return fmt.Sprintf("after %d bytes", after), nil
+}
+
+// silence silences a connection of a relay: one that has sent LISTEN, or another one.
+func silence(listening bool) func(a *arena, r *rand.Rand) (string, error) {
+	return func(a *arena, r *rand.Rand) (string, error) {
+		s := a.someRelay(r)
+		if !s.proxy.Silence(listening) {
+			return "", nil
+		}
+		return s.name, nil
+	}
+}
+
+func delay(a *arena, r *rand.Rand) (string, error) {
+	p, d := someProxy(a, r), time.Duration(20+r.IntN(200))*time.Millisecond
+	p.Delay(d)
+	a.lasts(time.Duration(r.IntN(4000))*time.Millisecond, func() { p.Delay(0) })
+	return d.String(), nil
+}
+
+func enqueuePoison(a *arena, r *rand.Rand) (string, error) {
+	how := app.Poisons[r.IntN(len(app.Poisons))]
+	return how, enqueue(a, app.TypePoison, how)
+}
+
+// enqueue adds a task. It is tried for 20 s, as the server may be starting. Each try is a task of
+// its own, as the one before may have committed.
+func enqueue(a *arena, kind outbox.TaskType[app.Payload], how string) error {
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(200 * time.Millisecond) {
+		if err := tryToEnqueue(a, kind, how); err == nil || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+// tryToEnqueue writes a ledger, as producers do. After an error the outcome is unknown.
+func tryToEnqueue(a *arena, kind outbox.TaskType[app.Payload], how string) error {
+	const producer = "faults"
+	n := a.count("tasks of faults", 1)
+	k := fmt.Sprintf("fault-%d", n)
+	if err := app.Intend(a.dir, producer, n, kind.Name()+":"+k); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	err := outbox.InTx(ctx, a.db, func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO business (k) VALUES ($1)`, k); err != nil {
+			return err
+		}
+		_, err := kind.Enqueue(ctx, tx, app.Payload{K: k, How: how})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return app.End(a.dir, producer, n, app.Acked)
+}
+
+// refuseTarget fills the stream of one target for a while: the broker refuses its events and takes
+// those of the others.
+func refuseTarget(a *arena, r *rand.Rand) (string, error) {
+	target, d := r.IntN(app.Targets), time.Duration(2000+r.IntN(4000))*time.Millisecond
+	accept := func(yes bool) error {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		return a.broker.accept(ctx, target, yes)
+	}
+	if err := accept(false); err != nil {
+		return "", err
+	}
+	a.lasts(d, func() {
+		if err := accept(true); err != nil {
+			a.complain("target %d stays full: %v", target, err)
+		}
+	})
+	return fmt.Sprint("target ", target, " for ", d), nil
+}
+
+// rotatePassword changes the broker's password. The app's processes have the new one some seconds
+// later, after several refused logins.
+func rotatePassword(a *arena, r *rand.Rand) (string, error) {
+	if a.rotating.Swap(true) {
+		return "", nil
+	}
+	d := time.Duration(1000+r.IntN(3000)) * time.Millisecond
+	if err := a.broker.rotate(); err != nil {
+		a.rotating.Store(false)
+		return "", err
+	}
+	a.lasts(d, func() {
+		if err := a.broker.tellApp(); err != nil {
+			a.complain("the app has no password of the broker: %v", err)
+		}
+		a.rotating.Store(false)
+	})
+	return fmt.Sprint("the app has it after ", d), nil
 }

@@ -6,7 +6,11 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/lib/pq"
@@ -51,7 +55,7 @@ func run(ctx context.Context, o options) (r *report, err error) {
 	if err != nil {
 		return nil, err
 	}
-	r = &report{tally: a.tally, options: o.String(), files: dir}
+	r = a.report
 	inject(ctx, a, o)
 	a.heal()
 	healed := time.Now()
@@ -168,4 +172,104 @@ func removeDamaged(a *arena) error {
 	}
 	a.violate("unreadable tasks that are not set aside", aside...)
 	return a.do(`DELETE FROM outbox.task WHERE task_id IN (SELECT task_id FROM damaged)`)
+}
+
+// report is what a run did and found. Its methods are safe for concurrent use until the run ends.
+type report struct {
+	options   string
+	files     string
+	began     time.Time
+	took      time.Duration
+	workedOff time.Duration // from the last fault to the last task
+	log       *os.File      // of faults
+
+	mu     sync.Mutex
+	done   map[string]int // faults
+	failed map[string]int // faults that could not be injected
+	counts map[string]int
+	noise  []string // what the harness itself could not do
+	wrong  map[string][]string
+}
+
+func newReport(o options, files string, log *os.File) *report {
+	return &report{options: o.String(), files: files, began: time.Now(), log: log,
+		done: map[string]int{}, failed: map[string]int{}, counts: map[string]int{}, wrong: map[string][]string{}}
+}
+
+func (r *report) passed() bool { return len(r.wrong) == 0 }
+
+// A line of the report with this prefix names a kind of violation.
+const wrongPrefix = "WRONG: "
+
+// most is how many examples of a violation are printed.
+const most = 5
+
+func (r *report) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "chaos %s\ntook %v, of which %v to work off what was left\n",
+		r.options, r.took.Round(time.Millisecond), r.workedOff.Round(time.Millisecond))
+	section := func(title string, of map[string]int) {
+		var all []string
+		for _, name := range slices.Sorted(maps.Keys(of)) {
+			all = append(all, fmt.Sprint(name, " ", of[name]))
+		}
+		fmt.Fprintf(&b, "%s: %s\n", title, strings.Join(all, ", "))
+	}
+	section("faults", r.done)
+	section("counts", r.counts)
+	for _, n := range r.noise {
+		fmt.Fprintf(&b, "noise: %s\n", n)
+	}
+	for _, kind := range slices.Sorted(maps.Keys(r.wrong)) {
+		examples := r.wrong[kind]
+		fmt.Fprintf(&b, "%s%s: %d: %s\n", wrongPrefix, kind, len(examples),
+			strings.Join(examples[:min(most, len(examples))], "; "))
+	}
+	if r.passed() {
+		b.WriteString("passed: 0 lost, 0 unexpected, 0 duplicated, 0 ghosts, 0 over their limit, 0 in two places, " +
+			"0 counter drift, 0 leaks\n")
+	} else {
+		fmt.Fprintf(&b, "FAILED; the seed repeats the schedule of faults\nfiles: %s\n", r.files)
+	}
+	return b.String()
+}
+
+// happened counts a fault and writes it to the log, unless there was nothing to break.
+func (r *report) happened(fault, what string, err error) {
+	if what == "" && err == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil {
+		r.failed[fault]++
+		r.noise = append(r.noise, fmt.Sprintf("%s: %v", fault, err))
+		what = "failed: " + err.Error()
+	} else {
+		r.done[fault]++
+	}
+	_, _ = fmt.Fprintf(r.log, "%v %s: %s\n", time.Since(r.began).Round(time.Millisecond), fault, what)
+}
+
+// count adds n and returns the sum.
+func (r *report) count(name string, n int) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.counts[name] += n
+	return r.counts[name]
+}
+
+func (r *report) complain(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.noise = append(r.noise, fmt.Sprintf(format, args...))
+}
+
+// violate records examples of something that must not happen.
+func (r *report) violate(kind string, examples ...string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(examples) > 0 {
+		r.wrong[kind] = append(r.wrong[kind], examples...)
+	}
 }

@@ -4,6 +4,7 @@ package faultmap
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -12,7 +13,8 @@ import (
 // row, without backquotes. It fails the test where there is none.
 func Table(t testing.TB, heading string) (rows []map[string]string) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root(t), "docs", "faults.md"))
+	_, here, _, _ := runtime.Caller(0)
+	text, err := os.ReadFile(filepath.Join(filepath.Dir(here), "../../../docs/faults.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,23 +80,5 @@ func Check(t *testing.T, heading string, fault func(error) string, made map[stri
 		if !tabled[name] {
 			t.Errorf("docs/faults.md does not name the error %q", name)
 		}
-	}
-}
-
-// root is the folder of the repository.
-func root(t testing.TB) string {
-	t.Helper()
-	dir, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for {
-		if _, err := os.Stat(filepath.Join(dir, "docs", "faults.md")); err == nil {
-			return dir
-		}
-		if filepath.Dir(dir) == dir {
-			t.Fatal("docs/faults.md is in no folder above this one")
-		}
-		dir = filepath.Dir(dir)
 	}
 }

@@ -11,7 +11,9 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -31,9 +33,6 @@ type Payload struct {
 // Placed is the type of the events.
 var Placed = outbox.NewTaskType[Payload]("order.placed")
 
-// Source is that of all events.
-const Source = "/forwardtest"
-
 type childConfig struct{ URL, Broker, To string }
 
 // Main is the TestMain of a package. connect makes a publisher for a relay process. ends are called
@@ -49,7 +48,7 @@ func Main(m *testing.M, connect func(broker string) (forward.Publisher, error), 
 			return err
 		}
 		reg := handlers.New()
-		forward.Register(reg, Placed, publisher, forward.Source(Source), forward.To(c.To),
+		forward.Register(reg, Placed, publisher, forward.Source("/forwardtest"), forward.To(c.To),
 			forward.HandlerOptions(handlers.MaxAttempts(1000)))
 		r, err := relay.New(db, reg, relay.Config{Workers: 4, PollInterval: 100 * time.Millisecond,
 			Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))})
@@ -85,9 +84,7 @@ func Must(t testing.TB, err error) {
 // NothingLeft waits until each task is done or a dead letter.
 func NothingLeft(t testing.TB, db *relaytest.Database) {
 	t.Helper()
-	relaytest.Eventually(t, 2*time.Minute, "all events to be published", func() bool {
-		return db.Int(t, `SELECT count(*) FROM outbox.task`) == 0
-	})
+	db.Emptied(t, 2*time.Minute)
 }
 
 // Relays are processes with a relay each, which publish to a broker.
@@ -138,14 +135,6 @@ func (r *Relays) Kill() {
 	r.start(i)
 }
 
-// AtMost waits until at most so many tasks are left.
-func AtMost(t testing.TB, db *relaytest.Database, left int) {
-	t.Helper()
-	relaytest.Eventually(t, 2*time.Minute, "events to be published", func() bool {
-		return int(db.Int(t, `SELECT count(*) FROM outbox.task`)) <= left
-	})
-}
-
 // Received is an event on the consumer's side.
 type Received struct {
 	Key, ID, ContentType string
@@ -180,4 +169,174 @@ func Check(t testing.TB, got []Received, n, keys int, once bool) {
 		t.Errorf("%d of %d events arrived", len(seen), n)
 	}
 	t.Logf("%d events arrived, %d of them again", len(got), len(got)-len(seen))
+}
+
+// Fault is whose fault a publisher's error is by its mark, in the words of docs/faults.md.
+func Fault(err error) string {
+	switch {
+	case err == nil:
+		return "none"
+	case forward.IsPermanent(err):
+		return "the event's, for good"
+	case forward.IsTargetUnavailable(err):
+		return "the target's"
+	case forward.IsUnavailable(err):
+		return "the broker's"
+	}
+	return "the event's"
+}
+
+// Proxy passes connections on to a broker of any protocol, until it is told otherwise.
+type Proxy struct {
+	Address string // where it listens
+	to      string
+	t       testing.TB
+	running sync.WaitGroup
+
+	mu       sync.Mutex
+	listener net.Listener // nil while it is stopped
+	conns    map[net.Conn]bool
+	going    chan struct{} // closed unless the proxy holds back what clients send
+	held     chan struct{} // gets a value when something is held back
+	mute     bool          // the next reply breaks its connection
+}
+
+// NewProxy starts a proxy before the broker at an address. It ends with the test.
+func NewProxy(t testing.TB, to string) *Proxy {
+	t.Helper()
+	p := &Proxy{Address: "127.0.0.1:0", to: to, t: t, conns: map[net.Conn]bool{}, held: make(chan struct{}, 1),
+		going: make(chan struct{})}
+	close(p.going)
+	p.Start()
+	t.Cleanup(func() {
+		p.Release()
+		p.Stop()
+		p.running.Wait()
+	})
+	return p
+}
+
+// Start listens again, at the same address.
+func (p *Proxy) Start() {
+	p.t.Helper()
+	l, err := net.Listen("tcp", p.Address)
+	Must(p.t, err)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.listener, p.Address = l, l.Addr().String()
+	p.running.Go(func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			p.running.Go(func() { p.serve(client) })
+		}
+	})
+}
+
+// Stop refuses connections, and cuts those that there are.
+func (p *Proxy) Stop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.listener != nil {
+		_ = p.listener.Close()
+		p.listener = nil
+	}
+	for c := range p.conns {
+		_ = c.Close()
+	}
+}
+
+// Hold holds back what clients send, until Release. held gets a value when there is something.
+func (p *Proxy) Hold() (held <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.going = make(chan struct{})
+	select {
+	case <-p.held:
+	default:
+	}
+	return p.held
+}
+
+// Release passes on what was held back.
+func (p *Proxy) Release() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.going:
+	default:
+		close(p.going)
+	}
+}
+
+// LoseReplies breaks a connection in place of each reply, until restore is called.
+func (p *Proxy) LoseReplies() (restore func()) {
+	set := func(mute bool) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.mute = mute
+	}
+	set(true)
+	return func() { set(false) }
+}
+
+func (p *Proxy) serve(client net.Conn) {
+	server, err := net.Dial("tcp", p.to)
+	if err != nil {
+		_ = client.Close()
+		return
+	}
+	p.mu.Lock()
+	stopped := p.listener == nil
+	p.conns[client], p.conns[server] = true, true
+	p.mu.Unlock()
+	if stopped {
+		_ = client.Close()
+	}
+	p.running.Go(func() { p.pass(client, server, p.mayReply) })
+	p.pass(server, client, p.maySend)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.conns, client)
+	delete(p.conns, server)
+}
+
+// pass copies what may be copied, and closes both ends.
+func (p *Proxy) pass(to, from net.Conn, may func() bool) {
+	defer to.Close()
+	defer from.Close()
+	buffer := make([]byte, 1<<14)
+	for {
+		n, err := from.Read(buffer)
+		if err != nil || !may() {
+			return
+		}
+		if _, err := to.Write(buffer[:n]); err != nil {
+			return
+		}
+	}
+}
+
+func (p *Proxy) maySend() bool {
+	p.mu.Lock()
+	going := p.going
+	p.mu.Unlock()
+	select {
+	case <-going:
+	default:
+		select {
+		case p.held <- struct{}{}:
+		default:
+		}
+		<-going
+	}
+	return true
+}
+
+func (p *Proxy) mayReply() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.mute
 }

@@ -9,14 +9,24 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"log/slog"
+	"net/url"
 	"os"
+	"runtime/debug"
+	"slices"
 	"testing"
 	"time"
 
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx
 	_ "github.com/lib/pq"              // the driver postgres
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/testing/invariants"
+	"github.com/txoutbox/outbox/internal/testing/needs"
+	"github.com/txoutbox/outbox/internal/testing/proxy"
+	"github.com/txoutbox/outbox/relay"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -125,14 +135,14 @@ func DriverName() string {
 
 // prepare makes an empty database one of the tests'.
 func prepare(url string) error {
+	if err := migrate(url); err != nil {
+		return err
+	}
 	db, err := sql.Open("postgres", url)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	if err := schema.Migrate(context.Background(), db); err != nil {
-		return err
-	}
 	_, err = db.Exec(`CREATE TABLE effect (task_id bigint NOT NULL, attempt int,
 		at timestamptz NOT NULL DEFAULT clock_timestamp())`)
 	return err
@@ -250,4 +260,109 @@ func (db *Database) Idle(t testing.TB) {
 			return
 		}
 	}
+}
+
+// ExampleDatabase is a migrated database for an example, which calls drop at its end.
+func ExampleDatabase() (db *sql.DB, drop func()) {
+	db, _, drop = ExampleServer()
+	return db, drop
+}
+
+// ExampleServer is ExampleDatabase with its connection string.
+func ExampleServer() (db *sql.DB, url string, drop func()) {
+	url, dropDatabase := pgtest.ExamplePrepared(Migrate)
+	db, err := pgtest.Open(DriverName(), url)
+	Must(err)
+	db.SetMaxIdleConns(20) // a new connection costs more than most examples
+	return db, url, func() {
+		_ = db.Close()
+		dropDatabase()
+	}
+}
+
+// Must panics on an error.
+func Must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// EnqueueAll enqueues tasks in a transaction of their own.
+func EnqueueAll(db *sql.DB, tasks ...outbox.TaskSpec) {
+	ctx := context.Background()
+	Must(outbox.InTx(ctx, db, func(tx *sql.Tx) error {
+		_, err := outbox.EnqueueMany(ctx, tx, tasks)
+		return err
+	}))
+}
+
+// RunDue runs what is due, one task after the other; an app calls Run.
+func RunDue(ctx context.Context, db *sql.DB, reg *handlers.Registry) {
+	r, err := relay.New(db, reg, relay.Config{Workers: 1, Logger: slog.New(slog.DiscardHandler)})
+	Must(err)
+	Must(r.RunOnce(ctx))
+}
+
+// Admin is a client of the outbox in a database, in the schema outbox unless one is given. It writes no audit log.
+func Admin(t testing.TB, db *sql.DB, schema ...string) *admin.Client {
+	t.Helper()
+	client, err := admin.New(db, admin.Config{Schema: append(schema, "")[0]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// Through starts a proxy before the server of the URL, which ends with the test, and returns the
+// URL that leads through it.
+func Through(t testing.TB, to string) (*proxy.Proxy, string) {
+	t.Helper()
+	u, err := url.Parse(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := proxy.New(u.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	query := u.Query()
+	query.Set("sslmode", "disable") // the proxy reads the messages
+	u.Host, u.RawQuery = p.Address(), query.Encode()
+	return p, u.String()
+}
+
+// Timing says that tests assert rates and milliseconds too: OUTBOX_TEST_TIMING=1. A busy machine
+// misses them.
+var Timing = os.Getenv("OUTBOX_TEST_TIMING") == "1"
+
+// Long says that tests try all of what they otherwise try a part of: OUTBOX_TEST_LONG=1.
+var Long = os.Getenv("OUTBOX_TEST_LONG") != ""
+
+// CI says that tests try what each push needs, and more than each go test: OUTBOX_TEST_REQUIRE=all.
+var CI = needs.InCI()
+
+// RaceDetector says whether the race detector is at work. It makes all slower.
+var RaceDetector = func() bool {
+	info, ok := debug.ReadBuildInfo()
+	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+}()
+
+// Times is few, or many where Long.
+func Times(few, many int) int {
+	if Long {
+		return many
+	}
+	return few
+}
+
+// Part is some of all, evenly spread, where not Long.
+func Part[T any](all []T, some int) (out []T) {
+	if Long || len(all) <= some {
+		return all
+	}
+	for i := range some {
+		out = append(out, all[i*len(all)/some])
+	}
+	return out
 }

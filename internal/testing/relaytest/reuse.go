@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -36,7 +37,15 @@ type reusable struct {
 // reuse returns a database that no test uses now, or a new one.
 func reuse(t testing.TB, driver string) *Database {
 	t.Helper()
-	d := take(driver)
+	unused.mu.Lock()
+	var d *reusable
+	for i, last := range slices.Backward(unused.pools) {
+		if last.driver == driver {
+			d, unused.pools = last, slices.Delete(unused.pools, i, i+1)
+			break
+		}
+	}
+	unused.mu.Unlock()
 	if d == nil {
 		d = create(t, driver)
 	}
@@ -55,18 +64,6 @@ func reuse(t testing.TB, driver string) *Database {
 	return d.Database
 }
 
-func take(driver string) *reusable {
-	unused.mu.Lock()
-	defer unused.mu.Unlock()
-	for i := len(unused.pools) - 1; i >= 0; i-- {
-		if d := unused.pools[i]; d.driver == driver {
-			unused.pools = append(unused.pools[:i], unused.pools[i+1:]...)
-			return d
-		}
-	}
-	return nil
-}
-
 func create(t testing.TB, driver string) *reusable {
 	t.Helper()
 	url, drop := pgtest.Kept(t, prepare)
@@ -78,7 +75,10 @@ func create(t testing.TB, driver string) *reusable {
 	d.own(t)
 	d.drop = sync.OnceFunc(func() { db.Close(); drop() })
 	pgtest.AtEnd(func() error { d.drop(); return nil })
-	d.made = look(t, d.Database)
+	if filled := d.Text(t, filledSQL); filled != "" {
+		t.Fatalf("a new database has rows in %s: add it to those that are left alone", filled)
+	}
+	d.made = madeAs{d.Text(t, catalogSQL), d.Text(t, emptySQL)}
 	return d
 }
 
@@ -152,14 +152,6 @@ func onlySessions(ctx context.Context, c *sql.Conn, n int) error {
 type madeAs struct {
 	catalog string // a hash
 	empty   string // the statement that brings rows and sequences back
-}
-
-func look(t testing.TB, db *Database) madeAs {
-	t.Helper()
-	if filled := db.Text(t, filledSQL); filled != "" {
-		t.Fatalf("a new database has rows in %s: add it to those that are left alone", filled)
-	}
-	return madeAs{db.Text(t, catalogSQL), db.Text(t, emptySQL)}
 }
 
 // catalogSQL hashes what tests change besides rows: tables, functions, triggers, constraints,

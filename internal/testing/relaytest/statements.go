@@ -36,13 +36,11 @@ func Statements(packages ...string) map[string]string {
 	return out
 }
 
-// Overlay names the file that go build -overlay was given, as for a mutant: its texts are read in
-// place of the sources.
-const Overlay = "OUTBOX_TEST_OVERLAY"
-
+// overlaid are the files of go build -overlay, as of a mutant: their texts are read in place of the
+// sources.
 var overlaid = sync.OnceValue(func() map[string]string {
 	var o struct{ Replace map[string]string }
-	if name := os.Getenv(Overlay); name != "" {
+	if name := os.Getenv("OUTBOX_TEST_OVERLAY"); name != "" {
 		text, err := os.ReadFile(name)
 		if err := errors.Join(err, json.Unmarshal(text, &o)); err != nil {
 			panic(err)

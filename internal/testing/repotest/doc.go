@@ -1,4 +1,3 @@
-// Package repotest tests the repository itself: the direction of imports, circles of files, forms
-// of SQL that are known to break, the links and names of the documentation, and rules of all
-// packages.
+// Package repotest tests the repository itself: the direction of imports, forms of SQL that are known
+// to break, the links and names of the documentation, and rules of all packages.
 package repotest

@@ -2,8 +2,18 @@ package repotest
 
 import (
 	"fmt"
+	"go/ast"
+	"go/doc"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -12,7 +22,7 @@ var (
 	codeSpan  = regexp.MustCompile("`([^`\n]+)`")
 	anyBlock  = regexp.MustCompile("(?s)```.*?```")
 	aTest     = regexp.MustCompile(`(?:\b([a-z]+)\.)?\b((?:Test|Example|Benchmark|Fuzz)(?:[A-Z_]\w*)?)\b`)
-	qualified = regexp.MustCompile(`\b(outbox|admin|dashboard|doctor|forward|handlers|inbox|outboxamqp|outboxkafka|outboxnats|outboxotel|outboxprom|outboxtest|outboxwatermill|outboxwebhook|pgdb|relay|schema)\.([A-Z]\w*)(?:\.([A-Z]\w*))?`)
+	qualified = regexp.MustCompile(`\b([a-z]+)\.([A-Z]\w*)(?:\.([A-Z]\w*))?`)
 	ofTask    = regexp.MustCompile(`\btask\.([A-Z]\w*)`)
 	oneName   = regexp.MustCompile(`^([A-Z]\w*[a-z]\w*)(\.[A-Z]\w*)?(\(.*\))?$`)
 )
@@ -38,7 +48,7 @@ func (n names) unknown(text string) (out []string) {
 			if m[3] != "" {
 				m[2] += "." + m[3]
 			}
-			check(n.api[m[1]+"."+m[2]], m[0])
+			check(!n.packages[m[1]] || n.api[m[1]+"."+m[2]], m[0])
 		}
 		for _, m := range ofTask.FindAllStringSubmatch(s, -1) {
 			check(n.api["outbox.Task."+m[1]], m[0])
@@ -146,5 +156,261 @@ func TestEachInvariantIsCitedByItsTests(t *testing.T) {
 	}
 	if len(rows) != 13 {
 		t.Errorf("docs/design.md has %d invariants, want 13", len(rows))
+	}
+}
+
+var (
+	link       = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading    = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	notInSlugs = regexp.MustCompile(`[^\p{L}\p{N}_\- ]`)
+)
+
+// deadLinks are the links of a text in the given file that lead to no file or no heading.
+func deadLinks(name, text string) (out []string) {
+	text = codeSpan.ReplaceAllString(anyBlock.ReplaceAllString(text, ""), "")
+	for _, m := range link.FindAllStringSubmatch(text, -1) {
+		path, anchor, _ := strings.Cut(m[1], "#")
+		if strings.Contains(path, "://") {
+			continue
+		}
+		target := name
+		if path != "" {
+			target = filepath.Join(filepath.Dir(name), path)
+		}
+		info, err := os.Stat(target)
+		if err != nil {
+			out = append(out, m[1])
+			continue
+		}
+		if anchor == "" || info.IsDir() {
+			continue
+		}
+		to, _ := os.ReadFile(target)
+		found := false
+		for _, h := range heading.FindAllStringSubmatch(string(to), -1) {
+			slug := strings.ReplaceAll(notInSlugs.ReplaceAllString(strings.ToLower(h[1]), ""), " ",
+				"-") // as GitHub makes them
+			found = found || slug == anchor
+		}
+		if !found {
+			out = append(out, m[1])
+		}
+	}
+	return out
+}
+
+// pages are all of the documentation.
+func pages(t *testing.T) []string {
+	t.Helper()
+	var out []string
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, found...)
+	}
+	if len(out) < 15 {
+		t.Fatalf("the documentation has %d pages: %q", len(out), out)
+	}
+	return out
+}
+
+func TestLinksOfTheDocumentationLeadSomewhere(t *testing.T) {
+	t.Parallel()
+	index := read(t, "docs/README.md")
+	for _, name := range pages(t) {
+		for _, l := range deadLinks(name, read(t, name)) {
+			t.Errorf("%s: the link %s leads nowhere", name, l)
+		}
+		inDocs := strings.TrimPrefix(name, "docs/")
+		if strings.Contains(inDocs, "/") && !strings.Contains(index, inDocs) {
+			t.Errorf("docs/README.md has no link to %s", name)
+		}
+	}
+	if found := deadLinks("docs/design.md", "[a](none.md) [b](features.md#none) [c](features.md#fetchq) "+
+		"[d](../README.md) [e](https://example.com/none)"); len(found) != 2 {
+		t.Errorf("the check found %q, want the first 2", found)
+	}
+}
+
+// The README's figures are those of the report, line by line.
+func TestTheReadmeQuotesTheReport(t *testing.T) {
+	t.Parallel()
+	report := read(t, "docs/benchmarks.md")
+	_, quotes, _ := strings.Cut(read(t, "README.md"), "\n## How fast it is\n")
+	quotes, _, _ = strings.Cut(quotes, "\n## ")
+	quoted := 0
+	for line := range strings.Lines(quotes) {
+		if strings.HasPrefix(line, "|") {
+			quoted++
+			if !strings.Contains(report, "\n"+line) {
+				t.Errorf("docs/benchmarks.md does not have the README's line %q", line)
+			}
+		} else if regexp.MustCompile(`[0-9.,]+(x|/s)\b`).MatchString(line) {
+			t.Errorf("the README gives figures outside of the lines that it quotes: %s", line)
+		}
+	}
+	if quoted < 3 {
+		t.Errorf("the README quotes %d lines of a table, in the section \"How fast it is\"", quoted)
+	}
+}
+
+// A program that the documentation shows first is a test of package outbox, line by line.
+func TestThePagesShowProgramsThatRun(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ page, begin, file string }{
+		{"README.md", "```go\n", "example_test.go"},
+		{"docs/guide/testing.md", "```go\nfunc TestSignUp", "example_testing_test.go"},
+	} {
+		_, block, _ := strings.Cut(read(t, c.page), c.begin)
+		block, _, found := strings.Cut(block, "```")
+		if !found || !strings.Contains(read(t, c.file), block) {
+			t.Errorf("the block %s of %s is not in %s", c.begin, c.page, c.file)
+		}
+	}
+}
+
+// names are what the documentation can name. The keys are "relay.Config.Order" and, for what is
+// named without its package, ".Config.Order".
+type names struct {
+	packages map[string]bool
+	api      map[string]bool
+	tests    map[string]string // their comments; of Go's forms: Test…, Benchmark…, Fuzz…, Example…
+	outputs  map[string]bool   // examples whose output is checked
+	strings  map[string]bool   // in tests: the names of subtests are among them
+}
+
+var readNames = sync.OnceValues(func() (names, error) {
+	n := names{map[string]bool{}, map[string]bool{}, map[string]string{}, map[string]bool{}, map[string]bool{}}
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || filepath.Ext(path) != ".go" ||
+			strings.Contains(filepath.ToSlash(path), "/testdata/") {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		pkg := strings.TrimSuffix(file.Name.Name, "_test")
+		if strings.HasSuffix(path, "_test.go") {
+			n.addTests(pkg, file)
+		} else if !strings.Contains(path, "internal") && pkg != "main" {
+			n.packages[pkg] = n.packages[pkg] || !strings.HasPrefix(path, "bench") // which has names of other queues
+			n.addAPI(pkg, file)
+		}
+		return nil
+	})
+	return n, err
+})
+
+func allNames(t *testing.T) names {
+	t.Helper()
+	n, err := readNames()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func (n names) addTests(pkg string, file *ast.File) {
+	for _, d := range file.Decls {
+		if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && testName.MatchString(f.Name.Name) {
+			n.tests[pkg+"."+f.Name.Name] = f.Doc.Text()
+			n.tests["."+f.Name.Name] += f.Doc.Text()
+		}
+	}
+	for _, e := range doc.Examples(file) {
+		n.outputs[pkg+".Example"+e.Name] = e.Output != ""
+		n.outputs[".Example"+e.Name] = e.Output != "" || n.outputs[".Example"+e.Name]
+	}
+	ast.Inspect(file, func(node ast.Node) bool {
+		if l, ok := node.(*ast.BasicLit); ok && l.Kind == token.STRING {
+			s, _ := strconv.Unquote(l.Value)
+			n.strings[s] = true
+		}
+		return true
+	})
+}
+
+// addAPI adds functions, methods, types with their fields and methods, constants and variables.
+func (n names) addAPI(pkg string, file *ast.File) {
+	add := func(name string) { n.api[pkg+"."+name], n.api["."+name] = true, true }
+	prefix := ""
+	ast.Inspect(file, func(node ast.Node) bool {
+		switch d := node.(type) {
+		case *ast.FuncDecl:
+			name := d.Name.Name
+			if d.Recv != nil {
+				name = receiver(d.Recv.List[0].Type) + "." + name
+			}
+			add(name)
+			return false
+		case *ast.TypeSpec:
+			add(d.Name.Name)
+			prefix = d.Name.Name + "."
+		case *ast.Field:
+			for _, name := range d.Names {
+				add(prefix + name.Name)
+			}
+			return false
+		case *ast.ValueSpec:
+			for _, name := range d.Names {
+				add(name.Name)
+			}
+		}
+		return true
+	})
+}
+
+// receiver is the name of a receiver's type.
+func receiver(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.StarExpr:
+		return receiver(e.X)
+	case *ast.IndexExpr:
+		return receiver(e.X)
+	case *ast.Ident:
+		return e.Name
+	}
+	return ""
+}
+
+var testFunc = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w*)\(`)
+
+// CI fails where an alternative of a suite's pattern matches no test of its packages.
+func TestEachPatternOfCIMatchesATest(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		file, variable string
+		dirs           []string
+	}{
+		{".ci/run", "clients", []string{".", "admin", "relay"}},
+		{".ci/run", "versions", []string{".", "schema", "internal/testing/rights", "admin", "doctor", "relay"}},
+		{".ci/full", "timed", []string{"relay", "internal/testing/crashes"}},
+	} {
+		var tests []string
+		for _, dir := range c.dirs {
+			files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, file := range files {
+				for _, m := range testFunc.FindAllStringSubmatch(read(t, file), -1) {
+					tests = append(tests, m[1])
+				}
+			}
+		}
+		patterns := regexp.MustCompile(`(?m)^`+c.variable+`\+?='([^']*)'`).FindAllStringSubmatch(read(t, c.file), -1)
+		if len(patterns) == 0 {
+			t.Errorf("%s has no %s", c.file, c.variable)
+		}
+		for _, p := range patterns {
+			for pattern := range strings.SplitSeq(strings.Trim(p[1], "|"), "|") {
+				if !slices.ContainsFunc(tests, regexp.MustCompile(pattern).MatchString) {
+					t.Errorf("%s: no test of %v matches %s of %s", c.file, c.dirs, pattern, c.variable)
+				}
+			}
+		}
 	}
 }

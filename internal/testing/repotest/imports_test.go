@@ -1,11 +1,24 @@
 package repotest
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"io/fs"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -126,19 +139,13 @@ func TestImportsPointOneWay(t *testing.T) {
 // The tests of what an app imports are in its module graph, with all that they import.
 func TestNoTestImportsTheStartersOfServers(t *testing.T) {
 	t.Parallel()
-	list := exec.Command("go", "list", "-f",
-		`{{.ImportPath}} {{join .Imports " "}} {{join .TestImports " "}} {{join .XTestImports " "}}`, "./...")
-	var said strings.Builder
-	list.Stderr = &said
-	out, err := list.Output()
-	if err != nil {
-		t.Fatal(err, said.String())
-	}
-	for line := range strings.Lines(string(out)) {
-		p, imports, _ := strings.Cut(line, " ")
-		starts := strings.Contains(imports, "dockertest") || strings.Contains(imports, "embedded-postgres")
-		if starts != (p == module+"/internal/testing/devpg/provide") {
-			t.Errorf("%s imports dockertest or embedded-postgres: %t; only internal/testing/devpg/provide does, which go run builds", p, starts)
+	for _, p := range packages(t) {
+		starts := slices.ContainsFunc(slices.Concat(p.Imports, p.TestImports, p.XTestImports), func(i string) bool {
+			return strings.Contains(i, "dockertest") || strings.Contains(i, "embedded-postgres")
+		})
+		if starts != (p.ImportPath == module+"/internal/testing/devpg/provide") {
+			t.Errorf("%s imports dockertest or embedded-postgres: %t; "+
+				"only internal/testing/devpg/provide does, which go run builds", p.ImportPath, starts)
 		}
 	}
 }
@@ -158,4 +165,194 @@ func TestSqlxIsImportedByItsAdapterOnly(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestFilesAreShort(t *testing.T) {
+	t.Parallel()
+	all, root := 0, 0
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || filepath.Ext(path) != ".go" || strings.Contains(path, "testdata") {
+			return err
+		}
+		all++
+		if n := strings.Count(read(t, path), "\n"); n > 600 {
+			t.Errorf("%s has %d lines, at most 600", path, n)
+		}
+		if filepath.Dir(path) == "." && !strings.HasSuffix(path, "_test.go") {
+			root++
+		}
+		return nil
+	})
+	if err != nil || all < 200 || root > 12 {
+		t.Errorf("%d files of Go, want all modules'; package outbox has %d, at most 12; error %v", all, root, err)
+	}
+}
+
+// unnamed are the structs that still embed a part.
+var unnamed = []string{
+	"/internal/upkeep.Heartbeat.Params", "/internal/upkeep.sharedJobs.Params", "/internal/upkeep.takeover.Params",
+	"/internal/plan.Head.Position", "/internal/store.Journal.Store", "/internal/store.note.Runs",
+	"/relay.poller.Store", "/relay.portion.lane", "/relay.rate.Store",
+}
+
+// A reader finds the home of a method by its receiver, so a part, which has methods, has a name in a
+// struct of a relay and its internals.
+func TestAPartOfAStructHasAName(t *testing.T) {
+	t.Parallel()
+	for _, p := range corePackages(t) {
+		path := strings.TrimPrefix(p.ImportPath, module)
+		if path != "/relay" && !strings.HasPrefix(path, "/internal/") {
+			continue
+		}
+		scope := p.types.Scope()
+		for _, name := range scope.Names() {
+			s, ok := scope.Lookup(name).Type().Underlying().(*types.Struct)
+			if !ok || scope.Lookup(name).Pkg() != p.types {
+				continue
+			}
+			for f := range s.Fields() {
+				of := f.Type()
+				if pointer, ok := of.(*types.Pointer); ok {
+					of = pointer.Elem()
+				}
+				named, ok := of.(*types.Named)
+				if !f.Embedded() || !ok || named.Obj().Pkg() == nil ||
+					!strings.HasPrefix(named.Obj().Pkg().Path(), module) ||
+					types.NewMethodSet(types.NewPointer(named)).Len() == 0 {
+					continue
+				}
+				what := path + "." + name + "." + f.Name()
+				if !slices.Contains(unnamed, what) {
+					t.Errorf("%s: the field has no name", what)
+				}
+			}
+		}
+	}
+}
+
+var relayType = regexp.MustCompile(`(^|[^.\w])Relay\b`)
+
+// A Relay starts its parts and knows them; no part knows the Relay.
+func TestNoPartRefersToRelay(t *testing.T) {
+	t.Parallel()
+	structs := 0
+	for _, p := range packages(t) {
+		if p.ImportPath != module+"/relay" {
+			continue
+		}
+		for _, file := range p.files {
+			ast.Inspect(file, func(n ast.Node) bool {
+				s, ok := n.(*ast.StructType)
+				if !ok {
+					return true
+				}
+				structs++
+				for _, f := range s.Fields.List {
+					if text := types.ExprString(f.Type); relayType.MatchString(text) {
+						t.Errorf("%s: a field has the type %s", fset.Position(f.Pos()), text)
+					}
+				}
+				return true
+			})
+		}
+	}
+	if structs < 15 {
+		t.Errorf("%d structs were found", structs)
+	}
+}
+
+const module = "github.com/txoutbox/outbox"
+
+// goPackage is a package of this module. Its files, types and info are without its tests.
+type goPackage struct {
+	ImportPath, Dir, Export                     string
+	GoFiles, Imports, TestImports, XTestImports []string
+
+	files []*ast.File
+	types *types.Package
+	info  *types.Info
+}
+
+var fset = token.NewFileSet()
+
+var listed = sync.OnceValues(func() (own []*goPackage, err error) {
+	cmd := exec.Command("go", "list", "-export", "-deps",
+		"-json=ImportPath,Dir,Export,GoFiles,Imports,TestImports,XTestImports", "./...")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, err
+	}
+	exports := map[string]string{} // files from which the compiler imports packages, those of dependencies too
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		p := &goPackage{}
+		if err := d.Decode(p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return nil, err
+		}
+		exports[p.ImportPath] = p.Export
+		if p.ImportPath == module || strings.HasPrefix(p.ImportPath, module+"/") {
+			own = append(own, p)
+		}
+	}
+	imports := importer.ForCompiler(fset, "gc",
+		func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
+	for _, p := range own {
+		for _, name := range p.GoFiles {
+			file, err := parser.ParseFile(fset, filepath.Join(p.Dir, name), nil, 0)
+			if err != nil {
+				return nil, err
+			}
+			p.files = append(p.files, file)
+		}
+		p.info = &types.Info{Types: map[ast.Expr]types.TypeAndValue{},
+			Selections: map[*ast.SelectorExpr]*types.Selection{}}
+		p.types, err = (&types.Config{Importer: imports}).Check(p.ImportPath, fset, p.files, p.info)
+		if err != nil {
+			return nil, err
+		}
+	}
+	return own, nil
+})
+
+// packages are those of this module.
+func packages(t *testing.T) []*goPackage {
+	t.Helper()
+	own, err := listed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return own
+}
+
+// corePackages are those that directions lists: the library itself.
+func corePackages(t *testing.T) (core []*goPackage) {
+	t.Helper()
+	for _, p := range packages(t) {
+		if _, ok := directions[strings.TrimPrefix(p.ImportPath, module)]; ok {
+			core = append(core, p)
+		}
+	}
+	if len(core) != len(directions) {
+		t.Fatalf("%d packages of the core were found, want %d", len(core), len(directions))
+	}
+	return core
+}
+
+// The tests run in the root of the repository, so each path is relative to it.
+func TestMain(m *testing.M) {
+	if err := os.Chdir("../../.."); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
+func read(t testing.TB, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }

@@ -5,13 +5,20 @@ package app
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"runtime/debug"
+	"strings"
+	"syscall"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/forward"
 	"github.com/txoutbox/outbox/handlers"
+	outboxnats "github.com/txoutbox/outbox/publish/nats"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -171,4 +178,81 @@ func (w *worker) dawdle(ctx context.Context, task *outbox.Task[Payload]) (contex
 // call stands for a call of the outside world, with an idempotency key.
 func (w *worker) call(task *outbox.Task[Payload]) error {
 	return record(w.Dir, callsFile, false, task.Payload.K)
+}
+
+// Targets is how many subjects of the broker events go to.
+const Targets = 4
+
+// Subject is that of a target.
+func Subject(target int) string { return fmt.Sprint("chaos.", target) }
+
+// forwardEvents registers the forwarding of events. The broker's password is read at each login, as
+// it may have been rotated.
+func forwardEvents(reg *handlers.Registry, c Config, opts ...handlers.Option) (*outboxnats.Publisher, error) {
+	to, err := outboxnats.Open(c.Broker,
+		outboxnats.Config{Options: []nats.Option{nats.UserInfoHandler(func() (user, password string) {
+			text, _ := os.ReadFile(c.BrokerPassword)
+			return User, string(text)
+		})}})
+	if err != nil {
+		return nil, err
+	}
+	forward.Register(reg, typeEvent, to, forward.Source("/chaos"), forward.Timeout(5*time.Second),
+		forward.HandlerOptions(opts...), forward.Route(func(_ context.Context, e *forward.Event) (string, error) {
+			_, target, _ := strings.Cut(e.OrderingKey, "-to-")
+			return "chaos." + target, nil
+		}))
+	return to, nil
+}
+
+// ticks is a schedule that never ends: each firing leaves a row.
+func ticks(reg *handlers.Registry) []relay.Schedule {
+	handlers.Tx(reg, TypeTick, func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[Payload]) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO tick DEFAULT VALUES`)
+		return err
+	}, handlers.MaxAttempts(1000))
+	return []relay.Schedule{{Name: "tick", Timing: relay.Every(time.Second), Task: TypeTick.New(Payload{K: "tick"})}}
+}
+
+// Poisons are the ways in which a handler ends its process, or its backend. It cannot recover from
+// any of them.
+var Poisons = []string{"exit", "stack", "memory", PoisonBackend}
+
+// PoisonBackend ends the backend of the handler's connection.
+const PoisonBackend = "backend"
+
+// poison records its start and ends its process.
+func poison(dir string) func(context.Context, *sql.Tx, *outbox.Task[Payload]) error {
+	return func(ctx context.Context, tx *sql.Tx, task *outbox.Task[Payload]) error {
+		if err := record(dir, startsFile, false, task.Payload.K, task.Payload.How, time.Now().UnixNano()); err != nil {
+			return err
+		}
+		switch task.Payload.How {
+		case "exit":
+			os.Exit(3)
+		case "stack":
+			debug.SetMaxStack(1 << 20)
+			fmt.Println(deeper(1))
+		case "memory":
+			limit := syscall.Rlimit{Cur: 1, Max: 1} // no more address space than there is
+			if err := syscall.Setrlimit(syscall.RLIMIT_AS, &limit); err != nil {
+				return err
+			}
+			for all := [][]byte{}; ; {
+				all = append(all, make([]byte, 64<<20))
+				all[len(all)-1][0] = 1
+			}
+		default:
+			_, err := tx.ExecContext(ctx, `SELECT pg_terminate_backend(pg_backend_pid())`)
+			return err
+		}
+		return nil
+	}
+}
+
+func deeper(n int) int {
+	if n < 0 {
+		return 0 // after more calls than any stack has room for
+	}
+	return deeper(n+1) + n
 }

@@ -1,12 +1,77 @@
 //go:build unix
 
+// Package app is the app whose outbox is broken: its tables and tasks, and the processes that
+// enqueue and run them.
 package app
 
 import (
+	"context"
+	"database/sql"
 	"errors"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"time"
 
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/pgdb"
 )
+
+// Run is a process of the app. It returns when it got SIGTERM or has enqueued enough.
+func Run(ctx context.Context, c Config) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
+	defer stop()
+	db, err := open(c.URL, c.Driver)
+	if err != nil {
+		return err
+	}
+	if c.Role == RoleProducer {
+		return produce(ctx, c, db)
+	}
+	side, err := open(c.URL, c.Driver)
+	if err != nil {
+		return err
+	}
+	side.SetMaxOpenConns(4)
+	return runRelay(ctx, c, db, side)
+}
+
+// open opens a pool whose sessions have the process as their name.
+func open(url, driver string) (*sql.DB, error) {
+	url += "&application_name=" + strconv.Itoa(os.Getpid())
+	if driver == "pgx" {
+		return sql.Open("pgx", url)
+	}
+	return pgdb.Open(url)
+}
+
+// User is the role of the app.
+const User = "app"
+
+// The roles of a process.
+const (
+	RoleRelay    = "relay"
+	RoleProducer = "producer"
+)
+
+// Config is what a process of the app does.
+type Config struct {
+	Role   string
+	Name   string
+	URL    string
+	Driver string // pq or pgx
+	Dir    string // of records
+	Seed   uint64 // of a producer
+	Tasks  int    // of a producer; 0 is no limit
+	Group  int    // handlers.GroupCommit
+	Dawdle int64  // one in so many leased tasks dawdles; 0 is none
+
+	DawdleFor      time.Duration // of such a task
+	Broker         string        // the URL of the NATS server
+	BrokerPassword string        // the file that has the app's password
+}
 
 // Payload is that of each task.
 type Payload struct {

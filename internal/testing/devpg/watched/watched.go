@@ -33,10 +33,8 @@ func NewDir(inMemory bool) (*Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	base := ""
-	if inMemory && os.Getenv("TMPDIR") == "" && hasRoom(memory) && as.canEnter(memory) {
-		base = memory
-	} else if base, err = temporaryBase(as); err != nil {
+	base, err := temporaryBase(as, inMemory)
+	if err != nil {
 		return nil, err
 	}
 	// The watchdog is there before the directory.
@@ -57,12 +55,13 @@ func NewDir(inMemory bool) (*Dir, error) {
 	return d, nil
 }
 
-// memory is Linux's file system in memory.
-const memory = "/dev/shm"
-
-// temporaryBase is the directory for temporary files, or the first that the account can enter.
-func temporaryBase(as *account) (string, error) {
+// temporaryBase is the first directory for temporary files that the account can enter. Linux has one
+// in memory.
+func temporaryBase(as *account, inMemory bool) (string, error) {
 	bases := []string{os.TempDir(), "/var/tmp", "/tmp"}
+	if inMemory && os.Getenv("TMPDIR") == "" && hasRoom("/dev/shm") {
+		bases = append([]string{"/dev/shm"}, bases...)
+	}
 	for _, base := range bases {
 		if as.canEnter(base) {
 			return filepath.Abs(base)

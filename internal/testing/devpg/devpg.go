@@ -28,18 +28,35 @@
 package devpg
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
+	"net/url"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
+	"sync"
 
 	"github.com/txoutbox/outbox/internal/testing/devpg/pgurl"
+	"github.com/txoutbox/outbox/internal/testing/devpg/watched"
 )
 
 // Option changes what Open starts.
 type Option func(*config)
+
+type config struct {
+	settings map[string]string
+	local    bool
+	memory   bool
+}
 
 // WithSettings passes server settings, such as max_connections, to a server that Open starts.
 // Settings that Open itself needs (port, addresses) cannot be changed.
@@ -59,12 +76,14 @@ func WithMemory() Option {
 	return func(c *config) { c.memory = true }
 }
 
-// kinds are in the order in which Open tries them.
-var kinds = []struct {
+type kind struct {
 	name  string
 	open  func(context.Context, config) (found, error)
 	stops bool // Stop and Start work
-}{
+}
+
+// kinds are in the order in which Open tries them.
+var kinds = []kind{
 	{"url", openURL, false},
 	{"local", openLocal, true},
 	{"docker", openDocker, false},
@@ -84,14 +103,8 @@ func Open(ctx context.Context, logf func(format string, args ...any), options ..
 		option(&c)
 	}
 	forced := os.Getenv("OUTBOX_TEST_POSTGRES")
-	var names []string
-	valid := forced == ""
-	for _, kind := range kinds {
-		names = append(names, kind.name)
-		valid = valid || kind.name == forced
-	}
-	if !valid {
-		return nil, fmt.Errorf("devpg: OUTBOX_TEST_POSTGRES is %q, want %s or nothing", forced, strings.Join(names, ", "))
+	if forced != "" && !slices.ContainsFunc(kinds, func(k kind) bool { return k.name == forced }) {
+		return nil, fmt.Errorf("devpg: OUTBOX_TEST_POSTGRES is %q, want url, local, docker, embedded or nothing", forced)
 	}
 	var tried, worthSaying []error
 	for _, kind := range kinds {
@@ -121,4 +134,121 @@ func Open(ctx context.Context, logf func(format string, args ...any), options ..
 		advice += " or start Docker or set OUTBOX_TEST_DATABASE_URL"
 	}
 	return nil, fmt.Errorf("devpg: no PostgreSQL: %s; tried\n%w", advice, errors.Join(tried...))
+}
+
+const envURL = "OUTBOX_TEST_DATABASE_URL"
+
+// errUnset is not mentioned when another kind of server works.
+var errUnset = errors.New(envURL + " is not set")
+
+func openURL(ctx context.Context, _ config) (found, error) {
+	raw := os.Getenv(envURL)
+	if raw == "" {
+		return found{}, errUnset
+	}
+	u, err := url.Parse(raw)
+	if err != nil || u.Host == "" || (u.Scheme != "postgres" && u.Scheme != "postgresql") {
+		// err quotes the URL, which may hold a password
+		return found{}, errors.New(envURL + " is not of the form postgres://user:password@host:port/database")
+	}
+	version, err := pgurl.Version(ctx, u)
+	if err != nil {
+		return found{}, fmt.Errorf("%s: %w", pgurl.Redacted(u), err)
+	}
+	return found{u, version, envURL, nil, func() error { return nil }}, nil
+}
+
+func openLocal(ctx context.Context, c config) (found, error) {
+	bin, err := findPrograms(ctx)
+	if err != nil {
+		return found{}, err
+	}
+	dir, err := watched.NewDir(c.memory)
+	if err != nil {
+		return found{}, err
+	}
+	return newCluster(ctx, dir, bin, c.settings)
+}
+
+// openDocker has the program run a container as long as this process lives.
+func openDocker(ctx context.Context, c config) (found, error) {
+	container, end, err := provide(ctx, append([]string{"docker"}, flags(c.settings)...)...)
+	if err != nil {
+		return found{}, err
+	}
+	u, err := url.Parse(container.URL)
+	if err != nil {
+		return found{}, errors.Join(err, end())
+	}
+	return found{u, container.Version, container.From, nil, end}, nil
+}
+
+// openEmbedded never has the files in memory, where programs cannot run everywhere.
+func openEmbedded(ctx context.Context, c config) (found, error) {
+	dir, err := watched.NewDir(false)
+	if err != nil {
+		return found{}, err
+	}
+	home := filepath.Join(dir.Path, "binaries")
+	bin := filepath.Join(home, "bin")
+	_, end, err := provide(ctx, "embedded", home, dir.Path)
+	if err == nil {
+		err = errors.Join(end(), dir.Own(home), checkPrograms(bin))
+	}
+	if err != nil {
+		return found{}, errors.Join(err, dir.Remove())
+	}
+	return newCluster(ctx, dir, bin, c.settings)
+}
+
+// Provided is the line of JSON that the program internal/testing/devpg/provide prints.
+type Provided struct {
+	URL, Version, From string // of a container
+	Error              string // why there is none
+}
+
+// provide runs the program with the arguments by go run, as its dependencies are no app's. It
+// returns what the program printed. end lets it remove what it started, and waits for that. The end
+// of this process does so too: it closes the pipe that the program reads.
+func provide(ctx context.Context, args ...string) (p Provided, end func() error, err error) {
+	_, file, _, _ := runtime.Caller(0)
+	source := filepath.Join(filepath.Dir(file), "provide")
+	if _, err := os.Stat(source); err != nil {
+		return p, nil, errors.New("needs the source of internal/testing/devpg/provide, at the path that this program was built from")
+	}
+	cmd := exec.Command("go", append([]string{"run", "."}, args...)...)
+	cmd.Dir = source
+	cmd.Env = append(cmd.Environ(), "GOWORK=off") // go.mod and go.sum have all that it needs
+	watched.Detach(cmd)
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	stdin, err1 := cmd.StdinPipe()
+	stdout, err2 := cmd.StdoutPipe()
+	if err := cmp.Or(err1, err2, cmd.Start()); err != nil {
+		return p, nil, err
+	}
+	end = sync.OnceValue(func() error {
+		stdin.Close()
+		_, _ = io.Copy(io.Discard, stdout)
+		if err := cmd.Wait(); err != nil {
+			return errors.New(strings.TrimSpace(said.String()))
+		}
+		return nil
+	})
+	stop := context.AfterFunc(ctx, func() {
+		stdin.Close()
+		_ = cmd.Process.Signal(os.Interrupt) // go run may still be building
+	})
+	line := json.NewDecoder(stdout).Decode(&p)
+	if !stop() {
+		return p, nil, errors.Join(ctx.Err(), end())
+	}
+	if line != nil || p.Error != "" {
+		ended := end()
+		if p.Error != "" {
+			ended = errors.New(p.Error)
+		}
+		return p, nil, cmp.Or(ended, line)
+	}
+	return p, end, nil
 }

@@ -1,19 +1,17 @@
 package devpg
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
+	neturl "net/url"
+	"strings"
 	"sync"
 	"time"
-
-	"github.com/txoutbox/outbox/internal/testing/devpg/cluster"
 )
-
-// ErrNotLocal is returned for a server that is no process of this machine's user: a URL or a
-// container.
-var ErrNotLocal = errors.New("devpg: not a local server")
 
 // Server is a running PostgreSQL. Its methods are safe for concurrent use.
 type Server struct {
@@ -22,8 +20,16 @@ type Server struct {
 	admin *sql.DB // keeps one connection; a new one costs as much as half of a new database
 
 	preparing sync.Mutex
-	templates map[any]string // names by the keys of PreparedDatabase
+	templates map[any]string // URLs by the keys of PreparedDatabase
 	drops     []func()       // of templates
+}
+
+// found is a PostgreSQL that Open has found or started.
+type found struct {
+	url           *neturl.URL // for the administrator
+	version, from string
+	local         *cluster // nil unless Stop and Start work
+	close         func() error
 }
 
 func newServer(f found, logf func(format string, args ...any)) (*Server, error) {
@@ -51,89 +57,6 @@ func (s *Server) URL() string { return s.url.String() }
 // first did, after it is done.
 func (s *Server) Close() error { return s.close() }
 
-// local is the server's process. Only local and embedded servers have one.
-func (s *Server) local() (*cluster.Cluster, error) {
-	if s.cluster == nil {
-		return nil, ErrNotLocal
-	}
-	return s.cluster, nil
-}
-
-// Stop stops the server and keeps its data, for tests of outages. The mode is PostgreSQL's: "fast"
-// disconnects clients and shuts down in order, "immediate" is like a crash. Stopping a stopped
-// server does nothing.
-func (s *Server) Stop(mode string) error {
-	c, err := s.local()
-	if err != nil {
-		return err
-	}
-	return c.Stop(mode)
-}
-
-// Kill ends the server's main process with SIGKILL, as the death of its machine would, and keeps
-// its data.
-func (s *Server) Kill() error {
-	c, err := s.local()
-	if err != nil {
-		return err
-	}
-	c.Kill()
-	return nil
-}
-
-// Start starts a stopped server again, or one that crashed, with the same data and URL, and waits
-// until it answers, for a minute at most. Starting a running server does nothing.
-func (s *Server) Start(ctx context.Context) error {
-	c, err := s.local()
-	if err != nil {
-		return err
-	}
-	if err := c.Start(ctx); err != nil {
-		return fmt.Errorf("devpg: start: %w", err)
-	}
-	return nil
-}
-
-// Program returns the path of a program beside those of the server, such as pg_dump, which some
-// packages leave out.
-func (s *Server) Program(name string) (path string, err error) {
-	c, err := s.local()
-	if err != nil {
-		return "", err
-	}
-	return c.Program(name)
-}
-
-// Standby makes a copy of the running server with pg_basebackup, on a port of its own with the same
-// password, and starts it as a hot standby. Whether commits wait for it is for the server's
-// synchronous_standby_names to say. It returns [cluster.ErrNoBackup] without pg_basebackup. The
-// caller must close it, also after [Server.Promote].
-func (s *Server) Standby(ctx context.Context) (*Server, error) {
-	c, err := s.local()
-	if err != nil {
-		return nil, err
-	}
-	standby, err := c.Standby(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return newServer(found{standby.URL(), standby.Version(), s.from, standby, standby.Close}, s.logf)
-}
-
-// Upgraded stops the server for good, and starts what pg_upgrade makes of it. It returns
-// [cluster.ErrNoUpgrade] without pg_upgrade. The caller must close it.
-func (s *Server) Upgraded(ctx context.Context) (*Server, error) {
-	c, err := s.local()
-	if err != nil {
-		return nil, err
-	}
-	upgraded, err := c.Upgraded(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return newServer(found{upgraded.URL(), upgraded.Version(), s.from, upgraded, upgraded.Close}, s.logf)
-}
-
 // Promote makes a standby a server of its own, and returns when it takes writes.
 func (s *Server) Promote(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
@@ -147,4 +70,125 @@ func (s *Server) Promote(ctx context.Context) error {
 		return fmt.Errorf("devpg: promote: %w", err)
 	}
 	return nil
+}
+
+// NewDatabase creates an empty database with a name of its own, outbox_test_ and random letters, in
+// UTF8 and the C locale, and returns its URL. It needs the right to create databases and PostgreSQL
+// 13 or later. drop removes the database and breaks connections that are still open to it; it is to
+// be called once, before Close, and says through Open's logf if it could not.
+func (s *Server) NewDatabase(ctx context.Context) (url string, drop func(), err error) {
+	return s.EncodedDatabase(ctx, "UTF8")
+}
+
+// EncodedDatabase is NewDatabase in another encoding.
+func (s *Server) EncodedDatabase(ctx context.Context, encoding string) (url string, drop func(), err error) {
+	return s.create(ctx, pristine(encoding))
+}
+
+// ErrNoICU is returned by a server that has no databases in the order of an ICU locale: it is older
+// than PostgreSQL 15, or built without ICU.
+var ErrNoICU = errors.New("devpg: the server has no locales of ICU for databases")
+
+// ICUDatabase is NewDatabase with text in the order of an ICU locale.
+func (s *Server) ICUDatabase(ctx context.Context, locale string) (url string, drop func(), err error) {
+	var there bool
+	err = s.admin.QueryRowContext(ctx, `SELECT current_setting('server_version_num')::int >= 150000
+		AND EXISTS (SELECT FROM pg_collation WHERE collprovider = 'i')`).Scan(&there)
+	if err != nil || !there {
+		return "", nil, cmp.Or(err, ErrNoICU)
+	}
+	return s.create(ctx, pristine("UTF8")+` LOCALE_PROVIDER icu ICU_LOCALE '`+locale+`'`)
+}
+
+// PreparedDatabase is NewDatabase with what prepare makes of an empty one. That happens once for
+// each key; all are copies of it, which are had sooner. prepare leaves no connection open.
+func (s *Server) PreparedDatabase(ctx context.Context, key any, prepare func(url string) error) (
+	url string, drop func(), err error) {
+	template, err := s.template(ctx, key, prepare)
+	if err != nil {
+		return "", nil, err
+	}
+	return s.CopiedDatabase(ctx, template)
+}
+
+// template is the URL of the key's database, which nobody connects to once it is prepared, not even
+// autovacuum.
+func (s *Server) template(ctx context.Context, key any, prepare func(url string) error) (url string, err error) {
+	s.preparing.Lock()
+	defer s.preparing.Unlock()
+	if url, made := s.templates[key]; made {
+		return url, nil
+	}
+	url, drop, err := s.create(ctx, pristine("UTF8"))
+	if err != nil {
+		return "", err
+	}
+	if err = prepare(url); err == nil {
+		err = s.administer(ctx, `ALTER DATABASE `+nameOf(url)+` ALLOW_CONNECTIONS false`)
+	}
+	if err != nil {
+		drop()
+		return "", fmt.Errorf("devpg: prepare a database: %w", err)
+	}
+	s.templates[key] = url
+	if s.local == nil { // else it goes with the server's files
+		s.drops = append(s.drops, drop)
+	}
+	return url, nil
+}
+
+// CopiedDatabase is NewDatabase with what is in the server's database of the URL, to which nobody
+// may be connected.
+func (s *Server) CopiedDatabase(ctx context.Context, of string) (url string, drop func(), err error) {
+	how := "TEMPLATE " + nameOf(of)
+	major := 0
+	if _, _ = fmt.Sscan(s.version, &major); major >= 15 {
+		how += " STRATEGY file_copy" // half the time of the default, which also writes it to the WAL
+	}
+	return s.create(ctx, how)
+}
+
+// nameOf is the name of the database in a URL.
+func nameOf(url string) string {
+	u, err := neturl.Parse(url)
+	if err != nil {
+		return "" // the server says what is wrong
+	}
+	return strings.TrimPrefix(u.Path, "/")
+}
+
+// pristine is of template0, which unlike template1 is so everywhere, and never in use.
+func pristine(encoding string) string {
+	return `TEMPLATE template0 ENCODING '` + encoding + `' LC_COLLATE 'C' LC_CTYPE 'C'`
+}
+
+func (s *Server) create(ctx context.Context, how string) (url string, drop func(), err error) {
+	name := "outbox_test_" + strings.ToLower(rand.Text())
+	if err := s.administer(ctx, `CREATE DATABASE `+name+` `+how); err != nil {
+		return "", nil, fmt.Errorf("devpg: create database %s: %w", name, err)
+	}
+	u := *s.url
+	u.Path, u.RawPath = "/"+name, ""
+	return u.String(), func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		if err := s.administer(ctx, `DROP DATABASE IF EXISTS `+name+` WITH (FORCE)`); err != nil {
+			s.logf("devpg: drop database %s: %v", name, err)
+		}
+	}, nil
+}
+
+// administer runs one statement.
+func (s *Server) administer(ctx context.Context, statement string) error {
+	if err := s.admin.PingContext(ctx); err != nil { // drops a connection that a restart broke
+		return err
+	}
+	// A held connection: database/sql would run the statement again after a broken one.
+	conn, err := s.admin.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	_, err = conn.ExecContext(ctx, statement)
+	return err
 }

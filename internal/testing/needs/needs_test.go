@@ -1,8 +1,10 @@
 package needs_test
 
 import (
+	"fmt"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/txoutbox/outbox/internal/testing/needs"
@@ -14,23 +16,20 @@ type recorder struct {
 	ended, said string
 }
 
-func (r *recorder) end(how, format string, args []any) {
-	r.ended, r.said = how, strings.TrimSpace(format)
-	for _, a := range args {
-		r.said = strings.Replace(r.said, "%s", a.(string), 1)
-	}
+func (r *recorder) end(how, format string, args ...any) {
+	r.ended, r.said = how, fmt.Sprintf(format, args...)
 }
 
 func (r *recorder) Fatalf(format string, args ...any) {
-	r.end("failed", format, args)
+	r.end("failed", format, args...)
 	runtime.Goexit()
 }
 func (r *recorder) Skipf(format string, args ...any) {
-	r.end("skipped", format, args)
+	r.end("skipped", format, args...)
 	runtime.Goexit()
 }
-func (r *recorder) Errorf(format string, args ...any) { r.end("failed, went on", format, args) }
-func (r *recorder) Logf(format string, args ...any)   { r.end("went on", format, args) }
+func (r *recorder) Errorf(format string, args ...any) { r.end("failed, went on", format, args...) }
+func (r *recorder) Logf(format string, args ...any)   { r.end("went on", format, args...) }
 
 func TestAMissingProgramSkipsAndFailsWhereAllAreRequired(t *testing.T) {
 	for _, c := range []struct{ require, ended, goesOn, says string }{
@@ -41,12 +40,9 @@ func TestAMissingProgramSkipsAndFailsWhereAllAreRequired(t *testing.T) {
 		for want, call := range map[string]func(testing.TB, string, ...string) string{c.ended: needs.Program,
 			c.goesOn: needs.Optional} {
 			r := &recorder{TB: t}
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				call(r, "a-package", "no-such-program")
-			}()
-			<-done
+			var running sync.WaitGroup
+			running.Go(func() { call(r, "a-package", "no-such-program") })
+			running.Wait()
 			if r.ended != want || !strings.HasSuffix(r.said, c.says) {
 				t.Errorf("OUTBOX_TEST_REQUIRE=%s: %s, saying %q; want %s with %q", c.require, r.ended, r.said, want, c.says)
 			}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgproto3"
@@ -19,18 +20,14 @@ type conn struct {
 	holdBack       func()                               // before what the server says is passed on
 	caught         func(statement, before string) *Trap // the trap that catches a statement, or nil
 
-	mu       sync.Mutex
-	silenced bool
-	listened bool
-	left     int           // bytes that the server may say before the connection is cut; 0 is no limit
-	swallow  *Trap         // what the server says next is not passed on
-	held     chan struct{} // closed when it has said that
-	ended    chan struct{} // closed when nothing more is heard of the server
-}
+	silenced atomic.Bool
+	listened atomic.Bool // LISTEN was sent
 
-func newConn(client, server net.Conn, holdBack func(), caught func(statement, before string) *Trap) *conn {
-	return &conn{client: client, server: server, holdBack: holdBack, caught: caught,
-		held: make(chan struct{}), ended: make(chan struct{})}
+	mu      sync.Mutex
+	left    int           // bytes that the server may say before the connection is cut; 0 is no limit
+	swallow *Trap         // what the server says next is not passed on
+	held    chan struct{} // closed when it has said that
+	ended   chan struct{} // closed when nothing more is heard of the server
 }
 
 func (c *conn) cut() {
@@ -49,24 +46,6 @@ func (c *conn) cutAfter(n int) {
 	c.left = n
 }
 
-func (c *conn) silence() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.silenced = true
-}
-
-func (c *conn) silent() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.silenced
-}
-
-func (c *conn) listens() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.listened
-}
-
 // silenceLasts is for how long the server's side of a silent connection outlives the client's.
 const silenceLasts = time.Minute
 
@@ -77,12 +56,12 @@ func (c *conn) pass() {
 	down.Go(func() {
 		c.fromServer()
 		close(c.ended)
-		if !c.silent() {
+		if !c.silenced.Load() {
 			c.cut()
 		}
 	})
 	c.fromClient()
-	if !c.silent() {
+	if !c.silenced.Load() {
 		c.cut()
 	}
 	defer time.AfterFunc(silenceLasts, c.cut).Stop()
@@ -107,7 +86,7 @@ func (c *conn) fromServer() {
 func (c *conn) toClient(said []byte) bool {
 	c.holdBack()
 	c.mu.Lock()
-	trap, silent, left := c.swallow, c.silenced && c.swallow == nil, c.left
+	trap, silent, left := c.swallow, c.silenced.Load() && c.swallow == nil, c.left
 	c.swallow = nil
 	if left > 0 {
 		c.left = max(0, left-len(said))
@@ -118,7 +97,7 @@ func (c *conn) toClient(said []byte) bool {
 	}
 	if trap != nil {
 		if trap.How == SilenceReply {
-			c.silence() // before anybody acts on it
+			c.silenced.Store(true) // before anybody acts on it
 		}
 		if trap.Then != nil {
 			trap.Then()
@@ -144,7 +123,7 @@ func (c *conn) fromClient() {
 		if err != nil {
 			return
 		}
-		if c.silent() {
+		if c.silenced.Load() {
 			continue
 		}
 		body := message[min(5, len(message)):]
@@ -165,9 +144,7 @@ func (c *conn) fromClient() {
 		}
 		if statement != "" {
 			if strings.HasPrefix(statement, "LISTEN ") {
-				c.mu.Lock()
-				c.listened = true
-				c.mu.Unlock()
+				c.listened.Store(true)
 			}
 			if trap := c.caught(statement, before); trap != nil {
 				if !c.catch(trap, out, in, message) {
@@ -204,7 +181,7 @@ func (c *conn) catch(trap *Trap, out *bufio.Writer, in *bufio.Reader, message []
 	case LoseRequest:
 		return false
 	case SilenceRequest:
-		c.silence()
+		c.silenced.Store(true)
 		return true
 	}
 	// The rest of what the client sent with it: the server answers a Sync.

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -149,13 +150,14 @@ func (p *Proxy) Conns() int {
 // Cut cuts one of the connections, if there is one, once the server has said n bytes more on it: at
 // once, if n is 0.
 func (p *Proxy) Cut(n int) bool {
-	return p.some(func(c *conn) bool { return !c.silent() }, func(c *conn) { c.cutAfter(n) })
+	return p.some(func(c *conn) bool { return !c.silenced.Load() }, func(c *conn) { c.cutAfter(n) })
 }
 
 // Silence silences a connection, if there is one: neither side receives anything of the other any
 // more, not even its end. listening asks for one that has sent LISTEN.
 func (p *Proxy) Silence(listening bool) bool {
-	return p.some(func(c *conn) bool { return !c.silent() && c.listens() == listening }, (*conn).silence)
+	return p.some(func(c *conn) bool { return !c.silenced.Load() && c.listened.Load() == listening },
+		func(c *conn) { c.silenced.Store(true) })
 }
 
 // CutSilent cuts the silent connections.
@@ -163,7 +165,7 @@ func (p *Proxy) CutSilent() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for c := range p.conns {
-		if c.silent() {
+		if c.silenced.Load() {
 			c.cut()
 		}
 	}
@@ -195,7 +197,8 @@ func (p *Proxy) serve(client net.Conn) {
 		return
 	}
 	defer server.Close()
-	c := newConn(client, server, p.holdBack, p.caught)
+	c := &conn{client: client, server: server, holdBack: p.holdBack, caught: p.caught,
+		held: make(chan struct{}), ended: make(chan struct{})}
 	p.mu.Lock()
 	ended := p.closed || p.to != to
 	p.conns[c] = struct{}{}
@@ -206,4 +209,55 @@ func (p *Proxy) serve(client net.Conn) {
 	p.mu.Lock()
 	delete(p.conns, c)
 	p.mu.Unlock()
+}
+
+// How is what a trap does to the connection that it catches.
+type How int
+
+const (
+	// LoseRequest cuts the connection before the message reaches the server.
+	LoseRequest How = iota
+	// LoseReply passes the message on and cuts the connection in place of the reply.
+	LoseReply
+	// LoseBoth passes the message on and cuts the connection at once, whatever becomes of it.
+	LoseBoth
+	// SilenceRequest silences the connection before the message reaches the server.
+	SilenceRequest
+	// SilenceReply passes the message on and silences the connection in place of the reply.
+	SilenceReply
+)
+
+// Trap catches a connection at a message.
+type Trap struct {
+	// Catches is asked for each statement of a client: its text, and those of the statements before
+	// it since the last COMMIT or ROLLBACK.
+	Catches func(statement, before string) bool
+	How     How
+	// Then, unless nil, is called when the trap has caught a connection: before the message is
+	// passed on or, for LoseReply and SilenceReply, when the server has replied.
+	Then func()
+}
+
+// Commit catches a COMMIT of a transaction that has a statement with the text.
+func Commit(of string) func(statement, before string) bool {
+	return func(statement, before string) bool {
+		return lastOf(statement) == "commit" && strings.Contains(before+statement, of)
+	}
+}
+
+// Statement catches a statement with the text.
+func Statement(text string) func(statement, before string) bool {
+	return func(statement, _ string) bool { return strings.Contains(statement, text) }
+}
+
+// ends reports whether a message ends a transaction.
+func ends(statement string) bool {
+	last := lastOf(statement)
+	return last == "commit" || last == "rollback"
+}
+
+// lastOf is the last statement of a message, in lower case.
+func lastOf(statement string) string {
+	statement = strings.TrimRight(statement, "; \n")
+	return strings.ToLower(strings.TrimSpace(statement[strings.LastIndexByte(statement, ';')+1:]))
 }

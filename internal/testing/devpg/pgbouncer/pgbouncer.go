@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/url"
 	"os"
@@ -14,7 +15,10 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/txoutbox/outbox/internal/testing/devpg/pgurl"
 	"github.com/txoutbox/outbox/internal/testing/devpg/watched"
@@ -164,4 +168,98 @@ func (p *Pooler) Close() (err error) {
 		p.process.Stop()
 	}
 	return errors.Join(err, p.dir.Remove())
+}
+
+// front is a proxy on loopback that passes on everything but requests to cancel a statement. It
+// answers its client as if the statement were canceled, and ends the connection.
+type front struct {
+	listener net.Listener
+	to       string
+	clients  sync.Map // net.Conn by what the client cancels with
+}
+
+// newFront serves until its listener is closed. A connection ends with its client or its server.
+func newFront(to string) (*front, error) {
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	f := &front{listener: listener, to: to}
+	go func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go f.serve(client)
+		}
+	}()
+	return f, nil
+}
+
+func (f *front) serve(client net.Conn) {
+	defer client.Close()
+	first, err := pgproto3.NewBackend(client, nil).ReceiveStartupMessage()
+	if err != nil {
+		return
+	}
+	if c, ok := first.(*pgproto3.CancelRequest); ok {
+		f.cancel(fmt.Sprint(c.ProcessID, c.SecretKey))
+		return
+	}
+	server, err := net.Dial("tcp4", f.to)
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	frontend := pgproto3.NewFrontend(server, server)
+	frontend.Send(first)
+	if frontend.Flush() != nil {
+		return
+	}
+	go func() {
+		f.answer(client, server, frontend)
+		_ = client.Close() // both ways end together
+	}()
+	_, _ = io.Copy(server, client)
+}
+
+// answer passes on what the server says until it is ready, and so has said all until it is asked. It
+// notes the key that the client gets until the connection ends.
+func (f *front) answer(client, server net.Conn, said *pgproto3.Frontend) {
+	backend := pgproto3.NewBackend(client, client)
+	for ready := false; !ready; {
+		message, err := said.Receive()
+		if err != nil {
+			return
+		}
+		switch m := message.(type) {
+		case *pgproto3.BackendKeyData:
+			key := fmt.Sprint(m.ProcessID, m.SecretKey)
+			f.clients.Store(key, client)
+			defer f.clients.Delete(key)
+		case *pgproto3.ReadyForQuery:
+			ready = true
+		}
+		backend.Send(message)
+		if backend.Flush() != nil {
+			return
+		}
+	}
+	_, _ = io.Copy(client, server)
+}
+
+// cancel answers as PostgreSQL does for a canceled statement: the error, and that the transaction
+// has failed.
+func (f *front) cancel(key string) {
+	client, ok := f.clients.Load(key)
+	if !ok {
+		return
+	}
+	conn := client.(net.Conn)
+	backend := pgproto3.NewBackend(conn, conn)
+	backend.Send(&pgproto3.ErrorResponse{Severity: "ERROR", Code: "57014", Message: "canceling statement due to user request"})
+	backend.Send(&pgproto3.ReadyForQuery{TxStatus: 'E'})
+	_ = backend.Flush()
+	_ = conn.Close()
 }

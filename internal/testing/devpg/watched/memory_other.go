@@ -1,5 +1,0 @@
-//go:build !linux
-
-package watched
-
-func memoryBase(*account) string { return "" }

@@ -114,9 +114,7 @@ func changed(t testing.TB, db *database, settings, query string, args ...any) in
 		t.Fatalf("%s%s: %v", settings, query, err)
 	}
 	n, err := result.RowsAffected()
-	if err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, err)
 	return int(n)
 }
 
@@ -134,10 +132,7 @@ func TestAClaimThatTookTooMuchIsRolledBackAndReported(t *testing.T) {
 			called = true
 			return nil
 		})
-	r, err := relay.New(db.DB, reg, relay.Config{Workers: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := unstarted(t, db, reg, relay.Config{Workers: 1})
 	if err := r.RunOnce(t.Context()); err == nil || !strings.Contains(err.Error(), "a claim of at most 2 tasks took 3") {
 		t.Errorf("got error %v, want one that says that 3 tasks were taken", err)
 	}
@@ -163,9 +158,7 @@ func TestATaskThatChangesWhileAClaimReachesItIsClaimedAsItIsThen(t *testing.T) {
 			EXECUTE replace(pg_get_functiondef('outbox.claim_tasks'::regproc), 't.task_type = of_type', 't.task_type = of_type AND public.reached(t.task_id)');
 		END $$`)
 		gate, err := direct(t, db.URL).Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		noErr(t, err)
 		defer gate.Close()
 		if _, err := gate.ExecContext(t.Context(), `SELECT pg_advisory_lock(1)`); err != nil {
 			t.Fatal(err)
@@ -179,10 +172,7 @@ func TestATaskThatChangesWhileAClaimReachesItIsClaimedAsItIsThen(t *testing.T) {
 				}
 				return nil
 			})
-		r, err := relay.New(db.DB, reg, relay.Config{Workers: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := unstarted(t, db, reg, relay.Config{Workers: 1})
 		claimed := make(chan error, 1)
 		go func() { claimed <- r.RunOnce(t.Context()) }()
 		db.becomes(t, 10*time.Second, 1, "the claim is at the task", `SELECT count(*) FROM pg_locks

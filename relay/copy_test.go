@@ -38,8 +38,7 @@ func restored(t *testing.T, of *database, url string, options ...string) *databa
 func runOnce(t *testing.T, db *database, config relay.Config) error {
 	t.Helper()
 	db.Enqueue(t, "TX", 1)
-	r, err := relay.New(db.DB, all(), config)
-	must(err)
+	r := unstarted(t, db, all(), config)
 	return r.RunOnce(t.Context())
 }
 
@@ -167,9 +166,7 @@ func TestAPromotedStandbyStopsNoRelayAndABaseBackupInStagingDoes(t *testing.T) {
 	primary := pgtest.Local(t, nil)
 	relaytest.Adopt(t, primary.URL())
 	production, staging := relay.Config{Environment: "production"}, relay.Config{Environment: "staging"}
-	if err := runOnce(t, direct(t, primary.URL()), production); err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, runOnce(t, direct(t, primary.URL()), production))
 	standby := pgtest.Standby(t, primary)
 	must(standby.Promote(t.Context()))
 	if err := runOnce(t, direct(t, standby.URL()), production); err != nil {
@@ -187,9 +184,7 @@ func TestPgUpgradeStopsNoRelay(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()
 	old := pgtest.Local(t, nil)
-	if err := relaytest.Migrate(old.URL()); err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, relaytest.Migrate(old.URL()))
 	db := direct(t, old.URL())
 	db.Do(t, `CREATE TABLE effect (task_id bigint, attempt int)`)
 	must(runOnce(t, db, relay.Config{}))

@@ -14,10 +14,28 @@ import (
 	"github.com/lib/pq"
 	_ "github.com/lib/pq"
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/testing/relaytest"
+	"github.com/txoutbox/outbox/relay"
 )
 
 func TestMain(m *testing.M) { relaytest.Main(m) }
+
+// noErr ends the test unless err is nil.
+func noErr(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// unstarted is relay.New with a Config that is accepted.
+func unstarted(t testing.TB, db *database, reg *handlers.Registry, config relay.Config) *relay.Relay {
+	t.Helper()
+	r, err := relay.New(db.DB, reg, config)
+	noErr(t, err)
+	return r
+}
 
 // wantRows checks how many rows there are of a table, or of what else may follow FROM.
 func (db *database) wantRows(t testing.TB, want int, from string, args ...any) {

@@ -230,16 +230,12 @@ func TestAListenConnectionThatNobodyAnswersEndsWithTheRelay(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, err)
 	defer silent.Close()
 	pool := open(t, db.URL)
 	r := run(t, pool, all(), relay.Config{ListenDSN: "postgres://u@" + silent.Addr().String() + "/d?sslmode=disable"})
 	conn, err := silent.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, err)
 	defer conn.Close()
 	if _, err := io.ReadFull(conn, make([]byte, 8)); err != nil { // it asks, and waits from now on
 		t.Fatal(err)
@@ -268,11 +264,8 @@ func TestARelayThatStopsSaysWhatItWaitsForAndInTheEndWhichTasks(t *testing.T) {
 		for name, n := range map[string]int{"TX": 1, "BATCH": 3, "LEASED": 1} {
 			db.Enqueue(t, name, n)
 		}
-		r, err := relay.New(open(t, db.URL).DB, reg, relay.Config{Workers: 4, DrainTimeout: drain,
+		r := unstarted(t, open(t, db.URL), reg, relay.Config{Workers: 4, DrainTimeout: drain,
 			PollInterval: 50 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(log, nil))})
-		if err != nil {
-			t.Fatal(err)
-		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- r.Run(ctx) }()

@@ -108,9 +108,7 @@ func TestNoSecretReachesALog(t *testing.T) {
 		enqueue()
 		owner.doneBut(t)
 		if dsn == app {
-			if err := errors.Join(server.Stop("immediate"), server.Start(context.Background())); err != nil {
-				t.Fatal(err)
-			}
+			noErr(t, errors.Join(server.Stop("immediate"), server.Start(context.Background())))
 			owner.reachable(t)
 			enqueue()
 			owner.doneBut(t)

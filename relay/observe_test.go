@@ -145,13 +145,9 @@ func TestCallbacksGetTheValuesOfTheRunsContext(t *testing.T) {
 			},
 		}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, err)
 	db.Enqueue(t, "TX", 1)
-	if err := r.Run(ctx); err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, r.Run(ctx))
 	if observed.Load() < 4 || !stopped || asked.Load() == 0 {
 		t.Errorf("observers were called %d times, WorkersByType %d times", observed.Load(), asked.Load())
 	}

@@ -77,9 +77,7 @@ func TestARelayWorksOnAfterTheServerStopped(t *testing.T) {
 				eventually(t, 30*time.Second, "the relay works", func() bool {
 					return db.Int(t, `SELECT count(*) FROM outbox.task`) < 500
 				})
-				if err := server.Stop(mode); err != nil {
-					t.Fatal(err)
-				}
+				noErr(t, server.Stop(mode))
 				eventually(t, 10*time.Second, "the relay says that the server is gone", func() bool {
 					return r.Log.Count(outageBegins) == 1
 				})
@@ -95,9 +93,7 @@ func TestARelayWorksOnAfterTheServerStopped(t *testing.T) {
 					!strings.Contains(err.Error(), " since "+time.Now().UTC().Format("2006-01-02")) {
 					t.Errorf("Health: %v, want ErrOutage and since when", err)
 				}
-				if err := server.Start(context.Background()); err != nil {
-					t.Fatal(err)
-				}
+				noErr(t, server.Start(context.Background()))
 				db.reachable(t)
 				eventually(t, 20*time.Second, "the relays say that the server is back", func() bool {
 					return r.Log.Count(outageEnds) == 1 && late.Log.Count(outageEnds) == 1 && r.Health() == nil
@@ -386,9 +382,7 @@ func TestASilentConnectionCostsAWorkerLessThan45Seconds(t *testing.T) {
 					db := newDatabase(t, "postgres")
 					p, url := relaytest.Through(t, db.URL)
 					pool, err := pgdb.Open(url)
-					if err != nil {
-						t.Fatal(err)
-					}
+					noErr(t, err)
 					t.Cleanup(func() { pool.Close() })
 					reg := handlers.New()
 					relaytest.Register(reg, c.kind, "SILENT", 10,

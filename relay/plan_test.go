@@ -55,9 +55,7 @@ func explain(t testing.TB, db *database, analyze bool, query string, args ...any
 		}
 	}
 	var out []struct{ Plan plan }
-	if err := json.Unmarshal([]byte(text), &out); err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, json.Unmarshal([]byte(text), &out))
 	return out[0].Plan
 }
 

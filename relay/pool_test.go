@@ -156,8 +156,7 @@ func TestARelayEndsWhenItsPoolIsClosed(t *testing.T) {
 				<-ctx.Done()
 				return ctx.Err()
 			}, handlers.MaxAttempts(1))
-			r, err := relay.New(pool.DB, reg, relay.Config{PollInterval: 50 * time.Millisecond})
-			must(err)
+			r := unstarted(t, pool, reg, relay.Config{PollInterval: 50 * time.Millisecond})
 			must(r.Start(t.Context()))
 			if kind != "" {
 				db.Enqueue(t, kind, 1)
@@ -222,9 +221,7 @@ func TestAConnectionThatIsPutReachesACallThatWaitsForThePool(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	conn, err := conns.Get(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, err)
 	for round := range relaytest.Times(60, 300) {
 		got := make(chan *sql.Conn)
 		go func() {
@@ -280,9 +277,7 @@ func TestARelayResetsAConnectionAndBoundsItsRepliesWheneverItTakesIt(t *testing.
 	defer conns.Close()
 	for before := range 3 {
 		conn, err := conns.Get(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		noErr(t, err)
 		_ = conn.Raw(func(c any) error {
 			if c := c.(*boundedConn); c.bound == 0 || c.resets != before {
 				t.Errorf("the connection waits for replies for %v, after %d resets and %d uses", c.bound, c.resets,

@@ -235,8 +235,7 @@ func TestARelayThatStartsWithoutARightNamesIt(t *testing.T) {
 	db.Do(t, `CREATE ROLE `+name+` LOGIN PASSWORD 'of the test'`)
 	t.Cleanup(func() { db.Do(t, `DROP OWNED BY `+name+`; DROP ROLE `+name) })
 	app := open(t, as(t, db.URL, name, "of the test"))
-	r, err := relay.New(app.DB, all(), relay.Config{})
-	must(err)
+	r := unstarted(t, app, all(), relay.Config{})
 	named := func(what string, err error) bool { // once there was time to look for the reason
 		t.Helper()
 		if err == nil || errors.Is(err, relay.ErrOutage) {
@@ -275,9 +274,8 @@ func TestARelayNeedsNoMoreThanTheRoleOfWorkers(t *testing.T) {
 	}
 	for _, job := range upkeep.SharedJobs(time.Hour) {
 		log := &records{}
-		r, err := relay.New(worker.DB, all(), relay.Config{DeadRetention: time.Hour,
+		r := unstarted(t, worker, all(), relay.Config{DeadRetention: time.Hour,
 			Logger: slog.New(slog.NewTextHandler(log, nil))})
-		must(err)
 		l := newLoops(r, job.Name)
 		l.done(t, "maintain")
 		l.Close()
@@ -389,9 +387,7 @@ func runUnderLock(t *testing.T, db *database, table string) {
 
 	locker := db.begin(t)
 	var pid int
-	if err := locker.QueryRow(`SELECT pg_backend_pid()`).Scan(&pid); err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, locker.QueryRow(`SELECT pg_backend_pid()`).Scan(&pid))
 	locked := make(chan error, 1)
 	go func() {
 		_, err := locker.Exec(`LOCK TABLE outbox.` + table + ` IN ACCESS EXCLUSIVE MODE`)
@@ -409,9 +405,7 @@ func runUnderLock(t *testing.T, db *database, table string) {
 		}
 		return canceled >= 16 || done == each*len(kinds)
 	})
-	if err := errors.Join(<-locked, locker.Rollback()); err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, errors.Join(<-locked, locker.Rollback()))
 	db.Emptied(t, time.Minute)
 	r.Stop()
 	for name, outcomes := range told.outcomes() {

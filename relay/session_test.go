@@ -156,15 +156,11 @@ func connector(t *testing.T, name, url string) driver.Connector {
 	t.Helper()
 	if name == "pgx" {
 		config, err := pgx.ParseConfig(url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noErr(t, err)
 		return stdlib.GetConnector(*config)
 	}
 	c, err := pq.NewConnector(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, err)
 	return c
 }
 
@@ -280,9 +276,7 @@ func TestNormalWorkLeavesNoErrorInTheServersLog(t *testing.T) {
 	first := direct(t, server.URL())
 	file := filepath.Join(filepath.Dir(first.Text(t, `SHOW data_directory`)), "log")
 	before, err := os.ReadFile(file) // of the server's start
-	if err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, err)
 	var replicas sync.WaitGroup
 	for range 4 { // replicas of the first deploy
 		replica := direct(t, server.URL())
@@ -303,9 +297,7 @@ func TestNormalWorkLeavesNoErrorInTheServersLog(t *testing.T) {
 			db.Enqueue(t, taskType, 20)
 		}
 		conn, err := pool.Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		noErr(t, err)
 		if _, err := outbox.Enqueue(t.Context(), conn, "NONE", 1); !errors.Is(err, outbox.ErrNoTransaction) {
 			t.Errorf("got %v, want ErrNoTransaction", err)
 		}
@@ -315,9 +307,7 @@ func TestNormalWorkLeavesNoErrorInTheServersLog(t *testing.T) {
 			} else {
 				_, err = conn.ExecContext(t.Context(), statement)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			noErr(t, err)
 		}
 		if err := conn.Close(); err != nil {
 			t.Error(err)
@@ -341,9 +331,7 @@ func TestNormalWorkLeavesNoErrorInTheServersLog(t *testing.T) {
 		running.Stop()
 	}
 	log, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, err)
 	for _, found := range inTheLog.FindAllString(string(log[len(before):]), -1) {
 		t.Errorf("in the server's log:\n%s", strings.TrimSpace(found))
 	}

@@ -25,10 +25,7 @@ func background(t *testing.T, db *database, reg *handlers.Registry, config relay
 	t.Helper()
 	log := &records{}
 	config.Logger = slog.New(slog.NewTextHandler(log, nil))
-	r, err := relay.New(db.DB, reg, config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := unstarted(t, db, reg, config)
 	t.Cleanup(func() {
 		if err := r.Stop(context.Background()); err != nil {
 			t.Logf("at the end: %v", err)
@@ -59,9 +56,7 @@ func TestAStartedRelayWorksUntilItIsStopped(t *testing.T) {
 		t.Errorf("Stop of a relay that was never started: %v", err)
 	}
 	db.Enqueue(t, "TX", 1)
-	if err := r.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, r.Start(t.Context()))
 	if err := r.Health(); err != nil {
 		t.Errorf("after Start: %v", err)
 	}
@@ -100,9 +95,7 @@ func TestAStartedRelayWorksUntilItIsStopped(t *testing.T) {
 		t.Errorf("after Stop: %v, want ErrNotRunning", err)
 	}
 
-	if err := r.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, r.Start(t.Context()))
 	db.Emptied(t, 20*time.Second)
 	if err := r.Stop(t.Context()); err != nil {
 		t.Error(err)
@@ -118,9 +111,7 @@ func TestAStartedRelayEndsWithItsContext(t *testing.T) {
 	defer release()
 	r, log := background(t, db, reg, relay.Config{})
 	ctx, cancel := context.WithCancel(t.Context())
-	if err := r.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, r.Start(ctx))
 	db.Enqueue(t, "TX", 1)
 	<-begun
 	cancel()
@@ -208,9 +199,7 @@ func TestStartReturnsTheErrorsOfTheStartAndWaitsForNoDatabase(t *testing.T) {
 	log.Want(t, 0, "relay ended")
 
 	server, err := url.Parse(db.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, err)
 	gate, behind := db.proxied(t, relaytest.DriverName())
 	gate.SendTo("127.0.0.1:1")
 	r, log = background(t, behind, all(), relay.Config{})
@@ -240,10 +229,7 @@ func TestHealthOfARelayThatStopsOrNeverCameUp(t *testing.T) {
 	db.Enqueue(t, "LEASED", 1)
 	begun := make(chan int64, 1)
 	stopping, cancel := context.WithCancel(t.Context())
-	r, err := relay.New(db.DB, held(begun), relay.Config{DrainTimeout: 500 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := unstarted(t, db, held(begun), relay.Config{DrainTimeout: 500 * time.Millisecond})
 	done := make(chan error, 1)
 	go func() { done <- r.Run(stopping) }()
 	<-begun

@@ -52,10 +52,7 @@ func TestARelayRefusesADatabaseThatItCannotWorkWith(t *testing.T) {
 			}
 			for _, driver := range drivers {
 				db := direct(t, url, driver)
-				r, err := relay.New(db.DB, all(), relay.Config{Logger: discard()})
-				if err != nil {
-					t.Fatal(err)
-				}
+				r := unstarted(t, db, all(), relay.Config{Logger: discard()})
 				for name, run := range map[string]func(context.Context) error{"Run": r.Run, "RunOnce": r.RunOnce} {
 					if err := run(t.Context()); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
 						t.Errorf("%s: got error %v, want %s", name, err, c.text)
@@ -217,9 +214,7 @@ func TestAnOutboxOfAnotherName(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	const name = "user" // a reserved word
-	if err := schema.Migrate(t.Context(), db.DB, schema.Schema(name)); err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, schema.Migrate(t.Context(), db.DB, schema.Schema(name)))
 	db.enqueueEach(t, 3)
 	reg := all()
 	registerTx(reg, outbox.NewTaskType[payload]("BAD"), func(context.Context, *sql.Tx, *outbox.Task[payload]) error {
@@ -263,9 +258,7 @@ func TestARelaysRowSaysWhatItMayUse(t *testing.T) {
 	run(t, bounded, all(), relay.Config{Workers: 10})
 	db.becomes(t, 20*time.Second, 2, "both relays beat", `SELECT count(*) FROM outbox.relay`)
 	relays, err := relaytest.Admin(t, db.DB).Relays(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, err)
 	got := map[int]int{}
 	for _, r := range relays {
 		got[r.Workers] = r.Connections
@@ -293,8 +286,7 @@ func TestARelayStartsBesideANewerSchemaThatAllowsIt(t *testing.T) {
 	}
 	db.Do(t, `INSERT INTO outbox.migration (version, oldest_version) VALUES ($1, $2)`, schema.Version()+3,
 		schema.Version()+1)
-	r, err := relay.New(db.DB, all(), relay.Config{Logger: discard()})
-	must(err)
+	r := unstarted(t, db, all(), relay.Config{Logger: discard()})
 	if err := r.Run(t.Context()); !errors.Is(err, schema.ErrNewer) ||
 		!strings.Contains(err.Error(), fmt.Sprintf("needs code that knows version %d", schema.Version()+1)) {
 		t.Errorf("got %v, want ErrNewer with the version that is needed", err)
@@ -332,8 +324,7 @@ func TestPgBouncerInStatementModeIsRefusedWithASentence(t *testing.T) {
 	for driver, parameter := range map[string]string{"postgres": "binary_parameters=yes",
 		"pgx": "default_query_exec_mode=exec"} {
 		db := direct(t, pooler.URL(u).String()+"&"+parameter, driver)
-		r, err := relay.New(db.DB, all(), relay.Config{Logger: discard()})
-		must(err)
+		r := unstarted(t, db, all(), relay.Config{Logger: discard()})
 		_, ofDoctor := doctor.Check(t.Context(), db.DB)
 		for call, err := range map[string]error{
 			"Run": r.Run(t.Context()), "RunOnce": r.RunOnce(t.Context()), "doctor": ofDoctor,
@@ -357,13 +348,10 @@ func TestARelayThatSeesNoRowsSaysSo(t *testing.T) {
 	role := "app_of_" + db.Text(t, `SELECT current_database()`)
 	refused := func(table string) {
 		t.Helper()
-		r, err := relay.New(app.DB, all(), relay.Config{Logger: discard()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := unstarted(t, app, all(), relay.Config{Logger: discard()})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		err = r.Run(ctx)
+		err := r.Run(ctx)
 		if !errors.Is(err, schema.ErrRowSecurity) {
 			t.Errorf("%s: Run returned %v", table, err)
 			return

@@ -151,9 +151,7 @@ func TestWhereListenDoesNotWorkTheRelayWarnsOnceAndPolls(t *testing.T) {
 		"another database":           func(db *database) string { return pgtest.Database(t) },
 		"the pool's way": func(db *database) string { // LISTEN succeeds in a session that a pooler gives to others
 			through, err := pgtest.PoolURL("postgres", db.URL)
-			if err != nil {
-				t.Fatal(err)
-			}
+			noErr(t, err)
 			return through
 		},
 	} {
@@ -191,15 +189,11 @@ func TestListenWorksAgainAfterARestartOfTheServer(t *testing.T) {
 	rounds := relaytest.Times(1, 2)
 	for round := range rounds {
 		fill(t, app, 50)
-		if err := server.Stop("fast"); err != nil {
-			t.Fatal(err)
-		}
+		noErr(t, server.Stop("fast"))
 		eventually(t, 45*time.Second, "the relay says that the server is gone", func() bool {
 			return r.Log.Count(outageBegins) > round
 		})
-		if err := server.Start(context.Background()); err != nil {
-			t.Fatal(err)
-		}
+		noErr(t, server.Start(context.Background()))
 		db.reachable(t)
 		eventually(t, 45*time.Second, "the relay says that the server is back", func() bool {
 			return r.Log.Count(outageEnds) > round
@@ -217,9 +211,7 @@ func fill(t testing.TB, pool *database, n int) {
 	t.Helper()
 	for range n {
 		conn, err := pool.Conn(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
+		noErr(t, err)
 		defer conn.Close()
 	}
 }
@@ -358,9 +350,7 @@ func notifications(t *testing.T, db *database) (sent, of int64) {
 	t.Helper()
 	l := pq.NewListener(db.URL, time.Second, time.Second, nil)
 	defer l.Close()
-	if err := l.Listen("outbox"); err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, l.Listen("outbox"))
 	const warmUp, length = time.Second, 2500 * time.Millisecond
 	var commits atomic.Int64
 	ctx, cancel := context.WithTimeout(context.Background(), warmUp+length)
@@ -442,9 +432,7 @@ func TestATransactionThatEnqueuesCanBePreparedWhereNoRelayListens(t *testing.T) 
 	later := db.Int(t, `INSERT INTO outbox.task (task_type, payload, run_at) VALUES ('TX', '{}', now() + interval '1 hour')
 		RETURNING task_id`)
 	conn, err := direct(t, db.URL).Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, err)
 	defer conn.Close()
 	for _, statement := range []string{`BEGIN`, `INSERT INTO outbox.task (task_type, payload) VALUES ('TX', '{}')`,
 		fmt.Sprintf(`SELECT outbox.run_task_now(%d)`, later), `PREPARE TRANSACTION 'it'`, `COMMIT PREPARED 'it'`} {

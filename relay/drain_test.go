@@ -281,17 +281,13 @@ func TestARelayThatStopsSaysWhatItWaitsForAndInTheEndWhichTasks(t *testing.T) {
 	log.Want(t, 1, `tasks="map[BATCH:3 LEASED:1 TX:1]"`)
 	log.Want(t, 0, "outbox: relay stopped")
 	close(release)
-	if err := <-stopped; err != nil {
-		t.Error(err)
-	}
+	noErr(t, <-stopped)
 	log.Want(t, 0, "the drain timeout has passed")
 
 	release = make(chan struct{})
 	stop, stopped = start(10 * time.Millisecond)
 	stop()
-	if err := <-stopped; err != nil {
-		t.Error(err)
-	}
+	noErr(t, <-stopped)
 	log.Want(t, 2, says)
 	log.Want(t, 1, "the drain timeout has passed")
 	log.Want(t, 1, db.Text(t, `SELECT 'task_ids="map[' || string_agg(task_type || ':[' || ids || ']', ' '

@@ -247,9 +247,7 @@ func TestPromotingWaitsForNoRow(t *testing.T) {
 	hold(t, db, `SELECT outbox.cancel_task(task_id) FROM outbox.task WHERE payload ->> 'n' = '1'`)
 	l := newLoops(resting(t, impatient(t, db), all(), &records{}), "")
 	defer l.Close()
-	if err := l.Poll(t.Context()); err != nil {
-		t.Errorf("poll: %v", err)
-	}
+	noErr(t, l.Poll(t.Context()))
 	const ready = `SELECT string_agg(payload ->> 'n', ' ' ORDER BY task_id) FROM outbox.task WHERE state = 'ready'`
 	db.want(t, "2 3", "promoted", ready)
 }
@@ -274,16 +272,12 @@ func TestLivenessDoesNotWaitForAStandby(t *testing.T) {
 		INSERT INTO outbox.running (task_id, token, relay_id) VALUES (1000, '`+deadRelay+`', '`+deadRelay+`')`)
 	commitsWait(t, db)
 	ctx := t.Context()
-	if err := l.Heart.Beat(ctx); err != nil {
-		t.Errorf("beat: %v", err)
-	}
+	noErr(t, l.Heart.Beat(ctx))
 	for _, job := range []string{"take over", "check rows", "hear", "give tokens back", "store limits", "reap",
 		"report unhandled types", "sweep keys", "maintain"} {
 		l.done(t, job)
 	}
-	if err := l.Poll(ctx); err != nil {
-		t.Errorf("poll: %v", err)
-	}
+	noErr(t, l.Poll(ctx))
 	for what, query := range map[string]string{
 		"the lease of a dead relay is taken over":  `SELECT count(*) FROM outbox.task WHERE task_id = 1 AND lease_token IS NULL`,
 		"the canceled task is removed":             `SELECT 1 - count(*) FROM outbox.task WHERE task_id = 2`,

@@ -287,9 +287,7 @@ func TestListenGoesOnWithARotatedPassword(t *testing.T) {
 	db.Do(t, `ALTER ROLE listener PASSWORD 'C4n4ry-2'`)
 	db.Do(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'listener'`)
 	eventually(t, 20*time.Second, "the relay warns", func() bool { return r.Log.Count(noWakeUps) == 1 })
-	if err := r.Health(); err != nil { // it polls
-		t.Errorf("Health: %v", err)
-	}
+	noErr(t, r.Health()) // it polls
 	r.Log.Want(t, 1, "password authentication failed")
 	password.Store("C4n4ry-2")
 	eventually(t, 20*time.Second, "LISTEN works with the new password",

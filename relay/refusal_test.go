@@ -23,7 +23,8 @@ import (
 	"github.com/txoutbox/outbox/schema"
 )
 
-// worker is an outbox with its roles on a server of its own, and a pool of a member of the workers.
+// worker is an outbox with its roles on a server of its own, where they meet no others, and a pool of
+// a member of the workers.
 func worker(t *testing.T) (owner, app *database) {
 	t.Helper()
 	owner = adopt(t, pgtest.Local(t, nil).URL())
@@ -260,12 +261,9 @@ func TestARelayThatStartsWithoutARightNamesIt(t *testing.T) {
 func TestARelayNeedsNoMoreThanTheRoleOfWorkers(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
-	owner := adopt(t, pgtest.Local(t, nil).URL()) // whose roles meet no others
-	must(schema.GrantRoles(t.Context(), owner.DB))
-	owner.Do(t, `CREATE ROLE relay_app LOGIN PASSWORD 'of the test' IN ROLE outbox_worker;
-		CREATE ROLE web_app LOGIN PASSWORD 'of the test' IN ROLE outbox_enqueuer`)
-	pool := func(role string) *database { return open(t, as(t, owner.URL, role, "of the test")) }
-	worker, web := pool("relay_app"), pool("web_app")
+	owner, worker := worker(t)
+	owner.Do(t, `CREATE ROLE web_app LOGIN PASSWORD 'of the test' IN ROLE outbox_enqueuer`)
+	web := open(t, as(t, owner.URL, "web_app", "of the test"))
 	for _, c := range faultyLoops {
 		want, _ := c.try(t, owner, owner, &faulty{}, 0, fault{}, "")
 		if got, _ := c.try(t, owner, worker, &faulty{}, 0, fault{}, ""); got != want {

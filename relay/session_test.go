@@ -309,9 +309,7 @@ func TestNormalWorkLeavesNoErrorInTheServersLog(t *testing.T) {
 			}
 			noErr(t, err)
 		}
-		if err := conn.Close(); err != nil {
-			t.Error(err)
-		}
+		noErr(t, conn.Close())
 		again := outbox.InTx(t.Context(), pool.DB, func(tx *sql.Tx) error {
 			for range 2 {
 				if _, err := outbox.Enqueue(t.Context(), tx, "TX", relaytest.Payload{}, outbox.Unique("once")); err != nil {

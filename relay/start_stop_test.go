@@ -52,14 +52,10 @@ func TestAStartedRelayWorksUntilItIsStopped(t *testing.T) {
 	reg, begun, release := waiting()
 	defer release()
 	r, log := background(t, db, reg, relay.Config{})
-	if err := r.Stop(t.Context()); err != nil {
-		t.Errorf("Stop of a relay that was never started: %v", err)
-	}
+	noErr(t, r.Stop(t.Context())) // Stop of a relay that was never started
 	db.Enqueue(t, "TX", 1)
 	noErr(t, r.Start(t.Context()))
-	if err := r.Health(); err != nil {
-		t.Errorf("after Start: %v", err)
-	}
+	noErr(t, r.Health())
 	for name, again := range map[string]func(context.Context) error{"Start": r.Start, "Run": r.Run, "RunOnce": r.RunOnce} {
 		if err := again(t.Context()); !errors.Is(err, relay.ErrRunning) {
 			t.Errorf("%s of a relay that runs: %v, want ErrRunning", name, err)
@@ -82,9 +78,7 @@ func TestAStartedRelayWorksUntilItIsStopped(t *testing.T) {
 	})
 	db.Enqueue(t, "TX", 1) // it claims no more
 	release()
-	if err := r.Stop(t.Context()); err != nil {
-		t.Error(err)
-	}
+	noErr(t, r.Stop(t.Context()))
 	for range 10 {
 		if err := r.Stop(limit); err != nil {
 			t.Fatalf("Stop of a relay that has ended, with a context that has ended: %v", err)
@@ -97,9 +91,7 @@ func TestAStartedRelayWorksUntilItIsStopped(t *testing.T) {
 
 	noErr(t, r.Start(t.Context()))
 	db.Emptied(t, 20*time.Second)
-	if err := r.Stop(t.Context()); err != nil {
-		t.Error(err)
-	}
+	noErr(t, r.Stop(t.Context()))
 	log.Want(t, 2, "outbox: relay stopped")
 	log.Want(t, 0, "outbox: relay ended")
 }
@@ -117,13 +109,9 @@ func TestAStartedRelayEndsWithItsContext(t *testing.T) {
 	cancel()
 	eventually(t, 10*time.Second, "it drains", func() bool { return log.Count("outbox: relay stopping") == 1 })
 	release()
-	if err := r.Stop(t.Context()); err != nil {
-		t.Errorf("Stop: %v", err)
-	}
+	noErr(t, r.Stop(t.Context()))
 	db.wantRows(t, 0, `outbox.task`)
-	if err := r.Start(ctx); err != nil {
-		t.Errorf("Start with a context that has ended: %v", err)
-	}
+	noErr(t, r.Start(ctx)) // Start with a context that has ended
 	eventually(t, 10*time.Second, "it does not run", func() bool { return errors.Is(r.Health(), relay.ErrNotRunning) })
 }
 
@@ -134,12 +122,8 @@ func TestStopEndsRunAsWell(t *testing.T) {
 	ran := make(chan error)
 	go func() { ran <- r.Run(context.Background()) }()
 	eventually(t, 20*time.Second, "it runs", func() bool { return r.Health() == nil })
-	if err := r.Stop(t.Context()); err != nil {
-		t.Errorf("Stop: %v", err)
-	}
-	if err := <-ran; err != nil {
-		t.Errorf("Run: %v", err)
-	}
+	noErr(t, r.Stop(t.Context()))
+	noErr(t, <-ran)
 	log.Want(t, 1, "outbox: relay stopped")
 }
 
@@ -181,9 +165,7 @@ func TestStartAndStopMayBeCalledAtOnce(t *testing.T) {
 		all.Go(func() { _ = r.Stop(t.Context()) })
 	}
 	all.Wait()
-	if err := r.Stop(t.Context()); err != nil {
-		t.Error(err)
-	}
+	noErr(t, r.Stop(t.Context()))
 }
 
 func TestStartReturnsTheErrorsOfTheStartAndWaitsForNoDatabase(t *testing.T) {
@@ -193,9 +175,7 @@ func TestStartReturnsTheErrorsOfTheStartAndWaitsForNoDatabase(t *testing.T) {
 	if err := r.Start(t.Context()); !errors.Is(err, schema.ErrNotMigrated) {
 		t.Fatalf("got error %v, want ErrNotMigrated", err)
 	}
-	if err := r.Stop(t.Context()); err != nil {
-		t.Errorf("Stop repeats the error of Start: %v", err)
-	}
+	noErr(t, r.Stop(t.Context())) // Stop does not repeat the error of Start
 	log.Want(t, 0, "relay ended")
 
 	server, err := url.Parse(db.URL)
@@ -237,9 +217,7 @@ func TestHealthOfARelayThatStopsOrNeverCameUp(t *testing.T) {
 	if err := r.Health(); !errors.Is(err, relay.ErrNotRunning) || !strings.Contains(err.Error(), "stopping") {
 		t.Errorf("while it drains: %v, want ErrNotRunning that says it is stopping", err)
 	}
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	noErr(t, <-done)
 
 	h := &heard{}
 	nowhere := run(t, open(t, "postgres://127.0.0.1:1/nowhere?sslmode=disable"), all(),
@@ -261,9 +239,7 @@ func TestARelayWithoutAHeartbeatIsNotHealthy(t *testing.T) {
 			t.Errorf("before the first: %v", err)
 		}
 		beat()
-		if err := health(); err != nil {
-			t.Error(err)
-		}
+		noErr(t, health())
 		time.Sleep(9900 * time.Millisecond)
 		if err := health(); err != nil {
 			t.Errorf("after 9.9 s: %v", err)

@@ -180,9 +180,7 @@ func TestARelayRunsOnceAtATimeAndAsOftenAsOneLikes(t *testing.T) {
 	r.Log.Want(t, 1, stopped)
 	for range 3 {
 		db.Enqueue(t, "TX", 1)
-		if err := r.RunOnce(t.Context()); err != nil {
-			t.Error(err)
-		}
+		noErr(t, r.RunOnce(t.Context()))
 		db.want(t, 0, "tasks left", `SELECT count(*) FROM outbox.task`)
 	}
 	r.Log.Want(t, 1, stopped) // RunOnce says nothing of it
@@ -345,7 +343,7 @@ func TestPgBouncerInStatementModeIsRefusedWithASentence(t *testing.T) {
 func TestARelayThatSeesNoRowsSaysSo(t *testing.T) {
 	t.Parallel()
 	db, app := role(t, "")
-	role := "app_of_" + db.Text(t, `SELECT current_database()`)
+	role := app.Text(t, `SELECT current_user`)
 	refused := func(table string) {
 		t.Helper()
 		r := unstarted(t, app, all(), relay.Config{Logger: discard()})

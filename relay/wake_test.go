@@ -311,9 +311,7 @@ func TestForgedWakeUpsDoNotHoldUpAType(t *testing.T) {
 		db.Enqueue(t, kind, 1)
 	}
 	db.becomes(t, 30*time.Second, done+len(kinds), "the tasks that are done", `SELECT count(*) FROM effect`)
-	if err := r.Health(); err != nil {
-		t.Error(err)
-	}
+	noErr(t, r.Health())
 	r.Log.Want(t, 0, "level=ERROR")
 	r.Log.Want(t, 0, outageBegins)
 }

@@ -195,9 +195,7 @@ func TestMigrateWaitsForAServerThatStarts(t *testing.T) {
 		t.Fatalf("it did not meet the stopped server: %v", err)
 	}
 	noErr(t, server.Start(t.Context()))
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	noErr(t, <-done)
 }
 
 // refusals closes first when a connection is refused.

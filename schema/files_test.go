@@ -68,9 +68,7 @@ func TestFilesByPsqlAndGooseAreTheSameAsMigrate(t *testing.T) {
 				if got := w.writes(); len(got) > 0 {
 					t.Errorf("Migrate wrote %q", got)
 				}
-				if err := Check(t.Context(), db, Schema(name)); err != nil {
-					t.Error(err)
-				}
+				noErr(t, Check(t.Context(), db, Schema(name)))
 				if got := describe(t, db, name); got != want {
 					t.Errorf("got\n%s\nwant\n%s", got, want)
 				}
@@ -276,9 +274,7 @@ func TestAChangeOfAFunctionAloneIsApplied(t *testing.T) {
 		t.Errorf("got %v, want ErrNotMigrated", err)
 	}
 	migrate(t, db)
-	if err := Check(t.Context(), db); err != nil {
-		t.Error(err)
-	}
+	noErr(t, Check(t.Context(), db))
 	if scan[bool](t, db, `SELECT to_regproc('outbox.which') IS NOT NULL`) {
 		t.Error("the function of before is still there")
 	}

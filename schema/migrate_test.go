@@ -87,15 +87,11 @@ func TestMigrateOnlyReadsWhenThereIsNothingToDo(t *testing.T) {
 	begin(t, open(t, url), "LOCK TABLE outbox.migration IN EXCLUSIVE MODE")
 
 	db, w := watched(t, url, "role", reader, "default_transaction_read_only", "on")
-	if err := Migrate(t.Context(), db, LockTimeout(10*time.Millisecond), patience(time.Millisecond)); err != nil {
-		t.Error(err)
-	}
+	noErr(t, Migrate(t.Context(), db, LockTimeout(10*time.Millisecond), patience(time.Millisecond)))
 	if len(w.sent) == 0 || len(w.writes()) > 0 {
 		t.Errorf("got %q, want reads only", w.sent)
 	}
-	if err := Check(t.Context(), db); err != nil {
-		t.Error(err)
-	}
+	noErr(t, Check(t.Context(), db))
 }
 
 func TestMigrateSaysWhichRightIsMissing(t *testing.T) {
@@ -316,9 +312,7 @@ func TestCheckFindsNothingByTheSearchPath(t *testing.T) {
 			if c.want == nil && err != nil || !errors.Is(err, c.want) || c.want != nil && !strings.Contains(err.Error(), c.text) {
 				t.Errorf("got %v, want %v: %s", err, c.want, c.text)
 			}
-			if err := writable.Check(t.Context(), app); err != nil {
-				t.Error(err)
-			}
+			noErr(t, writable.Check(t.Context(), app))
 		})
 	}
 }

@@ -116,9 +116,7 @@ func TestTheOldestVersionIsReadInAnySchema(t *testing.T) {
 	noErr(t, err)
 	run(t, db, script)
 	run(t, db, fmt.Sprintf(`INSERT INTO "select".migration (version, oldest_version) VALUES (%d, %d)`, Version()+1, Version()))
-	if err := errors.Join(Migrate(t.Context(), db, Schema("select")), Check(t.Context(), db, Schema("select"))); err != nil {
-		t.Error(err)
-	}
+	noErr(t, errors.Join(Migrate(t.Context(), db, Schema("select")), Check(t.Context(), db, Schema("select"))))
 }
 
 func TestANewerServerIsLetPassAndSaid(t *testing.T) {
@@ -177,9 +175,7 @@ func TestMigrateMendsARenamedSchema(t *testing.T) {
 			}
 			migrate(t, db)
 			work(t, db, "outbox")
-			if err := Check(t.Context(), db); err != nil {
-				t.Error(err)
-			}
+			noErr(t, Check(t.Context(), db))
 		})
 	}
 }

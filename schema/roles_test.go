@@ -195,9 +195,7 @@ func TestGrantRolesSaysWhichRightIsMissing(t *testing.T) {
 		run(t, admin, "CREATE ROLE "+quote(name+"_"+role))
 	}
 	run(t, admin, "GRANT "+quote(name+"_owner")+" TO "+app+"; ALTER SCHEMA "+quote(name)+" OWNER TO "+quote(name+"_owner"))
-	if err := GrantRoles(t.Context(), db, Schema(name)); err != nil {
-		t.Error(err)
-	}
+	noErr(t, GrantRoles(t.Context(), db, Schema(name)))
 }
 
 func TestGrantRolesRefusesAnOwnerThatWouldLoseItsRights(t *testing.T) {

@@ -46,12 +46,8 @@ var asEnqueuer = []struct{ statement, result string }{
 func TestTheSQLSurfaceIsAsPromised(t *testing.T) {
 	page, err := os.ReadFile("../docs/stability.md")
 	noErr(t, err)
-	url := pgtest.Database(t)
-	db := open(t, url)
-	name := newRoles(t, db)
+	url, db, name := grantedSchema(t)
 	in := func(statement string) string { return strings.ReplaceAll(statement, "outbox.", quote(name)+".") }
-	migrate(t, db, Schema(name))
-	noErr(t, GrantRoles(t.Context(), db, Schema(name)))
 	for table, columns := range surface {
 		var names []string
 		for _, c := range strings.Split(columns, ", ") {
@@ -81,13 +77,14 @@ func TestTheSQLSurfaceIsAsPromised(t *testing.T) {
 }
 
 // grantedSchema is a schema with its roles.
-func grantedSchema(t *testing.T) (db *sql.DB, name string) {
+func grantedSchema(t *testing.T) (url string, db *sql.DB, name string) {
 	t.Helper()
-	db = open(t, pgtest.Database(t))
+	url = pgtest.Database(t)
+	db = open(t, url)
 	name = newRoles(t, db)
 	migrate(t, db, Schema(name))
 	noErr(t, GrantRoles(t.Context(), db, Schema(name)))
-	return db, name
+	return url, db, name
 }
 
 // list is what a query of names returns, where <schema> stands for the schema's name and <ns> for
@@ -102,7 +99,7 @@ func list(t *testing.T, db *sql.DB, name, query string) string {
 // temporary one: the search_path is pinned, with temporary tables last. So it is in functions that
 // have settings anyway.
 func TestFunctionsWithTheOwnersRightsOrSettingsHaveAPinnedSearchPath(t *testing.T) {
-	db, name := grantedSchema(t)
+	_, db, name := grantedSchema(t)
 	// An app's triggers on tables of tasks run inside of those that write them, with the
 	// search_path of the relay's pool.
 	const unpinned = `SELECT proname::text FROM pg_proc WHERE pronamespace = <ns> AND (prosecdef OR proconfig IS NOT NULL)
@@ -122,7 +119,7 @@ func TestFunctionsWithTheOwnersRightsOrSettingsHaveAPinnedSearchPath(t *testing.
 // What is in the schema, whatever a later version adds, is called and read by who is meant to, or
 // it is in these lists. Package rights has what each role may do.
 func TestWhatIsInTheSchemaIsUsedByWhoIsMeantTo(t *testing.T) {
-	db, name := grantedSchema(t)
+	_, db, name := grantedSchema(t)
 	const functions = `SELECT DISTINCT proname::text FROM pg_proc, (VALUES ('enqueuer'), ('worker'), ('viewer'), ('operator')) AS g (role)
 		WHERE pronamespace = <ns> AND has_function_privilege('<schema>_' || role, oid, 'EXECUTE') AND `
 	const columns = `SELECT DISTINCT c.relname || '.' || attname FROM pg_attribute JOIN pg_class c ON c.oid = attrelid, (VALUES ('enqueuer'), ('viewer'), ('operator')) AS g (role)

@@ -92,37 +92,6 @@ func (r *Relay) Run(ctx context.Context) error { return r.runHere(ctx, false) }
 // schedule that is due once, before it begins. In a copy of the database it returns an [ErrCopy].
 func (r *Relay) RunOnce(ctx context.Context) error { return r.runHere(ctx, true) }
 
-// Health is nil while the relay runs and claims: its latest heartbeat came through within the last
-// 10 s, by its own clock, no outage is known, and no type fails again and again. Else it is an
-// ErrNotRunning, ErrOutage, ErrPoolBusy, ErrRefused, ErrCopy, schema.ErrRowSecurity (within half a
-// minute), ErrNoHeartbeat, ErrTypeFails or ErrOrderingFails, with the time of its beginning if that
-// is known. It sends no statement and does not block: an idle relay notices an outage with its next
-// poll, within two seconds or so at the default PollInterval, and a server that does not answer
-// within 10 s. The text has neither a DSN, nor a host, nor a payload, nor PostgreSQL's words, which
-// are in the log.
-//
-// It is for readiness. A liveness probe that restarts the process should not use it: a relay
-// survives outages by itself, and what it runs would be lost with the process.
-func (r *Relay) Health() error {
-	r.mu.Lock()
-	h := r.health
-	r.mu.Unlock()
-	if h == nil {
-		return ErrNotRunning
-	}
-	return h.err()
-}
-
-func (r *Relay) params(once bool, begun func(), now func() time.Time) runParams {
-	return runParams{settings: r.settings, db: r.db, log: r.log, woken: r.woken, once: once, begun: begun, now: now}
-}
-
-func (r *Relay) showHealth(of *health) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.health = of
-}
-
 // Start is Run in the background, until Stop is called or ctx ends. ctx is for as long as the relay
 // works: a ctx that ends with a time limit of the app's start ends the relay.
 //
@@ -198,6 +167,27 @@ func (r *Relay) Done() <-chan struct{} {
 	return r.done
 }
 
+// Health is nil while the relay runs and claims: its latest heartbeat came through within the last
+// 10 s, by its own clock, no outage is known, and no type fails again and again. Else it is an
+// ErrNotRunning, ErrOutage, ErrPoolBusy, ErrRefused, ErrCopy, schema.ErrRowSecurity (within half a
+// minute), ErrNoHeartbeat, ErrTypeFails or ErrOrderingFails, with the time of its beginning if that
+// is known. It sends no statement and does not block: an idle relay notices an outage with its next
+// poll, within two seconds or so at the default PollInterval, and a server that does not answer
+// within 10 s. The text has neither a DSN, nor a host, nor a payload, nor PostgreSQL's words, which
+// are in the log.
+//
+// It is for readiness. A liveness probe that restarts the process should not use it: a relay
+// survives outages by itself, and what it runs would be lost with the process.
+func (r *Relay) Health() error {
+	r.mu.Lock()
+	h := r.health
+	r.mu.Unlock()
+	if h == nil {
+		return ErrNotRunning
+	}
+	return h.err()
+}
+
 // execution is one Start, Run or RunOnce.
 type execution struct {
 	ctx   context.Context
@@ -271,6 +261,16 @@ func (r *Relay) run(ctx context.Context, p runParams) error {
 		x.health.end()
 	}()
 	return x.run()
+}
+
+func (r *Relay) params(once bool, begun func(), now func() time.Time) runParams {
+	return runParams{settings: r.settings, db: r.db, log: r.log, woken: r.woken, once: once, begun: begun, now: now}
+}
+
+func (r *Relay) showHealth(of *health) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.health = of
 }
 
 // forget has Stop return nil after an execution that has ended.

@@ -39,13 +39,9 @@ func grant(t *testing.T, address, name string) *granted {
 	t.Helper()
 	g := &granted{url: address, schema: name, admin: openURL(t, address), as: map[string]*sql.DB{},
 		urls: map[string]string{}}
-	if err := schema.Migrate(t.Context(), g.admin, schema.Schema(name)); err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, schema.Migrate(t.Context(), g.admin, schema.Schema(name)))
 	dropGroups(t, g.admin, name)
-	if err := schema.GrantRoles(t.Context(), g.admin, schema.Schema(name)); err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, schema.GrantRoles(t.Context(), g.admin, schema.Schema(name)))
 	unique := "roles_test_" + strings.ToLower(rand.Text()) + "_"
 	for _, group := range append([]string{"stranger"}, groups...) {
 		role, password := unique+group, rand.Text()
@@ -55,9 +51,7 @@ func grant(t *testing.T, address, name string) *granted {
 			g.do(t, `GRANT "`+name+"_"+group+`" TO `+role)
 		}
 		u, err := url.Parse(address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noErr(t, err)
 		u.User = url.UserPassword(role, password)
 		g.urls[group] = u.String()
 		g.as[group] = openURL(t, u.String())
@@ -83,11 +77,17 @@ func newName() string { return "r_" + strings.ToLower(rand.Text()) }
 func openURL(t *testing.T, address string) *sql.DB {
 	t.Helper()
 	db, err := sql.Open("postgres", address)
+	noErr(t, err)
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+// noErr ends the test unless err is nil.
+func noErr(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = db.Close() })
-	return db
 }
 
 // sql puts the schema's name into a statement.
@@ -199,9 +199,7 @@ func TestGrantRolesAgainSetsTheRightsRight(t *testing.T) {
 	}
 	for _, again := range []bool{false, true} {
 		if again {
-			if err := schema.GrantRoles(t.Context(), g.as["owner"], schema.Schema(g.schema)); err != nil {
-				t.Fatal(err)
-			}
+			noErr(t, schema.GrantRoles(t.Context(), g.as["owner"], schema.Schema(g.schema)))
 		}
 		for _, c := range changes {
 			i := slices.IndexFunc(rights, func(r right) bool { return r.name == c.call })
@@ -219,9 +217,7 @@ func TestGrantRolesEndsNoTransactionOfTheApp(t *testing.T) {
 	needs.CI(t)
 	admin := openURL(t, pgtest.Database(t))
 	name := newName()
-	if err := schema.Migrate(t.Context(), admin, schema.Schema(name)); err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, schema.Migrate(t.Context(), admin, schema.Schema(name)))
 	dropGroups(t, admin, name)
 	in := outbox.Schema(name)
 	enqueue := func(opts ...outbox.Option) error {
@@ -262,15 +258,11 @@ func TestGrantRolesEndsNoTransactionOfTheApp(t *testing.T) {
 // table would be a deadlock with each change of the schema.
 func TestAnEnqueueThatWaitsForTheTableHoldsNothing(t *testing.T) {
 	db := openURL(t, pgtest.Database(t))
-	if err := schema.Migrate(t.Context(), db); err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, schema.Migrate(t.Context(), db))
 	for about, opts := range map[string][]outbox.Option{"no option": nil, "an ordering key": {outbox.OrderedBy("o")},
 		"a unique key": {outbox.Unique("u")}, "a delay": {outbox.After(time.Hour)}} {
 		locker, err := db.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noErr(t, err)
 		if _, err := locker.ExecContext(t.Context(), "LOCK TABLE outbox.task IN ACCESS EXCLUSIVE MODE"); err != nil {
 			t.Fatal(err)
 		}
@@ -288,17 +280,13 @@ func TestAnEnqueueThatWaitsForTheTableHoldsNothing(t *testing.T) {
 			return err == nil
 		})
 		var held sql.NullString
-		if err := db.QueryRowContext(t.Context(), `SELECT string_agg(c.relname || ' ' || l.mode, ', ')
+		noErr(t, db.QueryRowContext(t.Context(), `SELECT string_agg(c.relname || ' ' || l.mode, ', ')
 			  FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
-			 WHERE l.pid = $1 AND l.granted AND c.relnamespace = 'outbox'::regnamespace`, waiter).Scan(&held); err != nil {
-			t.Fatal(err)
-		}
+			 WHERE l.pid = $1 AND l.granted AND c.relnamespace = 'outbox'::regnamespace`, waiter).Scan(&held))
 		if held.Valid {
 			t.Errorf("an enqueue with %s holds %s", about, held.String)
 		}
-		if err := locker.Rollback(); err != nil {
-			t.Fatal(err)
-		}
+		noErr(t, locker.Rollback())
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}

@@ -4,18 +4,55 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/testing/needs"
 	"github.com/txoutbox/outbox/internal/testing/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
+
+func TestEachTaskOfEachKindRunsOnce(t *testing.T) {
+	t.Parallel()
+	for _, order := range []relay.Order{relay.OrderEnqueued, relay.OrderRandom} {
+		t.Run(fmt.Sprint(order), func(t *testing.T) {
+			db := newDatabase(t)
+			db.enqueueEach(t, 100)
+			once(t, db, all(), relay.Config{Order: order})
+			db.wantRows(t, 0, `outbox.task`)
+			db.wantRows(t, 300, `effect WHERE attempt = 1`)
+			db.OnceEach(t, 300)
+		})
+	}
+}
+
+// I5.
+func TestFailuresAreRetriedAndEndInTheDeadLetters(t *testing.T) {
+	eachKind(t, func(t *testing.T, kind string, db *database) {
+		reg := handlers.New()
+		var calls atomic.Int32
+		kinds[kind](reg, "FAILS", func(*outbox.Task[payload]) error {
+			calls.Add(1)
+			return errors.New("boom")
+		}, handlers.MaxAttempts(3), retrySoon())
+		db.Enqueue(t, "FAILS", 5)
+		run(t, db, reg, relay.Config{PollInterval: 100 * time.Millisecond})
+		db.Emptied(t, 30*time.Second)
+		db.wantRows(t, 5, `outbox.dead_task WHERE attempt = 3 AND max_attempts = 3 AND last_error LIKE '%boom%' AND reason = 'attempts'`)
+		db.wantRows(t, 0, `effect`)
+		if n := calls.Load(); kind != "batch" && n != 15 { // a batch that fails is called for each task again
+			t.Errorf("%d calls, want 15", n)
+		}
+	})
+}
 
 const someUUID = "00000000-0000-4000-8000-000000000001"
 
@@ -77,9 +114,7 @@ func changed(t testing.TB, db *database, settings, query string, args ...any) in
 		t.Fatalf("%s%s: %v", settings, query, err)
 	}
 	n, err := result.RowsAffected()
-	if err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, err)
 	return int(n)
 }
 
@@ -97,10 +132,7 @@ func TestAClaimThatTookTooMuchIsRolledBackAndReported(t *testing.T) {
 			called = true
 			return nil
 		})
-	r, err := relay.New(db.DB, reg, relay.Config{Workers: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := unstarted(t, db, reg, relay.Config{Workers: 1})
 	if err := r.RunOnce(t.Context()); err == nil || !strings.Contains(err.Error(), "a claim of at most 2 tasks took 3") {
 		t.Errorf("got error %v, want one that says that 3 tasks were taken", err)
 	}
@@ -126,9 +158,7 @@ func TestATaskThatChangesWhileAClaimReachesItIsClaimedAsItIsThen(t *testing.T) {
 			EXECUTE replace(pg_get_functiondef('outbox.claim_tasks'::regproc), 't.task_type = of_type', 't.task_type = of_type AND public.reached(t.task_id)');
 		END $$`)
 		gate, err := direct(t, db.URL).Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		noErr(t, err)
 		defer gate.Close()
 		if _, err := gate.ExecContext(t.Context(), `SELECT pg_advisory_lock(1)`); err != nil {
 			t.Fatal(err)
@@ -142,10 +172,7 @@ func TestATaskThatChangesWhileAClaimReachesItIsClaimedAsItIsThen(t *testing.T) {
 				}
 				return nil
 			})
-		r, err := relay.New(db.DB, reg, relay.Config{Workers: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := unstarted(t, db, reg, relay.Config{Workers: 1})
 		claimed := make(chan error, 1)
 		go func() { claimed <- r.RunOnce(t.Context()) }()
 		db.becomes(t, 10*time.Second, 1, "the claim is at the task", `SELECT count(*) FROM pg_locks
@@ -163,4 +190,63 @@ func TestATaskThatChangesWhileAClaimReachesItIsClaimedAsItIsThen(t *testing.T) {
 			t.Errorf("task %d changed: the handler had %v, want %v", changed, got, want)
 		}
 	}
+}
+
+// A type of a higher priority holds the others back while it has work.
+func TestBoundsByPriorityDecideWhatIsClaimed(t *testing.T) {
+	needs.Long(t)
+	t.Parallel()
+	db := newDatabase(t)
+	strict := func(_ context.Context, l relay.Load) map[string]int {
+		most := map[string]int{}
+		for _, t := range l.Types {
+			for _, other := range l.Types {
+				if other.Waiting && other.Priority < t.Priority {
+					most[t.Type] = 0
+				}
+			}
+		}
+		return most
+	}
+	// A claim that takes longer than 50 ms is not waited for, so on a machine that is busy with
+	// something else there is a second try and a third.
+	for try, urgent := 0, 0; urgent < 105; try++ { // of the first 120 tasks; by turns it would be 80
+		if try == 3 {
+			t.Fatalf("%d of the first 120 tasks are of the urgent type, want nearly all", urgent)
+		}
+		db.Enqueue(t, "A", 120)
+		db.Enqueue(t, "B", 40)
+		var ran, others atomic.Int64
+		reg := handlers.New()
+		for i, name := range []string{"A", "B"} {
+			handlers.Leased(reg, outbox.NewTaskType[payload](name), func(context.Context, *outbox.Task[payload]) error {
+				if n := ran.Add(1); name == "B" && n <= 120 {
+					others.Add(1)
+				}
+				<-time.After(3 * time.Millisecond)
+				return nil
+			}, handlers.Priority(i))
+		}
+		once(t, db, reg, relay.Config{Workers: 4, WorkersByType: strict})
+		db.wantRows(t, 0, `outbox.task`)
+		urgent = 120 - int(others.Load())
+	}
+}
+
+// A relay goes on by itself when what held a type back has passed.
+func TestATypeThatWasHeldBackStartsByItself(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.Enqueue(t, "TX", 10)
+	var most, asked atomic.Int64
+	r := run(t, db, all(), relay.Config{PollInterval: time.Minute, WorkersByType: func(context.Context, relay.Load) map[string]int {
+		asked.Add(1)
+		return map[string]int{"TX": int(most.Load())}
+	}})
+	eventually(t, 20*time.Second, "it is asked again", func() bool { return asked.Load() > 20 })
+	db.wantRows(t, 10, `outbox.task`)
+	most.Store(1)
+	db.Emptied(t, 20*time.Second)
+	r.Stop()
+	db.OnceEach(t, 10)
 }

@@ -1,7 +1,6 @@
 package relay_test
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"os/exec"
@@ -38,8 +37,7 @@ func restored(t *testing.T, of *database, url string, options ...string) *databa
 func runOnce(t *testing.T, db *database, config relay.Config) error {
 	t.Helper()
 	db.Enqueue(t, "TX", 1)
-	r, err := relay.New(db.DB, all(), config)
-	must(err)
+	r := unstarted(t, db, all(), config)
 	return r.RunOnce(t.Context())
 }
 
@@ -62,9 +60,7 @@ func runsNothing(t *testing.T, copied *database, tasks int, config relay.Config)
 	r.Log.Want(t, 1, "level=ERROR")
 	copied.Do(t, `SELECT outbox.adopt(false, false, '')`)
 	copied.Emptied(t, 10*time.Second)
-	if err := r.Health(); err != nil {
-		t.Errorf("once it is adopted: %v", err)
-	}
+	noErr(t, r.Health())
 	if got := copied.Int(t, `SELECT count(*) FROM effect`); got < tasks+1 {
 		t.Errorf("%d effects, want %d", got, tasks+1)
 	}
@@ -141,21 +137,16 @@ func TestTheLogSaysWhichDatabaseARelayWorksIn(t *testing.T) {
 // Its rights are from before the table: GRANT … ON ALL TABLES names those that there are.
 func TestARoleThatMayNotNoteTheOriginRunsARelay(t *testing.T) {
 	t.Parallel()
-	db := newDatabase(t)
-	role := "outbox_test_" + strings.ToLower(rand.Text())
-	db.Do(t, `CREATE ROLE `+role+`; GRANT USAGE ON SCHEMA outbox TO `+role+`;
-		GRANT ALL ON ALL TABLES IN SCHEMA outbox, public TO `+role+`;
-		GRANT ALL ON ALL SEQUENCES IN SCHEMA outbox TO `+role+`; REVOKE ALL ON outbox.origin, outbox.identity FROM `+role)
-	t.Cleanup(func() { db.Do(t, `DROP OWNED BY `+role+`; DROP ROLE `+role) })
-	as := open(t, db.URL+"&role="+role)
+	db, app := role(t, "")
+	db.Do(t, `REVOKE ALL ON outbox.origin, outbox.identity FROM `+app.Text(t, `SELECT current_user`))
 	db.Enqueue(t, "TX", 1)
-	if log := relaytest.Once(t, as.DB, all(), relay.Config{Environment: "staging"}); !strings.Contains(log,
+	if log := relaytest.Once(t, app.DB, all(), relay.Config{Environment: "staging"}); !strings.Contains(log,
 		"the environment is not noted") {
 		t.Errorf("the log does not say that it is not noted:\n%s", log)
 	}
 	db.wantText(t, " 0", `SELECT concat(environment, ' ', (SELECT count(*) FROM outbox.task)) FROM outbox.origin`)
 	db.Do(t, `UPDATE outbox.origin SET table_oid = 1, database_oid = 1`)
-	if err := runOnce(t, as, relay.Config{}); !errors.Is(err, relay.ErrCopy) {
+	if err := runOnce(t, app, relay.Config{}); !errors.Is(err, relay.ErrCopy) {
 		t.Errorf("in a copy: %v", err)
 	}
 }
@@ -167,29 +158,21 @@ func TestAPromotedStandbyStopsNoRelayAndABaseBackupInStagingDoes(t *testing.T) {
 	primary := pgtest.Local(t, nil)
 	relaytest.Adopt(t, primary.URL())
 	production, staging := relay.Config{Environment: "production"}, relay.Config{Environment: "staging"}
-	if err := runOnce(t, direct(t, primary.URL()), production); err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, runOnce(t, direct(t, primary.URL()), production))
 	standby := pgtest.Standby(t, primary)
 	must(standby.Promote(t.Context()))
-	if err := runOnce(t, direct(t, standby.URL()), production); err != nil {
-		t.Errorf("the relay after a failover: %v", err)
-	}
+	noErr(t, runOnce(t, direct(t, standby.URL()), production)) // the relay after a failover
 	if err := runOnce(t, direct(t, standby.URL()), staging); !errors.Is(err, relay.ErrCopy) {
 		t.Errorf("the relay of staging: %v", err)
 	}
-	if err := runOnce(t, direct(t, standby.URL()), relay.Config{}); err != nil {
-		t.Errorf("a relay without an environment: %v", err)
-	}
+	noErr(t, runOnce(t, direct(t, standby.URL()), relay.Config{})) // a relay without an environment
 }
 
 func TestPgUpgradeStopsNoRelay(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()
 	old := pgtest.Local(t, nil)
-	if err := relaytest.Migrate(old.URL()); err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, relaytest.Migrate(old.URL()))
 	db := direct(t, old.URL())
 	db.Do(t, `CREATE TABLE effect (task_id bigint, attempt int)`)
 	must(runOnce(t, db, relay.Config{}))

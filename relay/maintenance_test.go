@@ -1,11 +1,15 @@
 package relay_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
 
 	"github.com/lib/pq"
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/testing/needs"
 	"github.com/txoutbox/outbox/internal/testing/relaytest"
 	"github.com/txoutbox/outbox/relay"
@@ -185,4 +189,127 @@ func TestARelayWithoutARightGoesOn(t *testing.T) {
 	r.Stop()
 	r.Log.Want(t, 2, "PostgreSQL refuses a part of the relay's work, which")
 	db.Do(t, `ALTER TABLE outbox.elsewhere RENAME TO cancel`)
+}
+
+// impatient is another pool of the database: a statement that waits for a lock fails after 2 s.
+func impatient(t testing.TB, db *database) *database {
+	t.Helper()
+	db.Do(t, `DO $$ BEGIN
+		EXECUTE format('ALTER DATABASE %I SET lock_timeout = ''2s''', current_database());
+	END $$`)
+	return direct(t, db.URL)
+}
+
+// takeOver lets a relay take over once. It returns the tasks that are not leased then, with their marks.
+func takeOver(t *testing.T, db *database) string {
+	t.Helper()
+	l := newLoops(resting(t, impatient(t, db), all(), &records{}), "")
+	defer l.Close()
+	l.done(t, "take over")
+	return db.Text(t, `
+		SELECT string_agg(payload ->> 'n' || COALESCE(' of ' || relay_id, ''), ', ' ORDER BY task_id)
+		FROM outbox.task WHERE lease_token IS NULL AND leased_until IS NULL`)
+}
+
+// leasesToTakeOver leaves six: two of a dead relay, two of one without a row, and two that ran out.
+func leasesToTakeOver(t *testing.T, db *database) {
+	t.Helper()
+	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES
+		('`+deadRelay+`', 'h', 1, now() - interval '1 second', '{}'),
+		('`+liveRelay+`', 'h', 2, now() + interval '5 minutes', '{}')`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, payload, state, attempt, lease_token, relay_id, leased_until)
+		SELECT 'LEASED', jsonb_build_object('n', n), 'leased', 1, '`+someToken+`',
+		       CASE WHEN n <= 2 THEN '`+deadRelay+`'
+		            WHEN n <= 4 THEN '`+newRelay+`' ELSE '`+liveRelay+`' END::uuid,
+		       CASE WHEN n IN (5, 6) THEN now() - interval '1 second' END
+		  FROM generate_series(1, 7) n`)
+}
+
+// A leased task that is locked is about to be completed. It is left alone, and the others are not.
+// The mark is the id of the relay that died: such a task runs alone the next time, as it may be
+// what killed the process. A lease that ran out says nothing of the kind.
+func TestATakeoverWaitsForNoRow(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	leasesToTakeOver(t, db)
+	hold(t, db, `SELECT FROM outbox.task WHERE payload ->> 'n' IN ('1', '3', '5') FOR UPDATE`)
+	if got, want := takeOver(t, db), "2 of "+deadRelay+", 4 of "+newRelay+", 6"; got != want {
+		t.Errorf("taken over are %s\nwant %s", got, want)
+	}
+}
+
+// A scheduled task is locked by a transaction that cancels it, or runs it now.
+func TestPromotingWaitsForNoRow(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.Do(t, `INSERT INTO outbox.task (task_type, payload, state)
+		SELECT 'TX', jsonb_build_object('n', n), 'scheduled' FROM generate_series(1, 3) n`)
+	hold(t, db, `SELECT outbox.cancel_task(task_id) FROM outbox.task WHERE payload ->> 'n' = '1'`)
+	l := newLoops(resting(t, impatient(t, db), all(), &records{}), "")
+	defer l.Close()
+	noErr(t, l.Poll(t.Context()))
+	const ready = `SELECT string_agg(payload ->> 'n', ' ' ORDER BY task_id) FROM outbox.task WHERE state = 'ready'`
+	db.want(t, "2 3", "promoted", ready)
+}
+
+// While commits wait for a synchronous standby that is away, a relay beats, polls and keeps house:
+// nothing of that waits for the standby.
+func TestLivenessDoesNotWaitForAStandby(t *testing.T) {
+	t.Parallel()
+	db := adopt(t, pgtest.Local(t, map[string]string{"synchronous_commit": "on"}).URL())
+	reg := handlers.New()
+	handlers.Tx(reg, outbox.NewTaskType[payload]("A"), nothing, handlers.Rate(100, time.Hour))
+	l := newLoops(resting(t, db, reg, &records{}), "fold")
+	defer l.Close()
+	db.Do(t, dead(deadRelay, "-1 day")+`
+		INSERT INTO outbox.task (task_type, payload) SELECT 'A', '1' FROM generate_series(1, 3);
+		INSERT INTO outbox.task (task_type, run_at, state) VALUES ('A', now() - interval '1 second', 'scheduled');
+		INSERT INTO outbox.task (task_type, ordering_key) VALUES ('A', 'k');
+		UPDATE outbox.task SET state = 'leased', relay_id = '`+deadRelay+`', lease_token = '`+deadRelay+`',
+			leased_until = now() + interval '1 hour' WHERE task_id = 1;
+		INSERT INTO outbox.cancel (task_id) VALUES (2);
+		INSERT INTO outbox.unique_key (task_type, key, task_id) VALUES ('A', 'gone', 1000);
+		INSERT INTO outbox.running (task_id, token, relay_id) VALUES (1000, '`+deadRelay+`', '`+deadRelay+`')`)
+	commitsWait(t, db)
+	ctx := t.Context()
+	noErr(t, l.Heart.Beat(ctx))
+	for _, job := range []string{"take over", "check rows", "hear", "give tokens back", "store limits", "reap",
+		"report unhandled types", "sweep keys", "maintain"} {
+		l.done(t, job)
+	}
+	noErr(t, l.Poll(ctx))
+	for what, query := range map[string]string{
+		"the lease of a dead relay is taken over":  `SELECT count(*) FROM outbox.task WHERE task_id = 1 AND lease_token IS NULL`,
+		"the canceled task is removed":             `SELECT 1 - count(*) FROM outbox.task WHERE task_id = 2`,
+		"the run of a task that is gone is reaped": `SELECT 1 - count(*) FROM outbox.running`,
+		"the key of a task that is gone is swept":  `SELECT 1 - count(*) FROM outbox.unique_key`,
+		"what is due and what is first is ready":   `SELECT count(*) - 2 FROM outbox.task WHERE task_id > 1 AND state = 'ready'`,
+	} {
+		if db.Int(t, query) != 1 {
+			t.Errorf("not so: %s", what)
+		}
+	}
+	l.Heart.SignOff()
+	if n := db.Int(t, `SELECT count(*) FROM outbox.relay WHERE pid <> 1`); n != 0 {
+		t.Error("the relay did not sign off")
+	}
+}
+
+// commitsWait has each commit that is not asynchronous wait for a standby that never comes, until the
+// end of the test.
+func commitsWait(t *testing.T, db *database) {
+	t.Helper()
+	set := func(names string) {
+		db.Do(t, `ALTER SYSTEM SET synchronous_standby_names = '`+names+`'`)
+		db.Do(t, `SELECT pg_reload_conf()`)
+	}
+	db.Do(t, `CREATE TABLE waits (n int)`)
+	set("away")
+	t.Cleanup(func() { set("") })
+	eventually(t, time.Minute, "a commit that waits", func() bool { // once the checkpointer has read the setting
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, _ = db.ExecContext(ctx, `INSERT INTO waits VALUES (1)`)
+		return ctx.Err() != nil
+	})
 }

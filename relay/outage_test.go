@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -16,7 +17,9 @@ import (
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/testing/needs"
+	"github.com/txoutbox/outbox/internal/testing/proxy"
 	"github.com/txoutbox/outbox/internal/testing/relaytest"
+	"github.com/txoutbox/outbox/pgdb"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -74,9 +77,7 @@ func TestARelayWorksOnAfterTheServerStopped(t *testing.T) {
 				eventually(t, 30*time.Second, "the relay works", func() bool {
 					return db.Int(t, `SELECT count(*) FROM outbox.task`) < 500
 				})
-				if err := server.Stop(mode); err != nil {
-					t.Fatal(err)
-				}
+				noErr(t, server.Stop(mode))
 				eventually(t, 10*time.Second, "the relay says that the server is gone", func() bool {
 					return r.Log.Count(outageBegins) == 1
 				})
@@ -92,9 +93,7 @@ func TestARelayWorksOnAfterTheServerStopped(t *testing.T) {
 					!strings.Contains(err.Error(), " since "+time.Now().UTC().Format("2006-01-02")) {
 					t.Errorf("Health: %v, want ErrOutage and since when", err)
 				}
-				if err := server.Start(context.Background()); err != nil {
-					t.Fatal(err)
-				}
+				noErr(t, server.Start(context.Background()))
 				db.reachable(t)
 				eventually(t, 20*time.Second, "the relays say that the server is back", func() bool {
 					return r.Log.Count(outageEnds) == 1 && late.Log.Count(outageEnds) == 1 && r.Health() == nil
@@ -265,4 +264,152 @@ func TestWhateverPreventsAConnectionIsNamedAndCostsNoAttempt(t *testing.T) {
 		}
 	}
 	relaytest.Together(t, needs.Few(t, tests, "57P03", "42501", "28P01"))
+}
+
+const (
+	noWakeUps    = "no wake-ups by LISTEN"
+	wakeUpsAgain = "wake-ups by LISTEN work again"
+)
+
+// A password that is rotated ends LISTEN until the relay knows the next one.
+func TestListenGoesOnWithARotatedPassword(t *testing.T) {
+	t.Parallel()
+	db := adopt(t, pgtest.Local(t, nil).URL()) // it asks for passwords
+	db.Do(t, `CREATE ROLE listener LOGIN PASSWORD 'C4n4ry-1'`)
+	var password atomic.Value
+	password.Store("C4n4ry-1")
+	r := run(t, open(t, db.URL), all(), relay.Config{PollInterval: time.Minute,
+		ListenDSNFunc: func(context.Context) (string,
+			error) {
+			return as(t, db.URL, "listener", password.Load().(string)), nil
+		}})
+	listening(t, db)
+	db.Do(t, `ALTER ROLE listener PASSWORD 'C4n4ry-2'`)
+	db.Do(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'listener'`)
+	eventually(t, 20*time.Second, "the relay warns", func() bool { return r.Log.Count(noWakeUps) == 1 })
+	noErr(t, r.Health()) // it polls
+	r.Log.Want(t, 1, "password authentication failed")
+	password.Store("C4n4ry-2")
+	eventually(t, 20*time.Second, "LISTEN works with the new password",
+		func() bool { return r.Log.Count(wakeUpsAgain) == 1 })
+	r.Log.Want(t, 0, "C4n4ry")
+}
+
+// If the function fails in any way, the relay warns without any text that may be a connection string,
+// and asks again.
+func TestAFunctionForTheDSNThatFailsIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	tests := map[string]func(*testing.T){}
+	for reason, fails := range map[string]func() (string, error){
+		"the vault is sealed":    func() (string, error) { return "", errors.New("the vault is sealed") },
+		"the error is not shown": func() (string, error) { return "", errors.New("postgres://app:C4n4ry@host/app") },
+		"its text is not shown":  func() (string, error) { return "password=a C4n4ry", nil },
+		"panic: no vault":        func() (string, error) { panic("no vault") },
+		"ended the goroutine":    func() (string, error) { runtime.Goexit(); return "", nil },
+	} {
+		tests[reason] = func(t *testing.T) {
+			var well atomic.Bool
+			r := run(t, open(t, db.URL), all(), relay.Config{ListenDSNFunc: func(context.Context) (string, error) {
+				if well.Load() {
+					return db.URL, nil
+				}
+				return fails()
+			}})
+			eventually(t, 20*time.Second, "the relay warns", func() bool { return r.Log.Count(noWakeUps) == 1 })
+			r.Log.Want(t, 1, reason)
+			well.Store(true)
+			eventually(t, 20*time.Second, "LISTEN works", func() bool { return r.Log.Count(wakeUpsAgain) == 1 })
+			r.Log.Want(t, 0, "C4n4ry")
+		}
+	}
+	relaytest.Together(t, tests)
+}
+
+// The relay starts, polls and stops beside a function that does not return, of which it calls one.
+func TestAFunctionForTheDSNThatHangsHoldsUpNothing(t *testing.T) {
+	needs.CI(t)
+	t.Parallel()
+	db := newDatabase(t)
+	var calls atomic.Int64
+	release := make(chan struct{})
+	defer close(release)
+	r := run(t, open(t, db.URL), all(), relay.Config{PollInterval: 50 * time.Millisecond,
+		ListenDSNFunc: func(context.Context) (string, error) {
+			calls.Add(1)
+			<-release
+			return db.URL, nil
+		}})
+	r.Leaves("TestAFunctionForTheDSNThatHangsHoldsUpNothing")
+	db.Enqueue(t, "TX", 1)
+	db.Emptied(t, 20*time.Second)
+	eventually(t, 40*time.Second, "the relay warns", func() bool { return r.Log.Count("did not return") == 1 })
+	if n := calls.Load(); n != 1 {
+		t.Errorf("%d calls, want 1", n)
+	}
+	r.Stop()
+}
+
+// F24, C6. A relay with one worker works again within 45 s after one of its connections has fallen
+// silent, whatever was said on it last. (LISTEN has a watch of its own.)
+func TestASilentConnectionCostsAWorkerLessThan45Seconds(t *testing.T) {
+	needs.Timing(t)
+	t.Parallel()
+	end := proxy.Commit("INSERT INTO effect")
+	for name, c := range map[string]struct {
+		kind string
+		at   func(statement, before string) bool
+	}{
+		"begin":           {"tx", proxy.Statement("BEGIN")},
+		"claim":           {"tx", proxy.Statement("outbox: claim")},
+		"journal":         {"tx", proxy.Statement("outbox: journal runs")},
+		"handler":         {"tx", proxy.Statement("INSERT INTO effect")},
+		"end":             {"tx", proxy.Statement("SET CONSTRAINTS ALL IMMEDIATE")},
+		"commit":          {"tx", end},
+		"poll":            {"tx", proxy.Statement("outbox: poll")},
+		"batch committed": {"batch", end},
+		"lease":           {"complete", proxy.Statement("outbox: lease")},
+		"lease committed": {"complete", proxy.Commit("outbox: lease")},
+		"heartbeat":       {"complete", proxy.Statement("outbox: heartbeat")},
+		"complete":        {"complete", end},
+	} {
+		for _, how := range []proxy.How{proxy.SilenceRequest, proxy.SilenceReply} {
+			t.Run(name+map[proxy.How]string{proxy.SilenceRequest: ", request", proxy.SilenceReply: ", reply"}[how],
+				func(t *testing.T) {
+					t.Parallel()
+					db := newDatabase(t, "postgres")
+					p, url := relaytest.Through(t, db.URL)
+					pool, err := pgdb.Open(url)
+					noErr(t, err)
+					t.Cleanup(func() { pool.Close() })
+					reg := handlers.New()
+					relaytest.Register(reg, c.kind, "SILENT", 10,
+						func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) error {
+							for _, task := range tasks {
+								if err := effect(ctx, tx, task.ID, task.Attempt); err != nil {
+									return err
+								}
+							}
+							return nil
+						}, handlers.Timeout(10*time.Second))
+					run(t, &database{&relaytest.Database{DB: pool, URL: db.URL}}, reg,
+						relay.Config{Workers: 1, PollInterval: 100 * time.Millisecond})
+					db.Enqueue(t, "SILENT", 1)
+					db.Emptied(t, 20*time.Second)
+					caught := make(chan struct{})
+					p.Set(&proxy.Trap{Catches: c.at, How: how, Then: func() { close(caught) }})
+					db.Enqueue(t, "SILENT", 1)
+					<-caught
+					fell := time.Now()
+					db.Enqueue(t, "SILENT", 3)
+					db.Emptied(t, 60*time.Second)
+					if took := time.Since(fell); took > 45*time.Second {
+						t.Errorf("the tasks were done %v after the silence began, want 45 s", took)
+					}
+					db.OnceEach(t, 5)
+					db.becomes(t, 20*time.Second, 1, "the relay's heartbeat goes on", `SELECT count(*) FROM outbox.relay
+					WHERE alive_until > $1::timestamptz + interval '15 s'`, fell.Format(time.RFC3339Nano))
+				})
+		}
+	}
 }

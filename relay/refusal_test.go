@@ -5,8 +5,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,12 +16,15 @@ import (
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/access"
 	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/testing/needs"
 	"github.com/txoutbox/outbox/internal/testing/relaytest"
+	"github.com/txoutbox/outbox/internal/upkeep"
 	"github.com/txoutbox/outbox/relay"
 	"github.com/txoutbox/outbox/schema"
 )
 
-// worker is an outbox with its roles on a server of its own, and a pool of a member of the workers.
+// worker is an outbox with its roles on a server of its own, where they meet no others, and a pool of
+// a member of the workers.
 func worker(t *testing.T) (owner, app *database) {
 	t.Helper()
 	owner = adopt(t, pgtest.Local(t, nil).URL())
@@ -231,8 +236,7 @@ func TestARelayThatStartsWithoutARightNamesIt(t *testing.T) {
 	db.Do(t, `CREATE ROLE `+name+` LOGIN PASSWORD 'of the test'`)
 	t.Cleanup(func() { db.Do(t, `DROP OWNED BY `+name+`; DROP ROLE `+name) })
 	app := open(t, as(t, db.URL, name, "of the test"))
-	r, err := relay.New(app.DB, all(), relay.Config{})
-	must(err)
+	r := unstarted(t, app, all(), relay.Config{})
 	named := func(what string, err error) bool { // once there was time to look for the reason
 		t.Helper()
 		if err == nil || errors.Is(err, relay.ErrOutage) {
@@ -249,4 +253,170 @@ func TestARelayThatStartsWithoutARightNamesIt(t *testing.T) {
 	db.Enqueue(t, "TX", 1)
 	db.Emptied(t, time.Minute)
 	must(r.Stop(t.Context()))
+}
+
+// A relay whose role is a member of the workers' and has no other right does all that relays do:
+// each of its loops leaves what the owner's leaves, it wakes up, runs each kind, cancels and fires
+// schedules.
+func TestARelayNeedsNoMoreThanTheRoleOfWorkers(t *testing.T) {
+	needs.Long(t)
+	t.Parallel()
+	owner, worker := worker(t)
+	owner.Do(t, `CREATE ROLE web_app LOGIN PASSWORD 'of the test' IN ROLE outbox_enqueuer`)
+	web := open(t, as(t, owner.URL, "web_app", "of the test"))
+	for _, c := range faultyLoops {
+		want, _ := c.try(t, owner, owner, &faulty{}, 0, fault{}, "")
+		if got, _ := c.try(t, owner, worker, &faulty{}, 0, fault{}, ""); got != want {
+			t.Errorf("%s: a worker's leaves\n%s\nwant\n%s", c.name, got, want)
+		}
+	}
+	for _, job := range upkeep.SharedJobs(time.Hour) {
+		log := &records{}
+		r := unstarted(t, worker, all(), relay.Config{DeadRetention: time.Hour,
+			Logger: slog.New(slog.NewTextHandler(log, nil))})
+		l := newLoops(r, job.Name)
+		l.done(t, "maintain")
+		l.Close()
+		log.Want(t, 0, "42501")
+	}
+	owner.Do(t, emptyAll)
+
+	reg := handlers.New()
+	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
+		each(reg, kind, func(ctx context.Context, task *outbox.Task[payload]) error {
+			switch task.Payload.N {
+			case 1:
+				return errAlways
+			case 2:
+				<-ctx.Done()
+				return context.Cause(ctx)
+			}
+			return nil
+		}, handlers.Retention(time.Hour), handlers.MaxAttempts(1), handlers.MaxRunning(2), handlers.Rate(1000, time.Second))
+	}
+	handlers.Leased(reg, outbox.NewTaskType[payload]("EXTENDS"),
+		func(ctx context.Context, task *outbox.Task[payload]) error {
+			return errors.Join(task.Extend(ctx, time.Minute), task.Complete(ctx, func(tx *sql.Tx) error {
+				_, err := outbox.Enqueue(ctx, tx, "LATER", task.Payload, outbox.UniquePayload(), outbox.After(time.Hour))
+				return err
+			}))
+		})
+	config := relay.Config{ListenDSN: worker.URL, Workers: 10,
+		Schedules: []relay.Schedule{{Name: "often", Timing: relay.Every(time.Second),
+			Task: outbox.TaskSpec{Type: "EXTENDS", Payload: payload{}}}}}
+	r := run(t, worker, reg, config)
+	listening(t, owner)
+	for _, taskType := range []string{"TX", "BATCH", "LEASED", "EXTENDS"} {
+		for n, opts := range [][]outbox.Option{{outbox.OrderedBy("o")}, {outbox.OrderedBy("o")}, {outbox.Unique("u")},
+			{outbox.After(100 * time.Millisecond)}} {
+			web.keyed(t, taskType, n, opts...)
+		}
+	}
+	eventually(t, 60*time.Second, "all are done or canceled", func() bool {
+		owner.Do(t, `SELECT outbox.cancel_task(task_id) FROM outbox.task WHERE payload = '{"N": 2}'`)
+		return owner.Int(t, `SELECT count(*) FROM outbox.task WHERE task_type <> 'LATER'`) == 0
+	})
+	owner.wantText(t, "BATCH, LEASED, TX", `SELECT string_agg(task_type, ', ' ORDER BY task_type) FROM outbox.dead_task`)
+	r.Stop()
+	for line := range strings.Lines(r.Log.String()) {
+		if strings.Contains(line, "permission denied") || strings.Contains(line, "42501") ||
+			strings.Contains(line, "no wake-ups") {
+			t.Errorf("a worker lacks a right: %s", line)
+		}
+	}
+}
+
+// A VACUUM FULL of one of the outbox's tables that waits behind a dump, say, lets no other statement
+// at that table. What the relay cannot write meanwhile is no attempt of any task.
+func TestALockOnATableOfTheOutboxIsNoAttempt(t *testing.T) {
+	t.Parallel()
+	onEachDriver(t, func(t *testing.T, db *database) {
+		tables := "task running done_task relay"
+		if needs.InCI() {
+			tables = db.Text(t, `SELECT string_agg(relname, ' ') FROM pg_class WHERE relnamespace = 'outbox'::regnamespace
+				AND relkind = 'r'`)
+		}
+		for table := range strings.FieldsSeq(tables) {
+			t.Run(table, func(t *testing.T) { runUnderLock(t, db, table) })
+		}
+	})
+}
+
+const blockedBySQL = `SELECT pid FROM pg_stat_activity WHERE datname = current_database()
+	AND $1 = ANY (pg_blocking_pids(pid))`
+
+// runUnderLock runs tasks of each kind, with one attempt, that run when the lock comes.
+func runUnderLock(t *testing.T, db *database, table string) {
+	const each = 2
+	var begun, leased atomic.Int64
+	reg, open, told := handlers.New(), make(chan struct{}), &heard{}
+	kinds := map[string]string{"TX": "tx", "KEPT": "tx", "BATCH": "batch", "GROUP": "tx", "LEASED": "leased",
+		"COMPLETE": "complete", "EXTENDED": "leased"}
+	more := map[string]handlers.Option{"KEPT": handlers.Retention(time.Hour), "GROUP": handlers.GroupCommit(2, 0)}
+	for name, kind := range kinds {
+		opts := []handlers.Option{handlers.MaxAttempts(1), retrySoon()}
+		if more[name] != nil {
+			opts = append(opts, more[name])
+		}
+		relaytest.Register(reg, kind, name, each,
+			func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) error {
+				for _, task := range tasks {
+					begun.Add(1)
+					if name == "LEASED" {
+						leased.Add(1)
+					}
+					if tx != nil {
+						if err := effect(ctx, tx, task.ID, task.Attempt); err != nil {
+							return err
+						}
+					}
+				}
+				<-open
+				if name == "EXTENDED" {
+					return tasks[0].Extend(ctx, time.Minute)
+				}
+				return nil
+			}, opts...)
+		db.Enqueue(t, name, each)
+	}
+	r := run(t, db, reg, relay.Config{Workers: 14, Observers: told.observers()})
+	// Of a group the second task begins after the first.
+	eventually(t, time.Minute, "all handlers run", func() bool { return int(begun.Load()) >= each*len(kinds)-1 })
+
+	locker := db.begin(t)
+	var pid int
+	noErr(t, locker.QueryRow(`SELECT pg_backend_pid()`).Scan(&pid))
+	locked := make(chan error, 1)
+	go func() {
+		_, err := locker.Exec(`LOCK TABLE outbox.` + table + ` IN ACCESS EXCLUSIVE MODE`)
+		locked <- err
+	}()
+	db.becomes(t, time.Minute, 1, "the lock is asked for", `SELECT count(*) FROM pg_locks WHERE pid = $1
+		AND mode = 'AccessExclusiveLock' AND locktype = 'relation'`, pid)
+	close(open)
+	canceled := 0
+	eventually(t, time.Minute, "what waits for the lock is canceled, or all is done", func() bool {
+		canceled += db.Int(t, `SELECT count(*) FILTER (WHERE pg_cancel_backend(pid)) FROM (`+blockedBySQL+`) b`, pid)
+		done := 0
+		for _, outcomes := range told.outcomes() {
+			done += strings.Count(outcomes, "done")
+		}
+		return canceled >= 16 || done == each*len(kinds)
+	})
+	noErr(t, errors.Join(<-locked, locker.Rollback()))
+	db.Emptied(t, time.Minute)
+	r.Stop()
+	for name, outcomes := range told.outcomes() {
+		if left := strings.NewReplacer("infrastructure", "", "released", "", "done", "", " ",
+			"").Replace(outcomes); left != "" {
+			t.Errorf("%s ended as %s", name, outcomes)
+		}
+	}
+	if n := leased.Load(); n != each {
+		t.Errorf("%d runs of %d Leased tasks: a result was to be written again", n, each)
+	}
+	db.wantRows(t, 0, "outbox.dead_task")
+	db.wantRows(t, each*(len(kinds)-2), "effect WHERE attempt = 1") // plain Leased handlers leave none
+	db.Do(t, `TRUNCATE effect, outbox.done_task`)
+	db.wantRows(t, 0, "outbox.running")
 }

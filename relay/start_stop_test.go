@@ -5,9 +5,11 @@ import (
 	"errors"
 	"log/slog"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/txoutbox/outbox"
@@ -23,10 +25,7 @@ func background(t *testing.T, db *database, reg *handlers.Registry, config relay
 	t.Helper()
 	log := &records{}
 	config.Logger = slog.New(slog.NewTextHandler(log, nil))
-	r, err := relay.New(db.DB, reg, config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := unstarted(t, db, reg, config)
 	t.Cleanup(func() {
 		if err := r.Stop(context.Background()); err != nil {
 			t.Logf("at the end: %v", err)
@@ -53,16 +52,10 @@ func TestAStartedRelayWorksUntilItIsStopped(t *testing.T) {
 	reg, begun, release := waiting()
 	defer release()
 	r, log := background(t, db, reg, relay.Config{})
-	if err := r.Stop(t.Context()); err != nil {
-		t.Errorf("Stop of a relay that was never started: %v", err)
-	}
+	noErr(t, r.Stop(t.Context())) // Stop of a relay that was never started
 	db.Enqueue(t, "TX", 1)
-	if err := r.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Health(); err != nil {
-		t.Errorf("after Start: %v", err)
-	}
+	noErr(t, r.Start(t.Context()))
+	noErr(t, r.Health())
 	for name, again := range map[string]func(context.Context) error{"Start": r.Start, "Run": r.Run, "RunOnce": r.RunOnce} {
 		if err := again(t.Context()); !errors.Is(err, relay.ErrRunning) {
 			t.Errorf("%s of a relay that runs: %v, want ErrRunning", name, err)
@@ -85,9 +78,7 @@ func TestAStartedRelayWorksUntilItIsStopped(t *testing.T) {
 	})
 	db.Enqueue(t, "TX", 1) // it claims no more
 	release()
-	if err := r.Stop(t.Context()); err != nil {
-		t.Error(err)
-	}
+	noErr(t, r.Stop(t.Context()))
 	for range 10 {
 		if err := r.Stop(limit); err != nil {
 			t.Fatalf("Stop of a relay that has ended, with a context that has ended: %v", err)
@@ -98,13 +89,9 @@ func TestAStartedRelayWorksUntilItIsStopped(t *testing.T) {
 		t.Errorf("after Stop: %v, want ErrNotRunning", err)
 	}
 
-	if err := r.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, r.Start(t.Context()))
 	db.Emptied(t, 20*time.Second)
-	if err := r.Stop(t.Context()); err != nil {
-		t.Error(err)
-	}
+	noErr(t, r.Stop(t.Context()))
 	log.Want(t, 2, "outbox: relay stopped")
 	log.Want(t, 0, "outbox: relay ended")
 }
@@ -116,21 +103,15 @@ func TestAStartedRelayEndsWithItsContext(t *testing.T) {
 	defer release()
 	r, log := background(t, db, reg, relay.Config{})
 	ctx, cancel := context.WithCancel(t.Context())
-	if err := r.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, r.Start(ctx))
 	db.Enqueue(t, "TX", 1)
 	<-begun
 	cancel()
 	eventually(t, 10*time.Second, "it drains", func() bool { return log.Count("outbox: relay stopping") == 1 })
 	release()
-	if err := r.Stop(t.Context()); err != nil {
-		t.Errorf("Stop: %v", err)
-	}
+	noErr(t, r.Stop(t.Context()))
 	db.wantRows(t, 0, `outbox.task`)
-	if err := r.Start(ctx); err != nil {
-		t.Errorf("Start with a context that has ended: %v", err)
-	}
+	noErr(t, r.Start(ctx)) // Start with a context that has ended
 	eventually(t, 10*time.Second, "it does not run", func() bool { return errors.Is(r.Health(), relay.ErrNotRunning) })
 }
 
@@ -141,12 +122,8 @@ func TestStopEndsRunAsWell(t *testing.T) {
 	ran := make(chan error)
 	go func() { ran <- r.Run(context.Background()) }()
 	eventually(t, 20*time.Second, "it runs", func() bool { return r.Health() == nil })
-	if err := r.Stop(t.Context()); err != nil {
-		t.Errorf("Stop: %v", err)
-	}
-	if err := <-ran; err != nil {
-		t.Errorf("Run: %v", err)
-	}
+	noErr(t, r.Stop(t.Context()))
+	noErr(t, <-ran)
 	log.Want(t, 1, "outbox: relay stopped")
 }
 
@@ -188,9 +165,7 @@ func TestStartAndStopMayBeCalledAtOnce(t *testing.T) {
 		all.Go(func() { _ = r.Stop(t.Context()) })
 	}
 	all.Wait()
-	if err := r.Stop(t.Context()); err != nil {
-		t.Error(err)
-	}
+	noErr(t, r.Stop(t.Context()))
 }
 
 func TestStartReturnsTheErrorsOfTheStartAndWaitsForNoDatabase(t *testing.T) {
@@ -200,15 +175,11 @@ func TestStartReturnsTheErrorsOfTheStartAndWaitsForNoDatabase(t *testing.T) {
 	if err := r.Start(t.Context()); !errors.Is(err, schema.ErrNotMigrated) {
 		t.Fatalf("got error %v, want ErrNotMigrated", err)
 	}
-	if err := r.Stop(t.Context()); err != nil {
-		t.Errorf("Stop repeats the error of Start: %v", err)
-	}
+	noErr(t, r.Stop(t.Context())) // Stop does not repeat the error of Start
 	log.Want(t, 0, "relay ended")
 
 	server, err := url.Parse(db.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, err)
 	gate, behind := db.proxied(t, relaytest.DriverName())
 	gate.SendTo("127.0.0.1:1")
 	r, log = background(t, behind, all(), relay.Config{})
@@ -230,4 +201,52 @@ func TestStartReturnsTheErrorsOfTheStartAndWaitsForNoDatabase(t *testing.T) {
 			t.Errorf("Stop: %v, want ErrNotMigrated, as in the log:\n%s", err, log)
 		}
 	}
+}
+
+func TestHealthOfARelayThatStopsOrNeverCameUp(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.Enqueue(t, "LEASED", 1)
+	begun := make(chan int64, 1)
+	stopping, cancel := context.WithCancel(t.Context())
+	r := unstarted(t, db, held(begun), relay.Config{DrainTimeout: 500 * time.Millisecond})
+	done := make(chan error, 1)
+	go func() { done <- r.Run(stopping) }()
+	<-begun
+	cancel()
+	if err := r.Health(); !errors.Is(err, relay.ErrNotRunning) || !strings.Contains(err.Error(), "stopping") {
+		t.Errorf("while it drains: %v, want ErrNotRunning that says it is stopping", err)
+	}
+	noErr(t, <-done)
+
+	h := &heard{}
+	nowhere := run(t, open(t, "postgres://127.0.0.1:1/nowhere?sslmode=disable"), all(),
+		relay.Config{Observers: h.observers()})
+	eventually(t, 10*time.Second, "an outage from the start", func() bool {
+		return errors.Is(nowhere.Health(), relay.ErrOutage)
+	})
+	nowhere.Stop()
+	if got, want := h.events(), []relay.Event{relay.EventStarted, relay.EventOutageBegan, relay.EventOutageEnded,
+		relay.EventStopped}; !slices.Equal(got, want) {
+		t.Errorf("observers heard %v, want %v", got, want)
+	}
+}
+
+func TestARelayWithoutAHeartbeatIsNotHealthy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		health, beat := relay.HealthWithoutHeartbeat()
+		if err := health(); !errors.Is(err, relay.ErrNoHeartbeat) || !strings.Contains(err.Error(), "yet") {
+			t.Errorf("before the first: %v", err)
+		}
+		beat()
+		noErr(t, health())
+		time.Sleep(9900 * time.Millisecond)
+		if err := health(); err != nil {
+			t.Errorf("after 9.9 s: %v", err)
+		}
+		time.Sleep(2 * time.Second)
+		if err := health(); !errors.Is(err, relay.ErrNoHeartbeat) || !strings.Contains(err.Error(), "for 11.9s") {
+			t.Errorf("after 11.9 s: %v", err)
+		}
+	})
 }

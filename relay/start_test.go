@@ -4,13 +4,17 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
+	"net/url"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/doctor"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/testing/devpg/pgbouncer"
 	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/testing/needs"
 	"github.com/txoutbox/outbox/internal/testing/relaytest"
@@ -48,10 +52,7 @@ func TestARelayRefusesADatabaseThatItCannotWorkWith(t *testing.T) {
 			}
 			for _, driver := range drivers {
 				db := direct(t, url, driver)
-				r, err := relay.New(db.DB, all(), relay.Config{Logger: discard()})
-				if err != nil {
-					t.Fatal(err)
-				}
+				r := unstarted(t, db, all(), relay.Config{Logger: discard()})
 				for name, run := range map[string]func(context.Context) error{"Run": r.Run, "RunOnce": r.RunOnce} {
 					if err := run(t.Context()); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
 						t.Errorf("%s: got error %v, want %s", name, err, c.text)
@@ -179,9 +180,7 @@ func TestARelayRunsOnceAtATimeAndAsOftenAsOneLikes(t *testing.T) {
 	r.Log.Want(t, 1, stopped)
 	for range 3 {
 		db.Enqueue(t, "TX", 1)
-		if err := r.RunOnce(t.Context()); err != nil {
-			t.Error(err)
-		}
+		noErr(t, r.RunOnce(t.Context()))
 		db.want(t, 0, "tasks left", `SELECT count(*) FROM outbox.task`)
 	}
 	r.Log.Want(t, 1, stopped) // RunOnce says nothing of it
@@ -213,9 +212,7 @@ func TestAnOutboxOfAnotherName(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	const name = "user" // a reserved word
-	if err := schema.Migrate(t.Context(), db.DB, schema.Schema(name)); err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, schema.Migrate(t.Context(), db.DB, schema.Schema(name)))
 	db.enqueueEach(t, 3)
 	reg := all()
 	registerTx(reg, outbox.NewTaskType[payload]("BAD"), func(context.Context, *sql.Tx, *outbox.Task[payload]) error {
@@ -259,9 +256,7 @@ func TestARelaysRowSaysWhatItMayUse(t *testing.T) {
 	run(t, bounded, all(), relay.Config{Workers: 10})
 	db.becomes(t, 20*time.Second, 2, "both relays beat", `SELECT count(*) FROM outbox.relay`)
 	relays, err := relaytest.Admin(t, db.DB).Relays(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, err)
 	got := map[int]int{}
 	for _, r := range relays {
 		got[r.Workers] = r.Connections
@@ -269,4 +264,147 @@ func TestARelaysRowSaysWhatItMayUse(t *testing.T) {
 	if len(got) != 2 || got[3] != 0 || got[10] != 17 {
 		t.Errorf("got %v, want 3 workers and any number of connections, 10 and 17", got)
 	}
+}
+
+// A replica of the old code restarts after each of two migrations.
+func TestARelayStartsBesideANewerSchemaThatAllowsIt(t *testing.T) {
+	t.Parallel()
+	db := adopt(t, pgtest.Database(t))
+	for n := 1; n <= 2; n++ {
+		db.Do(t, `INSERT INTO outbox.migration (version, oldest_version) VALUES ($1, $2)`, schema.Version()+n,
+			schema.Version())
+		db.Enqueue(t, "TX", 1)
+		said := relaytest.Once(t, db.DB, all(), relay.Config{})
+		want := fmt.Sprintf(`level=INFO msg="outbox: the schema is newer than this code, which may run beside it" `+
+			`schema_version=%d code_version=%d`, schema.Version()+n, schema.Version())
+		if got := strings.Count(said, want); got != 1 {
+			t.Errorf("%d records of %s, want 1:\n%s", got, want, said)
+		}
+		db.Emptied(t, 0)
+	}
+	db.Do(t, `INSERT INTO outbox.migration (version, oldest_version) VALUES ($1, $2)`, schema.Version()+3,
+		schema.Version()+1)
+	r := unstarted(t, db, all(), relay.Config{Logger: discard()})
+	if err := r.Run(t.Context()); !errors.Is(err, schema.ErrNewer) ||
+		!strings.Contains(err.Error(), fmt.Sprintf("needs code that knows version %d", schema.Version()+1)) {
+		t.Errorf("got %v, want ErrNewer with the version that is needed", err)
+	}
+}
+
+func TestARelayWarnsOfAServerThatIsNewerThanTheTestedOnes(t *testing.T) {
+	t.Parallel()
+	address := pgtest.Database(t)
+	db := adopt(t, address)
+	// The relay finds this function before PostgreSQL's own.
+	db.Do(t, `CREATE SCHEMA future`)
+	db.Do(t, `CREATE FUNCTION future.current_setting(name text) RETURNS text LANGUAGE sql STABLE RETURN
+		CASE name WHEN 'server_version_num' THEN '190001'
+		WHEN 'server_version' THEN '19.1' ELSE pg_catalog.current_setting(name) END`)
+	later := direct(t, address+"&search_path=future,pg_catalog,public")
+	later.Enqueue(t, "TX", 1)
+	said := relaytest.Once(t, later.DB, all(), relay.Config{})
+	if n := strings.Count(said, `level=WARN msg="outbox: this PostgreSQL is newer than the versions that the outbox `+
+		`was tested with" server_version=19.1`); n != 1 {
+		t.Errorf("%d warnings, want 1:\n%s", n, said)
+	}
+	db.Emptied(t, 0)
+}
+
+func TestPgBouncerInStatementModeIsRefusedWithASentence(t *testing.T) {
+	t.Parallel()
+	needs.Program(t, "pgbouncer", "pgbouncer")
+	address := relaytest.Migrated(t)
+	u, err := url.Parse(address)
+	must(err)
+	pooler, err := pgbouncer.Start(t.Context(), u, pgbouncer.Mode("statement"))
+	must(err)
+	defer pooler.Close()
+	for driver, parameter := range map[string]string{"postgres": "binary_parameters=yes",
+		"pgx": "default_query_exec_mode=exec"} {
+		db := direct(t, pooler.URL(u).String()+"&"+parameter, driver)
+		r := unstarted(t, db, all(), relay.Config{Logger: discard()})
+		_, ofDoctor := doctor.Check(t.Context(), db.DB)
+		for call, err := range map[string]error{
+			"Run": r.Run(t.Context()), "RunOnce": r.RunOnce(t.Context()), "doctor": ofDoctor,
+			"Migrate": schema.Migrate(t.Context(), db.DB), "GrantRoles": schema.GrantRoles(t.Context(), db.DB),
+			"Check": schema.Check(t.Context(), db.DB),
+		} {
+			if !errors.Is(err, schema.ErrStatementPooling) ||
+				!strings.Contains(err.Error(), "set pool_mode to transaction or session") ||
+				strings.Count(err.Error(), "schema: ") > 1 {
+				t.Errorf("%s, %s: got %v, want ErrStatementPooling", driver, call, err)
+			}
+		}
+	}
+}
+
+// A hosting service's linter asks for row level security. Without policies it hides all rows from all
+// but the owner, so there seems to be no task, or no outbox.
+func TestARelayThatSeesNoRowsSaysSo(t *testing.T) {
+	t.Parallel()
+	db, app := role(t, "")
+	role := app.Text(t, `SELECT current_user`)
+	refused := func(table string) {
+		t.Helper()
+		r := unstarted(t, app, all(), relay.Config{Logger: discard()})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		err := r.Run(ctx)
+		if !errors.Is(err, schema.ErrRowSecurity) {
+			t.Errorf("%s: Run returned %v", table, err)
+			return
+		}
+		for _, part := range []string{"hides rows of outbox." + table, `"` + role + `"`,
+			"ALTER TABLE outbox." + table + " DISABLE ROW LEVEL SECURITY", "CREATE POLICY outbox ON outbox." + table + " TO"} {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%s: the error lacks %q: %v", table, part, err)
+			}
+		}
+		if errors.Is(err, schema.ErrNotMigrated) {
+			t.Errorf("%s: %v", table, err)
+		}
+	}
+	for _, table := range []string{"task", "migration"} {
+		db.Do(t, `ALTER TABLE outbox.`+table+` ENABLE ROW LEVEL SECURITY`)
+		refused(table)
+		if table == "migration" {
+			for name, err := range map[string]error{"Migrate": schema.Migrate(t.Context(), app.DB),
+				"Check": schema.Check(t.Context(), app.DB)} {
+				if !errors.Is(err, schema.ErrRowSecurity) {
+					t.Errorf("%s: got %v", name, err)
+				}
+			}
+		}
+		// What the error says is what helps; one policy, for reading alone, is too little.
+		db.Do(t, `CREATE POLICY reads ON outbox.`+table+` FOR SELECT TO PUBLIC USING (true)`)
+		if table == "task" {
+			refused(table)
+			err := outbox.InTx(t.Context(), app.DB, func(tx *sql.Tx) error {
+				_, err := outbox.Enqueue(t.Context(), tx, typeTx.Name(), payload{})
+				return err
+			})
+			if err == nil || !strings.Contains(err.Error(), `row-level security policy for table "task"`) {
+				t.Errorf("Enqueue: got %v", err)
+			}
+		}
+		db.Do(t, `CREATE POLICY outbox ON outbox.`+table+` TO `+role+` USING (true) WITH CHECK (true)`)
+	}
+	r := run(t, app, all(), relay.Config{PollInterval: 50 * time.Millisecond})
+	db.Enqueue(t, typeTx.Name(), 1)
+	db.Emptied(t, 20*time.Second)
+
+	// It is switched on beside a relay at work, for all tables.
+	db.Do(t, `DROP POLICY outbox ON outbox.task; ALTER TABLE outbox.relay ENABLE ROW LEVEL SECURITY`)
+	eventually(t, 30*time.Second, "the relay is not healthy", func() bool {
+		return errors.Is(r.Health(), schema.ErrRowSecurity)
+	})
+	if err := r.Health(); !strings.Contains(err.Error(), "hides rows of outbox.relay") ||
+		!strings.Contains(err.Error(), "likewise for task") {
+		t.Errorf("Health: %v", err)
+	}
+	eventually(t, 30*time.Second, "the log says so", func() bool {
+		return r.Log.Count("the relay does not see all tasks") == 1
+	})
+	db.Do(t, `ALTER TABLE outbox.relay DISABLE ROW LEVEL SECURITY; ALTER TABLE outbox.task DISABLE ROW LEVEL SECURITY`)
+	eventually(t, 30*time.Second, "the relay is healthy again", func() bool { return r.Health() == nil })
 }

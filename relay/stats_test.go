@@ -21,9 +21,7 @@ import (
 func statsOf(t testing.TB, q outbox.Querier, taskType string) outbox.TypeStats {
 	t.Helper()
 	all, err := outbox.Stats(t.Context(), q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, err)
 	for _, s := range all {
 		if s.Type == taskType {
 			return s
@@ -151,13 +149,9 @@ func TestCountsAreExactBesideWritersAndFolds(t *testing.T) {
 	folded := func() bool { return db.Int(t, `SELECT count(*) FROM outbox.counter`) > 0 }
 	for round := 0; round < 30 || round < 10_000 && !folded(); round++ {
 		tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		noErr(t, err)
 		stats, err := outbox.Stats(t.Context(), tx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noErr(t, err)
 		got := map[string]string{}
 		for _, s := range stats {
 			if s.Ready+s.Scheduled > 0 {
@@ -167,10 +161,8 @@ func TestCountsAreExactBesideWritersAndFolds(t *testing.T) {
 		want := map[string]string{}
 		for _, of := range []string{"A", "B", "C"} {
 			var n, ready int
-			if err := tx.QueryRow(`SELECT count(*), count(*) FILTER (WHERE state = 'ready') FROM outbox.task
-				WHERE task_type = $1`, of).Scan(&n, &ready); err != nil {
-				t.Fatal(err)
-			}
+			noErr(t, tx.QueryRow(`SELECT count(*), count(*) FILTER (WHERE state = 'ready') FROM outbox.task
+				WHERE task_type = $1`, of).Scan(&n, &ready))
 			if n > 0 {
 				want[of] = fmt.Sprint(ready, n-ready)
 			}

@@ -3,6 +3,8 @@ package relay_test
 import (
 	"context"
 	"database/sql"
+	"fmt"
+	"math"
 	"os"
 	"strings"
 	"sync"
@@ -10,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
@@ -148,9 +151,7 @@ func TestWhereListenDoesNotWorkTheRelayWarnsOnceAndPolls(t *testing.T) {
 		"another database":           func(db *database) string { return pgtest.Database(t) },
 		"the pool's way": func(db *database) string { // LISTEN succeeds in a session that a pooler gives to others
 			through, err := pgtest.PoolURL("postgres", db.URL)
-			if err != nil {
-				t.Fatal(err)
-			}
+			noErr(t, err)
 			return through
 		},
 	} {
@@ -188,15 +189,11 @@ func TestListenWorksAgainAfterARestartOfTheServer(t *testing.T) {
 	rounds := relaytest.Times(1, 2)
 	for round := range rounds {
 		fill(t, app, 50)
-		if err := server.Stop("fast"); err != nil {
-			t.Fatal(err)
-		}
+		noErr(t, server.Stop("fast"))
 		eventually(t, 45*time.Second, "the relay says that the server is gone", func() bool {
 			return r.Log.Count(outageBegins) > round
 		})
-		if err := server.Start(context.Background()); err != nil {
-			t.Fatal(err)
-		}
+		noErr(t, server.Start(context.Background()))
 		db.reachable(t)
 		eventually(t, 45*time.Second, "the relay says that the server is back", func() bool {
 			return r.Log.Count(outageEnds) > round
@@ -214,9 +211,7 @@ func fill(t testing.TB, pool *database, n int) {
 	t.Helper()
 	for range n {
 		conn, err := pool.Conn(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
+		noErr(t, err)
 		defer conn.Close()
 	}
 }
@@ -316,9 +311,144 @@ func TestForgedWakeUpsDoNotHoldUpAType(t *testing.T) {
 		db.Enqueue(t, kind, 1)
 	}
 	db.becomes(t, 30*time.Second, done+len(kinds), "the tasks that are done", `SELECT count(*) FROM effect`)
-	if err := r.Health(); err != nil {
-		t.Error(err)
-	}
+	noErr(t, r.Health())
 	r.Log.Want(t, 0, "level=ERROR")
 	r.Log.Want(t, 0, outageBegins)
+}
+
+// F29: NOTIFY is paid for by idle relays alone. On a machine that is busy with something else
+// relays may have nothing to do for a while, so it is tried again.
+func TestEnqueuersBesideBusyRelaysSendHardlyANotification(t *testing.T) {
+	t.Parallel()
+	needs.Timing(t)
+	for _, relays := range []int{1, 2} {
+		t.Run(fmt.Sprint(relays, " relays"), func(t *testing.T) {
+			db := newDatabase(t)
+			for range relays {
+				run(t, open(t, db.URL), all(), relay.Config{ListenDSN: db.URL})
+			}
+			listening(t, db)
+			for try := 1; ; try++ {
+				sent, of := notifications(t, db)
+				db.Do(t, `TRUNCATE outbox.task`) // what the relays have not caught up with
+				t.Logf("%d notifications by %d transactions", sent, of)
+				if sent*100 < of {
+					return
+				}
+				if try == 4 {
+					t.Fatalf("%d of %d transactions sent a notification, want less than 1 %%", sent, of)
+				}
+			}
+		})
+	}
+}
+
+// notifications counts the wake-ups while eight sessions enqueue, and the transactions of these.
+func notifications(t *testing.T, db *database) (sent, of int64) {
+	t.Helper()
+	l := pq.NewListener(db.URL, time.Second, time.Second, nil)
+	defer l.Close()
+	noErr(t, l.Listen("outbox"))
+	const warmUp, length = time.Second, 2500 * time.Millisecond
+	var commits atomic.Int64
+	ctx, cancel := context.WithTimeout(context.Background(), warmUp+length)
+	defer cancel()
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				db.Do(t, `INSERT INTO outbox.task (task_type, payload) VALUES ('TX', '{}')`)
+				commits.Add(1)
+			}
+		})
+	}
+	<-time.After(warmUp) // until the relays, which were idle, are busy
+	db.Do(t, `SELECT pg_notify('outbox', 'begin')`)
+	before := commits.Load()
+	wg.Wait()
+	of = commits.Load() - before
+	db.Do(t, `SELECT pg_notify('outbox', 'end')`)
+	for n := range l.Notify {
+		switch {
+		case n == nil:
+			t.Fatal("the listener was disconnected")
+		case n.Extra == "":
+			sent++
+		case n.Extra == "begin":
+			sent = 0
+		case n.Extra == "end":
+			return sent, of
+		}
+	}
+	return sent, of
+}
+
+// Not beside other tests, whose enqueues wake all relays of the process; a handler that one of them
+// has left behind may, so there is a second try and a third. The time is long enough for takeovers
+// to begin.
+func TestIdleRelaysSendTwoStatementsASecond(t *testing.T) {
+	t.Parallel()
+	needs.Timing(t)
+	db := newDatabase(t)
+	var sent [3]atomic.Int64 // by each relay: BEGIN, COMMIT and ROLLBACK are some
+	for i := range sent {
+		counted := &faulty{each: func(_ context.Context, call string) {
+			if call != "ping" {
+				sent[i].Add(1)
+			}
+		}}
+		run(t, db.through(t, counted.wrap), all(), relay.Config{ListenDSN: db.URL})
+	}
+	db.Enqueue(t, "TX", 3)
+	db.Emptied(t, 10*time.Second)
+	db.becomes(t, 30*time.Second, 0, "the log is folded", `SELECT count(*) FROM outbox.counter_log`)
+	most := int64(math.MaxInt64)
+	for try := 0; try < 3 && most > 30; try++ {
+		most = 0
+		for i := range sent {
+			sent[i].Store(0)
+		}
+		<-time.After(15 * time.Second)
+		for i := range sent {
+			most = max(most, sent[i].Load())
+		}
+	}
+	if most > 30 {
+		t.Errorf("a relay sends %d statements in 15 s, want at most 30", most)
+	}
+}
+
+// F28: where no relay has a ListenDSN, no transaction of the app notifies, so it may be a part of a
+// two-phase commit. Where one has, PostgreSQL refuses PREPARE TRANSACTION while it is idle.
+func TestATransactionThatEnqueuesCanBePreparedWhereNoRelayListens(t *testing.T) {
+	needs.Long(t)
+	t.Parallel()
+	db := adopt(t, pgtest.Local(t, map[string]string{"max_prepared_transactions": "2"}).URL())
+	run(t, db, all(), relay.Config{PollInterval: 100 * time.Millisecond})
+	db.Enqueue(t, "TX", 1)
+	db.Emptied(t, 20*time.Second) // and now it is idle
+	later := db.Int(t, `INSERT INTO outbox.task (task_type, payload, run_at) VALUES ('TX', '{}', now() + interval '1 hour')
+		RETURNING task_id`)
+	conn, err := direct(t, db.URL).Conn(t.Context())
+	noErr(t, err)
+	defer conn.Close()
+	for _, statement := range []string{`BEGIN`, `INSERT INTO outbox.task (task_type, payload) VALUES ('TX', '{}')`,
+		fmt.Sprintf(`SELECT outbox.run_task_now(%d)`, later), `PREPARE TRANSACTION 'it'`, `COMMIT PREPARED 'it'`} {
+		if _, err := conn.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	db.want(t, 0, "the wake-up request of a relay that does not listen", `SELECT last_value FROM outbox.wake`)
+	db.Emptied(t, 20*time.Second)
+	db.OnceEach(t, 3)
+}
+
+// A request for wake-ups that lies hours ahead is no request, and is withdrawn with the next one.
+func TestAWakeUpRequestOfAClockThatWasAheadIsWithdrawn(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.Do(t, `SELECT setval('outbox.wake', extract(epoch FROM now() + interval '1 day')::bigint)`)
+	run(t, db, all(), relay.Config{ListenDSN: db.URL})
+	db.becomes(t, 30*time.Second, 1, "relays ask for wake-ups of the next seconds", `SELECT count(*) FROM outbox.wake
+		WHERE last_value BETWEEN 1 AND extract(epoch FROM now()) + 7200`)
 }

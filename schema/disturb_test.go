@@ -109,8 +109,7 @@ func TestMigrateWaitsForLocksInShortTriesUntilItsContextEnds(t *testing.T) {
 }
 
 func TestMigrateInterruptsAStatementWhenItsContextEnds(t *testing.T) {
-	db := open(t, pgtest.Database(t))
-	migrate(t, db, files(first()))
+	db := migrated(t, files(first()))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan error, 1)
@@ -163,13 +162,9 @@ func TestAnUnknownCommitIsLookedAfter(t *testing.T) {
 	for name, how := range map[string]proxy.How{"committed": proxy.LoseReply, "not committed": proxy.LoseRequest} {
 		t.Run(name, func(t *testing.T) {
 			u, err := url.Parse(pgtest.Database(t))
-			if err != nil {
-				t.Fatal(err)
-			}
+			noErr(t, err)
 			p, err := proxy.New(u.Host)
-			if err != nil {
-				t.Fatal(err)
-			}
+			noErr(t, err)
 			defer p.Close()
 			u.Host = p.Address()
 			var caught atomic.Int32
@@ -186,13 +181,9 @@ func TestAnUnknownCommitIsLookedAfter(t *testing.T) {
 func TestMigrateWaitsForAServerThatStarts(t *testing.T) {
 	programs.CI(t)
 	server := pgtest.Local(t, nil)
-	if err := server.Stop("immediate"); err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, server.Stop("immediate"))
 	connector, err := pq.NewConnector(server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, err)
 	refused := &refusals{Connector: connector, first: make(chan struct{})}
 	db := sql.OpenDB(refused)
 	defer db.Close()
@@ -203,12 +194,8 @@ func TestMigrateWaitsForAServerThatStarts(t *testing.T) {
 	case err := <-done:
 		t.Fatalf("it did not meet the stopped server: %v", err)
 	}
-	if err := server.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	noErr(t, server.Start(t.Context()))
+	noErr(t, <-done)
 }
 
 // refusals closes first when a connection is refused.

@@ -28,9 +28,7 @@ func TestMigrateCreatesTheSchemaAndCheckAgrees(t *testing.T) {
 				t.Fatalf("before: got %v, want ErrNotMigrated", err)
 			}
 			migrate(t, db)
-			if err := Check(t.Context(), db); err != nil {
-				t.Fatal(err)
-			}
+			noErr(t, Check(t.Context(), db))
 			if got := scan[int](t, db, "SELECT max(version) FROM outbox.migration"); got != Version() {
 				t.Fatalf("got version %d, want %d", got, Version())
 			}
@@ -89,15 +87,11 @@ func TestMigrateOnlyReadsWhenThereIsNothingToDo(t *testing.T) {
 	begin(t, open(t, url), "LOCK TABLE outbox.migration IN EXCLUSIVE MODE")
 
 	db, w := watched(t, url, "role", reader, "default_transaction_read_only", "on")
-	if err := Migrate(t.Context(), db, LockTimeout(10*time.Millisecond), patience(time.Millisecond)); err != nil {
-		t.Error(err)
-	}
+	noErr(t, Migrate(t.Context(), db, LockTimeout(10*time.Millisecond), patience(time.Millisecond)))
 	if len(w.sent) == 0 || len(w.writes()) > 0 {
 		t.Errorf("got %q, want reads only", w.sent)
 	}
-	if err := Check(t.Context(), db); err != nil {
-		t.Error(err)
-	}
+	noErr(t, Check(t.Context(), db))
 }
 
 func TestMigrateSaysWhichRightIsMissing(t *testing.T) {
@@ -264,3 +258,125 @@ NULLIF(current_setting('transaction_timeout', true), '0')) settings`)), LockTime
 }
 
 var badNames = slices.Concat([]string{"", "Outbox", "1a", "a-b", "a b", `a"b`, "a'b", "ä", "a\n", "a\x00", "a.b", "pg_outbox", "$a"}, []string{strings.Repeat("a", 64)})
+
+// What the role's search_path has before pg_catalog is not what the schema is made of.
+func TestMigrateFindsNothingByTheSearchPath(t *testing.T) {
+	plain := migrated(t)
+	address := pgtest.Database(t)
+	db := open(t, address)
+	run(t, db, `CREATE SCHEMA elsewhere;
+		CREATE DOMAIN elsewhere.text AS integer;
+		CREATE DOMAIN elsewhere.bigint AS boolean;
+		CREATE FUNCTION elsewhere.pg_xact_status(xid8) RETURNS pg_catalog.text LANGUAGE sql RETURN NULL::pg_catalog.text;
+		CREATE FUNCTION elsewhere.now() RETURNS timestamptz LANGUAGE sql RETURN timestamptz 'epoch'`)
+	migrate(t, open(t, address, "search_path", "elsewhere,pg_catalog"))
+	if got, want := describe(t, db, "outbox"), describe(t, plain, "outbox"); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// A type or a view of the app's that has a name of the catalogs is no sign of another outbox.
+func TestCheckFindsNothingByTheSearchPath(t *testing.T) {
+	for name, c := range map[string]struct {
+		prepare string
+		want    error
+		text    string
+	}{
+		"healthy":            {prepare: ""},
+		"before release":     {`DROP SCHEMA outbox CASCADE;` + beforeRelease, ErrNotMigrated, "from before the first release"},
+		"another's table":    {`DROP SCHEMA outbox CASCADE; CREATE SCHEMA outbox; CREATE TABLE outbox.migration (version text, applied_at timestamptz, functions text)`, ErrNotMigrated, "table migration"},
+		"hidden by a policy": {`ALTER TABLE outbox.task ENABLE ROW LEVEL SECURITY; ALTER TABLE outbox.task FORCE ROW LEVEL SECURITY`, ErrRowSecurity, "outbox.task"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			address := pgtest.Database(t)
+			db := open(t, address)
+			migrate(t, db)
+			run(t, db, c.prepare+`;
+				CREATE SCHEMA elsewhere;
+				DO $$ DECLARE name text; BEGIN
+					FOREACH name IN ARRAY '{text,timestamptz,int4,oid,name,char,regtype,regclass}'::text[] LOOP
+						EXECUTE format('CREATE DOMAIN elsewhere.%I AS point', name);
+					END LOOP;
+					FOREACH name IN ARRAY '{pg_attribute,pg_class,pg_namespace,pg_policy,pg_proc}'::text[] LOOP
+						EXECUTE format('CREATE TABLE elsewhere.%I ()', name);
+					END LOOP;
+				END $$;
+				CREATE FUNCTION elsewhere.to_regclass(pg_catalog.text) RETURNS pg_catalog.regclass LANGUAGE sql RETURN NULL::pg_catalog.regclass;
+				CREATE FUNCTION elsewhere.to_regnamespace(pg_catalog.text) RETURNS pg_catalog.regnamespace LANGUAGE sql RETURN NULL::pg_catalog.regnamespace;
+				CREATE FUNCTION elsewhere.row_security_active(pg_catalog.oid) RETURNS boolean LANGUAGE sql RETURN false;
+				CREATE FUNCTION elsewhere.pg_is_in_recovery() RETURNS boolean LANGUAGE sql RETURN true`)
+			role := newRole(t, db)
+			run(t, db, `GRANT USAGE ON SCHEMA outbox, elsewhere TO `+role+`; GRANT SELECT ON ALL TABLES IN SCHEMA outbox TO `+role)
+			app := open(t, address, "role", role, "search_path", "elsewhere,pg_catalog")
+			err := errors.Join(Check(t.Context(), app), CheckRowSecurity(t.Context(), app))
+			if c.want == nil && err != nil || !errors.Is(err, c.want) || c.want != nil && !strings.Contains(err.Error(), c.text) {
+				t.Errorf("got %v, want %v: %s", err, c.want, c.text)
+			}
+			noErr(t, writable.Check(t.Context(), app))
+		})
+	}
+}
+
+// An app may have a schema with a table of the outbox's names, or give it its own schema.
+func TestMigrateNamesWhatIsNotTheOutboxsBeforeAnythingIsMade(t *testing.T) {
+	for _, c := range []struct{ name, prepare, want string }{
+		{"outbox", "CREATE TABLE outbox.task (id integer)", "table task"},
+		{"app", "CREATE TABLE app.task (id integer)", "table task"},
+		{"outbox", "CREATE VIEW outbox.dead_task AS SELECT 1", "view dead_task"},
+		{"outbox", "CREATE SEQUENCE outbox.wake", "sequence wake"},
+		{"outbox", "CREATE TYPE outbox.schedule AS ENUM ('a')", "type schedule"},
+		{"outbox", "CREATE FUNCTION outbox.poll() RETURNS integer LANGUAGE sql RETURN 1", "function poll"},
+		{"outbox", "CREATE TABLE outbox.job (id integer); CREATE INDEX task_due ON outbox.job (id)", "index task_due"},
+		{"outbox", "CREATE TABLE outbox.inbox (id integer); CREATE TABLE outbox.task (id integer)", "table inbox, table task"},
+		{"outbox", "CREATE TABLE outbox.migration (version integer)", "table migration"},
+		{"outbox", "CREATE TABLE outbox.migration (version bigint, applied_at timestamptz); INSERT INTO outbox.migration VALUES (3)", "table migration"},
+		{"outbox", "CREATE TABLE outbox.migration (id text, name text); INSERT INTO outbox.migration VALUES ('1', 'users')", "table migration"},
+		{"outbox", "CREATE TABLE outbox.migration (version integer, dirty boolean); CREATE TABLE outbox.task (id integer)", "table migration"},
+		{"outbox", "CREATE TABLE outbox.job (id integer); CREATE FUNCTION outbox.tick() RETURNS integer LANGUAGE sql RETURN 1", ""},
+	} {
+		t.Run(c.prepare, func(t *testing.T) {
+			db, w := watched(t, pgtest.Database(t))
+			run(t, db, "CREATE SCHEMA "+c.name+"; "+c.prepare)
+			const objects = "SELECT (SELECT count(*) FROM pg_class WHERE relnamespace = $1::regnamespace) + (SELECT count(*) FROM pg_proc WHERE pronamespace = $1::regnamespace)"
+			before := scan[int](t, db, objects, c.name)
+			w.sent = nil
+			err := Migrate(t.Context(), db, Schema(c.name))
+			if c.want == "" {
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			want := `the schema "` + c.name + `" has objects that are not the outbox's, and have its names: ` + c.want + `: give the outbox a schema of its own`
+			if !errors.Is(err, ErrNotMigrated) || !strings.Contains(err.Error(), want) {
+				t.Errorf("got %v, want %s", err, want)
+			}
+			if got := w.writes(); len(got) > 0 || scan[int](t, db, objects, c.name) != before {
+				t.Errorf("it wrote %q", got)
+			}
+			if err := Check(t.Context(), db, Schema(c.name)); !errors.Is(err, ErrNotMigrated) {
+				t.Errorf("Check: got %v, want ErrNotMigrated", err)
+			}
+		})
+	}
+}
+
+func TestManyObjectsOfTheOutboxsNamesAreCounted(t *testing.T) {
+	db := migrated(t)
+	run(t, db, "DROP TABLE outbox.migration")
+	err := Migrate(t.Context(), db)
+	if err == nil || !strings.Contains(err.Error(), " more: give the outbox a schema of its own") || len(err.Error()) > 500 {
+		t.Errorf("got %v, want five names and the number of the others", err)
+	}
+}
+
+// A dump of the schema alone has the objects and an empty table of versions.
+func TestADumpOfTheSchemaAloneIsMigrated(t *testing.T) {
+	db := migrated(t)
+	want := describe(t, db, "outbox")
+	run(t, db, "DELETE FROM outbox.migration")
+	migrate(t, db)
+	if got := describe(t, db, "outbox"); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}

@@ -40,9 +40,7 @@ func newRoles(t *testing.T, admins ...*sql.DB) string {
 func TestRolesSQLNamesTheRolesOfTheSchema(t *testing.T) {
 	for _, name := range []string{"select", "x", "_", "my_outbox", "outbox2", "outbox_owner", strings.Repeat("x", 54)} {
 		script, err := RolesSQL(Schema(name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		noErr(t, err)
 		left := code(script)
 		for _, written := range []string{"", "_owner", "_enqueuer", "_worker", "_viewer", "_operator"} {
 			if !strings.Contains(left, `"`+name+written+`"`) {
@@ -94,9 +92,7 @@ func TestGrantRolesAgainChangesNothing(t *testing.T) {
 	name := newRoles(t, db)
 	migrate(t, db, Schema(name))
 	script, err := RolesSQL(Schema(name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, err)
 	psql(t, url, script)
 	want := describe(t, db, name)
 	if !strings.Contains(want, name+"_enqueuer=") {
@@ -104,9 +100,7 @@ func TestGrantRolesAgainChangesNothing(t *testing.T) {
 	}
 	begin(t, open(t, url), "SELECT FROM "+quote(name)+".task, "+quote(name)+".keyed_task, "+quote(name)+".dead_task")
 	for range 2 {
-		if err := GrantRoles(t.Context(), db, Schema(name), LockTimeout(time.Second), option(func(s *settings) { s.patience = time.Nanosecond })); err != nil {
-			t.Fatal(err)
-		}
+		noErr(t, GrantRoles(t.Context(), db, Schema(name), LockTimeout(time.Second), option(func(s *settings) { s.patience = time.Nanosecond })))
 		if got := describe(t, db, name); got != want {
 			t.Errorf("got\n%s\nwant\n%s", got, want)
 		}
@@ -153,9 +147,7 @@ func TestTheRoleThatOwnedTheOutboxGoesOnMigrating(t *testing.T) {
 	db := open(t, url, "role", app)
 	migrate(t, db, Schema(name))
 	run(t, admin, fmt.Sprintf(`GRANT ALL ON SCHEMA "%[1]s" TO %[2]s; CREATE TABLE "%[1]s".mine (); ALTER TABLE "%[1]s".mine OWNER TO %[2]s`, name, other))
-	if err := GrantRoles(t.Context(), db, Schema(name)); err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, GrantRoles(t.Context(), db, Schema(name)))
 	if got := scan[string](t, admin, `SELECT string_agg(DISTINCT relowner::regrole::text, ' ') FROM pg_class WHERE relnamespace = '"`+name+`"'::regnamespace AND relname <> 'mine'`); got != name+"_owner" {
 		t.Errorf("the tables belong to %s", got)
 	}
@@ -203,9 +195,7 @@ func TestGrantRolesSaysWhichRightIsMissing(t *testing.T) {
 		run(t, admin, "CREATE ROLE "+quote(name+"_"+role))
 	}
 	run(t, admin, "GRANT "+quote(name+"_owner")+" TO "+app+"; ALTER SCHEMA "+quote(name)+" OWNER TO "+quote(name+"_owner"))
-	if err := GrantRoles(t.Context(), db, Schema(name)); err != nil {
-		t.Error(err)
-	}
+	noErr(t, GrantRoles(t.Context(), db, Schema(name)))
 }
 
 func TestGrantRolesRefusesAnOwnerThatWouldLoseItsRights(t *testing.T) {

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"database/sql"
 	"fmt"
 	"os"
 	"strings"
@@ -44,17 +45,9 @@ var asEnqueuer = []struct{ statement, result string }{
 // Rights, names and types are as docs/stability.md says: a stranger's statements go on working.
 func TestTheSQLSurfaceIsAsPromised(t *testing.T) {
 	page, err := os.ReadFile("../docs/stability.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	url := pgtest.Database(t)
-	db := open(t, url)
-	name := newRoles(t, db)
+	noErr(t, err)
+	url, db, name := grantedSchema(t)
 	in := func(statement string) string { return strings.ReplaceAll(statement, "outbox.", quote(name)+".") }
-	migrate(t, db, Schema(name))
-	if err := GrantRoles(t.Context(), db, Schema(name)); err != nil {
-		t.Fatal(err)
-	}
 	for table, columns := range surface {
 		var names []string
 		for _, c := range strings.Split(columns, ", ") {
@@ -80,5 +73,82 @@ func TestTheSQLSurfaceIsAsPromised(t *testing.T) {
 	}
 	if _, err := app.ExecContext(t.Context(), in("UPDATE outbox.task SET attempt = 0")); err == nil {
 		t.Error("an enqueuer can update tasks")
+	}
+}
+
+// grantedSchema is a schema with its roles.
+func grantedSchema(t *testing.T) (url string, db *sql.DB, name string) {
+	t.Helper()
+	url = pgtest.Database(t)
+	db = open(t, url)
+	name = newRoles(t, db)
+	migrate(t, db, Schema(name))
+	noErr(t, GrantRoles(t.Context(), db, Schema(name)))
+	return url, db, name
+}
+
+// list is what a query of names returns, where <schema> stands for the schema's name and <ns> for
+// its oid.
+func list(t *testing.T, db *sql.DB, name, query string) string {
+	t.Helper()
+	query = strings.NewReplacer("<schema>", name, "<ns>", `'"`+name+`"'::regnamespace`).Replace(query)
+	return scan[string](t, db, "SELECT COALESCE(string_agg(name, ' ' ORDER BY name), '') FROM ("+query+") AS found (name)")
+}
+
+// A function with its owner's rights finds nothing that a caller puts into a schema of its own or a
+// temporary one: the search_path is pinned, with temporary tables last. So it is in functions that
+// have settings anyway.
+func TestFunctionsWithTheOwnersRightsOrSettingsHaveAPinnedSearchPath(t *testing.T) {
+	_, db, name := grantedSchema(t)
+	// An app's triggers on tables of tasks run inside of those that write them, with the
+	// search_path of the relay's pool.
+	const unpinned = `SELECT proname::text FROM pg_proc WHERE pronamespace = <ns> AND (prosecdef OR proconfig IS NOT NULL)
+		AND proname <> ALL ('{claim_tasks,claim_group,claim_member,lease_tasks,finish_tasks,complete_task,put_back,bury,keep}')
+		AND COALESCE(NOT 'search_path=pg_catalog, pg_temp' = ANY (proconfig), true)`
+	if got := list(t, db, name, unpinned); got != "" {
+		t.Errorf("the search_path is not pinned in %s", got)
+	}
+	run(t, db, `CREATE FUNCTION "`+name+`".bad() RETURNS int LANGUAGE sql SECURITY DEFINER RETURN 1;
+		CREATE FUNCTION "`+name+`".bad2() RETURNS int LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_catalog RETURN 1;
+		CREATE FUNCTION "`+name+`".bad3() RETURNS int LANGUAGE sql SET jit = off RETURN 1`)
+	if got := list(t, db, name, unpinned); got != "bad bad2 bad3" {
+		t.Errorf("the check found %q, want bad bad2 bad3", got)
+	}
+}
+
+// What is in the schema, whatever a later version adds, is called and read by who is meant to, or
+// it is in these lists. Package rights has what each role may do.
+func TestWhatIsInTheSchemaIsUsedByWhoIsMeantTo(t *testing.T) {
+	_, db, name := grantedSchema(t)
+	const functions = `SELECT DISTINCT proname::text FROM pg_proc, (VALUES ('enqueuer'), ('worker'), ('viewer'), ('operator')) AS g (role)
+		WHERE pronamespace = <ns> AND has_function_privilege('<schema>_' || role, oid, 'EXECUTE') AND `
+	const columns = `SELECT DISTINCT c.relname || '.' || attname FROM pg_attribute JOIN pg_class c ON c.oid = attrelid, (VALUES ('enqueuer'), ('viewer'), ('operator')) AS g (role)
+		WHERE relnamespace = <ns> AND relkind IN ('r', 'v') AND attnum > 0 AND NOT attisdropped
+		  AND attname IN ('payload', 'headers', 'lease_token', 'token', 'key', 'unique_key', 'ordering_key', 'timing', 'definition')
+		  AND has_column_privilege('<schema>_' || role, c.oid, attnum, 'SELECT') AND `
+	const tables = `SELECT DISTINCT relname::text FROM pg_class, (VALUES ('enqueuer'), ('worker'), ('viewer'), ('operator')) AS g (role)
+		WHERE relnamespace = <ns> AND relkind IN ('r', 'v') AND `
+	const mayWrite = `(has_any_column_privilege('<schema>_' || role, oid, 'INSERT') OR has_any_column_privilege('<schema>_' || role, oid, 'UPDATE')
+		OR has_table_privilege('<schema>_' || role, oid, 'DELETE'))`
+	for about, c := range map[string]struct{ query, want string }{
+		"groups may call with the owner's rights": {functions + `prosecdef`, "adopt cancel_task enqueue_keyed mark_origin origin_state redrive run_task_now this_database"},
+		"groups could make triggers of":           {functions + `prorettype = 'trigger'::regtype`, ""},
+		"an enqueuer may call":                    {functions + `role = 'enqueuer'`, "enqueue_keyed enqueue_task"},
+		"PUBLIC may call":                         {`SELECT proname::text FROM pg_proc, aclexplode(COALESCE(proacl, acldefault('f', proowner))) WHERE pronamespace = <ns> AND grantee = 0`, ""},
+		"a worker may not call": {`SELECT proname::text FROM pg_proc WHERE pronamespace = <ns> AND NOT prosecdef AND NOT has_function_privilege('<schema>_worker', oid, 'EXECUTE')`,
+			"check_task lock_waiting mark_headless resolve_key settle"}, // which triggers call
+		"an enqueuer or a viewer reads":    {columns + `role <> 'operator'`, ""},
+		"an operator reads":                {columns + `role = 'operator'`, "dead_task.headers dead_task.lease_token dead_task.ordering_key dead_task.payload dead_task.unique_key"},
+		"groups may truncate or reference": {tables + `has_table_privilege('<schema>_' || role, oid, 'TRUNCATE, TRIGGER, REFERENCES')`, ""},
+		"an enqueuer writes to":            {tables + `role = 'enqueuer' AND ` + mayWrite, "inbox keyed_task task"},
+		"a viewer writes to":               {tables + `role = 'viewer' AND ` + mayWrite, ""},
+		"an operator writes to":            {tables + `role = 'operator' AND ` + mayWrite, "audit dead_task schedule task task_type"},
+		"a worker lacks rights on": {tables + `role = 'worker' AND relkind = 'r' AND EXISTS (
+			SELECT FROM unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) AS p (privilege)
+			 WHERE NOT has_table_privilege('<schema>_worker', oid, privilege))`, "audit migration promote_lock"},
+	} {
+		if got := list(t, db, name, c.query); got != c.want {
+			t.Errorf("%s %q, want %q", about, got, c.want)
+		}
 	}
 }

@@ -5,15 +5,20 @@ import (
 	"crypto/rand"
 	"database/sql"
 	"errors"
+	"fmt"
 	"net/url"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	_ "github.com/lib/pq"
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/testing/needs"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -34,13 +39,9 @@ func grant(t *testing.T, address, name string) *granted {
 	t.Helper()
 	g := &granted{url: address, schema: name, admin: openURL(t, address), as: map[string]*sql.DB{},
 		urls: map[string]string{}}
-	if err := schema.Migrate(t.Context(), g.admin, schema.Schema(name)); err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, schema.Migrate(t.Context(), g.admin, schema.Schema(name)))
 	dropGroups(t, g.admin, name)
-	if err := schema.GrantRoles(t.Context(), g.admin, schema.Schema(name)); err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, schema.GrantRoles(t.Context(), g.admin, schema.Schema(name)))
 	unique := "roles_test_" + strings.ToLower(rand.Text()) + "_"
 	for _, group := range append([]string{"stranger"}, groups...) {
 		role, password := unique+group, rand.Text()
@@ -50,9 +51,7 @@ func grant(t *testing.T, address, name string) *granted {
 			g.do(t, `GRANT "`+name+"_"+group+`" TO `+role)
 		}
 		u, err := url.Parse(address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noErr(t, err)
 		u.User = url.UserPassword(role, password)
 		g.urls[group] = u.String()
 		g.as[group] = openURL(t, u.String())
@@ -78,11 +77,17 @@ func newName() string { return "r_" + strings.ToLower(rand.Text()) }
 func openURL(t *testing.T, address string) *sql.DB {
 	t.Helper()
 	db, err := sql.Open("postgres", address)
+	noErr(t, err)
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+// noErr ends the test unless err is nil.
+func noErr(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = db.Close() })
-	return db
 }
 
 // sql puts the schema's name into a statement.
@@ -194,9 +199,7 @@ func TestGrantRolesAgainSetsTheRightsRight(t *testing.T) {
 	}
 	for _, again := range []bool{false, true} {
 		if again {
-			if err := schema.GrantRoles(t.Context(), g.as["owner"], schema.Schema(g.schema)); err != nil {
-				t.Fatal(err)
-			}
+			noErr(t, schema.GrantRoles(t.Context(), g.as["owner"], schema.Schema(g.schema)))
 		}
 		for _, c := range changes {
 			i := slices.IndexFunc(rights, func(r right) bool { return r.name == c.call })
@@ -205,6 +208,87 @@ func TestGrantRolesAgainSetsTheRightsRight(t *testing.T) {
 			if may && err != nil || !may && sqlState(err) != "42501" {
 				t.Errorf("%s %s, GrantRoles again: %v: %s: got %v", c.change, c.role, again, c.call, err)
 			}
+		}
+	}
+}
+
+// The owner of all tables changes while transactions enqueue: none of these fails.
+func TestGrantRolesEndsNoTransactionOfTheApp(t *testing.T) {
+	needs.CI(t)
+	admin := openURL(t, pgtest.Database(t))
+	name := newName()
+	noErr(t, schema.Migrate(t.Context(), admin, schema.Schema(name)))
+	dropGroups(t, admin, name)
+	in := outbox.Schema(name)
+	enqueue := func(opts ...outbox.Option) error {
+		return outbox.InTx(t.Context(), admin, func(tx *sql.Tx) error {
+			for range 3 {
+				if _, err := outbox.Enqueue(t.Context(), tx, "T", 1, append(opts, in)...); err != nil {
+					return err
+				}
+			}
+			_, err := outbox.Stats(t.Context(), tx, in)
+			return err
+		})
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			opts := [][]outbox.Option{nil, {outbox.OrderedBy("o")}, {outbox.Unique(fmt.Sprint(i))},
+				{outbox.After(time.Hour)}}[i%4]
+			for ctx.Err() == nil {
+				if err := enqueue(opts...); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	err := schema.GrantRoles(t.Context(), admin, schema.Schema(name))
+	stop()
+	all.Wait()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// ALTER TABLE locks a table, then its sequence. An enqueue that held the sequence while it waits for the
+// table would be a deadlock with each change of the schema.
+func TestAnEnqueueThatWaitsForTheTableHoldsNothing(t *testing.T) {
+	db := openURL(t, pgtest.Database(t))
+	noErr(t, schema.Migrate(t.Context(), db))
+	for about, opts := range map[string][]outbox.Option{"no option": nil, "an ordering key": {outbox.OrderedBy("o")},
+		"a unique key": {outbox.Unique("u")}, "a delay": {outbox.After(time.Hour)}} {
+		locker, err := db.BeginTx(t.Context(), nil)
+		noErr(t, err)
+		if _, err := locker.ExecContext(t.Context(), "LOCK TABLE outbox.task IN ACCESS EXCLUSIVE MODE"); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() {
+			ended <- outbox.InTx(t.Context(), db, func(tx *sql.Tx) error {
+				_, err := outbox.Enqueue(t.Context(), tx, "T", 1, opts...)
+				return err
+			})
+		}()
+		var waiter int
+		relaytest.Eventually(t, time.Minute, "the enqueue waits", func() bool {
+			err := db.QueryRowContext(t.Context(), `SELECT pid FROM pg_locks JOIN pg_stat_activity USING (pid)
+				WHERE datname = current_database() AND relation = 'outbox.task'::regclass AND NOT granted`).Scan(&waiter)
+			return err == nil
+		})
+		var held sql.NullString
+		noErr(t, db.QueryRowContext(t.Context(), `SELECT string_agg(c.relname || ' ' || l.mode, ', ')
+			  FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
+			 WHERE l.pid = $1 AND l.granted AND c.relnamespace = 'outbox'::regnamespace`, waiter).Scan(&held))
+		if held.Valid {
+			t.Errorf("an enqueue with %s holds %s", about, held.String)
+		}
+		noErr(t, locker.Rollback())
+		if err := <-ended; err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -135,12 +135,6 @@ func registry() *handlers.Registry {
 			return err
 		})
 	}, handlers.Retention(time.Hour))
-	handlers.Leased(reg, of("discards"), func(_ context.Context, t *task) error {
-		return handlers.Discard(errors.New(t.Payload.Text))
-	}, handlers.Retention(time.Hour))
-	handlers.Tx(reg, of("discards in tx"), func(_ context.Context, _ *sql.Tx, t *task) error {
-		return handlers.Discard(errors.New(t.Payload.Text))
-	}, handlers.Retention(time.Hour))
 	handlers.Leased(reg, of("again"), func(_ context.Context, t *task) error {
 		if t.Iterations < 2 {
 			return handlers.RunAgainWith(t, 0, payload{hostile, float64(t.Iterations)})
@@ -167,6 +161,7 @@ func registry() *handlers.Registry {
 			return nil
 		})
 		add(kind+" dies", func(*task) error { return errors.New(hostile) })
+		add(kind+" discards", func(t *task) error { return handlers.Discard(errors.New(t.Payload.Text)) })
 		add(kind+" waits once", func(t *task) error {
 			if t.LastError == "" {
 				return handlers.RetryAfter(time.Microsecond, errors.New(hostile))
@@ -183,7 +178,7 @@ func (c *calls) run() {
 	config := relay.Config{ListenDSN: c.address, Schedules: schedule, PollInterval: 50 * time.Millisecond,
 		DeadRetention: time.Hour, Workers: 4}
 	r := relaytest.Run(c.t, c.db.DB, registry(), config)
-	for _, taskType := range []string{"tx", "group", "batch", "leased", "complete", "discards", "discards in tx", "again",
+	for _, taskType := range []string{"tx", "group", "batch", "leased", "complete", "tx discards", "leased discards", "again",
 		"tx fails once", "leased fails once", "tx waits once", "leased waits once", "tx dies", "leased dies"} {
 		c.in(taskType, func(tx *sql.Tx) (any, error) {
 			all, err := outbox.EnqueueMany(c.ctx, tx, []outbox.TaskSpec{

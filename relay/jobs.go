@@ -1,0 +1,150 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/txoutbox/outbox/internal/leaserun"
+	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/store"
+	"github.com/txoutbox/outbox/internal/txrun"
+	"github.com/txoutbox/outbox/internal/upkeep"
+	"github.com/txoutbox/outbox/schema"
+)
+
+// hearing is the job of the heartbeat that reads, at each interval, what became of running tasks
+// elsewhere.
+type hearing struct {
+	store    *store.Store
+	runner   *txrun.Runner
+	leases   *leaserun.Leases
+	interval time.Duration
+	ranAt    time.Time // when a task was seen to run
+	heardAt  time.Time // when it was read what became of running tasks
+}
+
+// idle is how long a relay that runs nothing does not hear: then there are only requests that
+// outlived a run elsewhere.
+func (h *hearing) idle() time.Duration { return 10*h.interval - time.Second }
+
+// run ends the contexts of handlers whose task was canceled or whose lease was taken, and removes
+// canceled tasks that wait. It only reads, unless a task is canceled.
+func (h *hearing) run(ctx context.Context, on *pg.Dedicated) (next time.Duration, err error) {
+	open, held := []int64{}, h.leases.Held()
+	for _, taskIDs := range h.runner.Underway() {
+		open = append(open, taskIDs...)
+	}
+	if len(open)+len(held) > 0 {
+		h.ranAt = time.Now()
+	} else if time.Since(h.ranAt) > h.idle() && time.Since(h.heardAt) < h.idle() {
+		return h.interval, nil
+	}
+	return h.interval, on.Do(ctx, func(ctx context.Context, conn pg.Querier) error {
+		heard, err := h.store.Hear(ctx, conn, open, held)
+		if err != nil {
+			return err
+		}
+		h.runner.Cancel(heard.Canceled)
+		h.leases.Cancel(heard.Canceled, heard.Lost)
+		if len(heard.Asked) > 0 {
+			if _, err := h.store.RemoveCanceled(ctx, conn, heard.Asked); err != nil {
+				return err // it is heard again soon
+			}
+		}
+		h.heardAt = time.Now()
+		return nil
+	})
+}
+
+// comparison is the job of the heartbeat that compares the runs of this relay in the tables with
+// those of its memory. They differ where the database has lost results: after a failover to a
+// standby that did not have them, or a restore in place. Nobody else ends these leases, as their
+// relay lives.
+type comparison struct {
+	store    *store.Store
+	leases   *leaserun.Leases
+	journal  *store.Journal
+	unbroken func() time.Time // since when heartbeats come through, in the same database
+	ready    func()           // wakes the dispatcher
+	log      *slog.Logger
+
+	since time.Time // unbroken, and when it was compared last
+	at    time.Time
+}
+
+// run compares after each outage and restore, and once in upkeep.ReapInterval.
+func (c *comparison) run(ctx context.Context, on *pg.Dedicated) (next time.Duration, err error) {
+	since := c.unbroken()
+	if since.Equal(c.since) && time.Since(c.at) < upkeep.ReapInterval {
+		return upkeep.Interval, nil
+	}
+	more := false
+	err = on.Do(ctx, func(ctx context.Context, conn pg.Querier) error {
+		if more, err = c.compareLeases(ctx, conn); err != nil {
+			return err
+		}
+		forgotten, err := c.journal.ForgetLeftOver(ctx, conn)
+		more = more || forgotten == store.MostCompared
+		return err
+	})
+	if err != nil || more {
+		return upkeep.TakeoverInterval, err
+	}
+	c.since, c.at = since, time.Now()
+	return upkeep.Interval, nil
+}
+
+// compareLeases frees the leases of this relay that it does not run.
+func (c *comparison) compareLeases(ctx context.Context, conn pg.Querier) (more bool, err error) {
+	rows, err := c.store.OtherLeases(ctx, conn, c.leases.Held())
+	if err != nil {
+		return false, err
+	}
+	over := c.leases.LeftOver(rows)
+	if len(over) == 0 {
+		return false, nil
+	}
+	more = len(rows) == store.MostCompared
+	freed, err := c.store.FreeLeases(ctx, conn, over)
+	if err != nil || len(freed) == 0 {
+		return more, err
+	}
+	c.log.Warn("outbox: leased tasks had ended here, and the database has lost their results, "+
+		"as by a failover or a restore; they run again", "tasks", len(freed),
+		"task_ids", freed[:min(len(freed), mostNamed)])
+	c.ready()
+	return more, nil
+}
+
+// rowCheck is the job that looks whether row level security hides rows from the relay, which would
+// find an outbox without tasks.
+type rowCheck struct {
+	schema string
+	log    *slog.Logger
+	found  func(hidden error) (before error) // for Health; it returns what was found before
+}
+
+func (c rowCheck) run(ctx context.Context, on *pg.Dedicated) (wait time.Duration, err error) {
+	var hidden error
+	err = on.Do(ctx, func(ctx context.Context, conn pg.Querier) error {
+		if hidden = schema.CheckRowSecurity(ctx, conn, schema.Schema(c.schema)); errors.Is(hidden, schema.ErrRowSecurity) {
+			return nil
+		}
+		return hidden
+	})
+	if err != nil {
+		return 0, err
+	}
+	switch before := c.found(hidden); {
+	case hidden != nil && (before == nil || before.Error() != hidden.Error()):
+		c.log.Error("outbox: the relay does not see all tasks", "error", hidden)
+	case hidden == nil && before != nil:
+		c.log.Info("outbox: no rows are hidden from the relay any more")
+	}
+	if hidden != nil {
+		return upkeep.Interval, nil
+	}
+	return upkeep.ReapInterval, nil
+}

@@ -2,6 +2,7 @@ package pgerr
 
 import (
 	"context"
+	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"fmt"
@@ -12,6 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	_ "github.com/jackc/pgx/v5/stdlib"
+	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/internal/testing/faultmap"
 )
 
@@ -90,5 +93,50 @@ func TestTheTableOfSQLSTATEsIsWhatTheCodeSays(t *testing.T) {
 	}
 	if f := Of(nil); f != Foreign {
 		t.Errorf("no error is %q", f)
+	}
+}
+
+func TestWhatADriverSaysOfAConnectionStringIsNotPassedOn(t *testing.T) {
+	for _, driver := range []string{"postgres", "pgx"} {
+		for _, dsn := range []string{
+			"postgres://app:C4n4ry@%zz/x", "postgres://app:C4n4ry@127.0.0.1:bad/x", "postgres://app:a C4n4ry@127.0.0.1/x", "postgres://app:a/C4n4ry@127.0.0.1/x",
+			"host=127.0.0.1 port=1 password=a C4n4ry", "host=127.0.0.1 password='C4n4ry", "host=127.0.0.1 port=C4n4ry", "host=127.0.0.1 sslmode=C4n4ry", "mysql://app:C4n4ry@h/x",
+			"host=127.0.0.1 port=1 connect_timeout=C4n4ry",
+		} {
+			db, err := sql.Open(driver, dsn)
+			if err == nil {
+				err = db.PingContext(t.Context())
+				db.Close()
+			}
+			if err == nil {
+				t.Errorf("%s: %s: no error", driver, dsn)
+			} else if got := fmt.Sprintf("%v %+v", WithoutDSN(err), WithoutDSN(err)); strings.Contains(got, "C4n4ry") {
+				t.Errorf("%s: %s: got %s", driver, dsn, got)
+			}
+		}
+	}
+}
+
+func TestOtherErrorsArePassedOn(t *testing.T) {
+	server := &pq.Error{Code: "28P01", Message: `password = "x" of postgres://`}
+	for _, err := range []error{nil, io.EOF, server, fmt.Errorf("with: %w", server), errors.New("dial tcp 127.0.0.1:1: connect: connection refused")} {
+		if got := WithoutDSN(err); !errors.Is(got, err) {
+			t.Errorf("got %v, want %v", got, err)
+		}
+	}
+}
+
+func TestAPackageIsNamedOnce(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"schema: newer": "schema: migrate outbox: newer",
+		"gave up: schema: newer; the latest: schema: old": "schema: migrate outbox: gave up: newer; the latest: old",
+		"outbox: newer": "schema: migrate outbox: outbox: newer",
+		"schema":        "schema: migrate outbox: schema",
+	} {
+		err := errors.New(text)
+		if got := Within("schema: migrate outbox", err); got.Error() != want || !errors.Is(got, err) {
+			t.Errorf("got %q, want %q", got, want)
+		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/schemaname"
+	"github.com/txoutbox/outbox/internal/store"
 )
 
 // Want is what RequireEnqueued and the like expect of a task besides its payload.
@@ -28,6 +29,13 @@ func newWanted(want []Want) (w *wanted, err error) {
 		err = errors.Join(err, o.want(w))
 	}
 	return w, err
+}
+
+// row is a row of outbox.task.
+type row struct {
+	store.Task
+	state string
+	why   string // it does not match; "" if it does
 }
 
 // check says what is wrong with a task, or "".

@@ -2,13 +2,18 @@ package outbox_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/testing/needs"
+	"github.com/txoutbox/outbox/schema"
 )
 
 type welcome struct {
@@ -143,4 +148,185 @@ func TestEnqueue(t *testing.T) {
 			wantTasks(t, e.db, name, len(txs))
 		}},
 	})
+}
+
+func TestPlainSQLInsertsEqualEnqueue(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	tx := begin(t, d.db)
+	exec(t, tx, `CREATE TABLE usr (usr_id bigint PRIMARY KEY, email text)`)
+	put(t, tx, "T", map[string]int{"usr_id": 5})
+	same := outbox.TaskSpec{Type: "T", Payload: map[string]int{"usr_id": 5}}
+	putMany(t, tx, same, same)
+	exec(t, tx, `INSERT INTO outbox.task (task_type, payload) VALUES ('T', '{"usr_id": 5}')`)
+	exec(t, tx, `WITH u AS (INSERT INTO usr VALUES (5, 'a@example.com') RETURNING usr_id)
+		INSERT INTO outbox.task (task_type, payload) SELECT 'T', jsonb_build_object('usr_id', usr_id) FROM u`)
+	want(t, tx, "5 of 1", `SELECT count(*) || ' of ' || count(DISTINCT to_jsonb(t) - 'task_id')
+		FROM outbox.task t`)
+}
+
+func TestEnqueueUsesTheNamedSchemaAndNoOther(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	for _, name := range []string{"app_outbox", "user", strings.Repeat("s", 63)} { // user is a reserved word
+		must(schema.Migrate(t.Context(), d.db, schema.Schema(name)))
+		tx := begin(t, d.db)
+		exec(t, tx, "SET LOCAL search_path = pg_catalog")
+		typed := outbox.NewTaskType[int]("T", outbox.Schema(name))
+		putMany(t, tx, typed.New(1))
+		putMany(t, tx, typed.New(2), typed.New(3))
+		putMany(t, tx, typed.New(4, outbox.Unique("k")))
+		want(t, tx, 4, `SELECT count(*) FROM "`+name+`".task`)
+		want(t, tx, 0, `SELECT count(*) FROM outbox.task`)
+		stats, err := outbox.Stats(t.Context(), tx, outbox.Schema(name))
+		if err != nil || len(stats) != 1 || stats[0].Ready != 4 {
+			t.Errorf("got the counts %+v, %v; want 4 ready ones", stats, err)
+		}
+	}
+}
+
+// PostgreSQL drops the connection, and with it the caller's transaction, at a message of 1 GiB.
+func TestEnqueueManyRefusesMoreThanOneStatementCanCarry(t *testing.T) {
+	needs.Long(t)
+	t.Parallel()
+	d := newDatabase(t)
+	tx := &recorder{transaction: transaction{Querier: begin(t, d.db)}}
+	big := json.RawMessage(`"` + strings.Repeat("x", 16<<20-2) + `"`)
+	tasks := make([]outbox.TaskSpec, 17)
+	for i := range tasks {
+		tasks[i] = outbox.TaskSpec{Type: "T", Payload: big, Options: []outbox.Option{outbox.MaxPayload(len(big))}}
+	}
+	_, err := outbox.EnqueueMany(t.Context(), tx, tasks)
+	if !errors.Is(err, outbox.ErrPayloadTooLarge) || tx.statements != 0 ||
+		!strings.Contains(err.Error(), "task 15 of 17") {
+		t.Errorf("got %v after %d statements, want ErrPayloadTooLarge for task 15 before any", err, tx.statements)
+	}
+	exec(t, tx, "SELECT 1")
+}
+
+func TestADroppedRowIsAnErrorAndNotAMissingTask(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	exec(t, d.db, `CREATE FUNCTION drop_row() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'`)
+	exec(t, d.db, `CREATE TRIGGER drop_row BEFORE INSERT ON outbox.task FOR EACH ROW WHEN (NEW.priority = 1)
+		EXECUTE FUNCTION drop_row()`)
+	tx := begin(t, d.db)
+	dropped := outbox.TaskSpec{Type: "T", Options: []outbox.Option{outbox.Priority(1)}}
+	if got, err := outbox.EnqueueMany(t.Context(), tx, []outbox.TaskSpec{dropped}); err == nil {
+		t.Errorf("got %v, want an error for one task", got)
+	}
+	if got, err := outbox.EnqueueMany(t.Context(), tx, []outbox.TaskSpec{{Type: "T"}, dropped}); err == nil {
+		t.Errorf("got %v, want an error for two tasks", got)
+	}
+	dropped.Options = append(dropped.Options, outbox.Unique("k"))
+	if got, err := outbox.EnqueueMany(t.Context(), tx, []outbox.TaskSpec{dropped}); err == nil {
+		t.Errorf("got %v, want an error for a task with a key", got)
+	}
+}
+
+// notified returns the channels of the notifications since its last call, or since listen.
+type notified func() (channels []string)
+
+// listen listens on the channels, for what has been committed by the time of a call.
+func (d database) listen(t *testing.T, channels ...string) notified {
+	t.Helper()
+	l := pq.NewListener(d.url, 10*time.Millisecond, time.Second, nil)
+	t.Cleanup(func() { l.Close() })
+	for _, channel := range append(channels, "marker") {
+		must(l.Listen(channel))
+	}
+	return func() (got []string) {
+		t.Helper()
+		exec(t, d.db, `SELECT pg_notify('marker', '')`) // it arrives after those of earlier commits
+		for {
+			select {
+			case n := <-l.Notify:
+				switch {
+				case n == nil:
+					t.Fatal("the listener lost its connection")
+				case n.Channel == "marker":
+					return got
+				}
+				got = append(got, n.Channel+n.Extra)
+			case <-time.After(time.Minute):
+				t.Fatal("the marker did not arrive")
+			}
+		}
+	}
+}
+
+func TestAnEnqueueNotifiesOnlyWhileARelayAsks(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	const other = "select" // a reserved word
+	must(schema.Migrate(t.Context(), d.db, schema.Schema(other)))
+	received := d.listen(t, "outbox", other)
+	for _, c := range []struct {
+		when, until string
+		want        bool
+	}{
+		{"when no relay ever requested wake-ups", "", false},
+		{"until the second of a request", "extract(epoch FROM clock_timestamp())::bigint + 3600", true},
+		{"after that second", "extract(epoch FROM clock_timestamp())::bigint - 1", false},
+		{"after the request was withdrawn", "0", false},
+	} {
+		for _, name := range []string{"outbox", other} {
+			if c.until != "" {
+				exec(t, d.db, `SELECT setval('"`+name+`".wake', `+c.until+`)`)
+			}
+			tx := begin(t, d.db)
+			first := put(t, tx, "T", 1, outbox.Schema(name))
+			put(t, tx, "T", 2, outbox.Schema(name))
+			put(t, tx, "T", 1, outbox.Schema(name), outbox.After(time.Hour))
+			if got := received(); len(got) != 0 {
+				t.Errorf("%s: %s: got %v before the commit, want nothing", c.when, name, got)
+			}
+			end(t, tx.Commit)
+			var want []string
+			if c.want {
+				want = []string{fmt.Sprintf("%s0 %d T", name, first.ID), name} // the first task, and all others
+			}
+			if got := received(); !slices.Equal(got, want) {
+				t.Errorf("%s: %s: got notifications %q, want %v", c.when, name, got, c.want)
+			}
+			if c.want {
+				exec(t, d.db, `SELECT setval('"`+name+`".wake', 0)`)
+			}
+		}
+	}
+}
+
+// Relays of other processes are told by the commit, on the channel of the schema, and of nothing
+// that did not happen.
+func TestRunNowWakesRelaysWithItsCommit(t *testing.T) {
+	t.Parallel()
+	const name = "app_outbox"
+	d := newDatabase(t, schema.Schema(name))
+	exec(t, d.db, `INSERT INTO app_outbox.task (task_type, run_at) SELECT 'T', now() + interval '1 hour'
+		FROM generate_series(1, 3)`)
+	exec(t, d.db, `SELECT setval('app_outbox.wake', 4102444800)`) // as a relay asks that is idle
+	received := d.listen(t, name, "outbox")
+	for _, c := range []struct {
+		what   string
+		taskID int64
+		commit bool
+		want   []string
+	}{{"rolled back", 1, false, nil}, {"committed", 1, true, []string{name}}, {"a task that is ready", 1, true, nil},
+		{"an unknown task", 9, true, nil}, {"another one", 2, true, []string{name}}, {"nobody asks", 3, true, nil}} {
+		if c.what == "nobody asks" {
+			exec(t, d.db, `SELECT setval('app_outbox.wake', 0)`)
+		}
+		tx := begin(t, d.db)
+		if _, err := outbox.RunNow(t.Context(), tx, c.taskID, outbox.Schema(name)); err != nil {
+			t.Fatal(err)
+		}
+		how := tx.Rollback
+		if c.commit {
+			how = tx.Commit
+		}
+		end(t, how)
+		if got := received(); !slices.Equal(got, c.want) {
+			t.Errorf("%s: notified %q, want %q", c.what, got, c.want)
+		}
+	}
 }

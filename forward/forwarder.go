@@ -1,17 +1,70 @@
+// Package forward publishes tasks as events: to Kafka, NATS JetStream, RabbitMQ, webhooks, or
+// another [Publisher]. An app enqueues an event in the transaction of its business
+// rows; relays publish it after the commit, at least once.
+//
+//	var OrderPlaced = outbox.NewTaskType[Order]("order.placed")
+//
+//	forward.Register(reg, OrderPlaced, publisher, forward.To("orders"))
+//
+// Publishers are modules of their own: publish/kafka, publish/nats, publish/amqp, publish/webhook
+// and publish/watermill. Close one after the Run of the relays has returned.
+//
+// An event follows CloudEvents 1.0 in binary mode: the task's payload is the body, the attributes
+// are headers. Its id is the task's key, a UUID that is the same in every attempt and no other
+// event's, so a consumer can tell a repetition: package inbox does.
+//
+// The error of the publisher decides on the event. A target here is an [Event.To]: a topic, a
+// queue, a URL.
+//
+//   - nil: the broker has it. The task is done.
+//   - [Permanent]: a retry cannot help, as with an event too large. The task is a dead letter at
+//     once.
+//   - [TargetUnavailable]: the event's target takes nothing now, as a full queue. The attempt
+//     counts, unless the target says for how long to wait. Other events for this target wait; those
+//     for other targets are sent.
+//   - handlers.RetryAfter or Snooze: the event is sent again after that time. For the first three
+//     days this counts no attempt.
+//   - [Unavailable], or the end of the time limit: the broker cannot be reached. No attempt is
+//     counted, and no event is sent for a while. If events for other targets pass, only those for
+//     this target wait. If an event has no answer in time while others have one, every third such
+//     time is an attempt.
+//   - any other error is the event's own: the task is retried as after any failed attempt.
+//
+// Of several marks on one error, Permanent goes before TargetUnavailable, and that before
+// Unavailable.
+//
+// If no event passes, a circuit breaker opens: of the target, or of the whole broker. No event is
+// sent during its pause: a second, then two, at most a minute. Then one call, or one event of a
+// target, is the trial. The time limit ends a trial that hangs. Each Forwarder of a process has its
+// own circuits, of 1,000 targets at most. It forgets a circuit without a trial for ten minutes.
+//
+// Events that wait come back at most 1,000 a second, and at most five minutes after the pause. Such
+// an event has the reason in its last error. After three days each wait counts as an attempt.
+//
+// The relay logs a warning when a circuit opens, and a record when it closes, for the first 20 that
+// are open at once. [Forwarder.Health] names the open ones.
+//
+// Events of one ordering key are published one after the other: the next one only after the
+// acknowledgement of the last. A dead letter of a key does not hold up the key.
 package forward
 
 import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/copied"
 	"github.com/txoutbox/outbox/internal/handler"
 )
 
@@ -115,4 +168,107 @@ func (f *Forwarder) handle(ctx context.Context, _ *sql.Tx, tasks []*outbox.Task[
 		return nil
 	}
 	return c.failed
+}
+
+// Target is one of several publishers of a type's events, with the options for it. Its Publisher is
+// required.
+type Target struct {
+	Publisher Publisher
+	Options   []Option
+}
+
+// Fanout publishes the tasks of one type to several targets, each with progress, retries and dead
+// letters of its own. A handler of the type replaces each task by one for each target, in one
+// transaction. Their types are the type's name, a slash, and the target's name, as in
+// order.placed/billing. All have the event's id, time, ordering key, priority, headers and the
+// like, but not its limits and delay. Limits of payloads and headers do not apply to copies.
+// Enqueue no tasks of these types yourself.
+//
+// opts apply to each target, before its own options. BatchSize and HandlerOptions among them also
+// apply to the handler that copies. Fanout returns the Forwarders by their targets' names. It
+// panics as [Register] does, without targets, and for a target whose name is "".
+//
+// A new target gets the events that are handled from then on. A removed target leaves tasks without
+// a handler: the relay warns of them.
+func Fanout[P any](reg *handlers.Registry, t outbox.TaskType[P], targets map[string]Target,
+	opts ...Option) map[string]*Forwarder {
+	if len(targets) == 0 {
+		panic(fmt.Sprintf("forward: Fanout of %s has no targets", t.Name()))
+	}
+	if _, unnamed := targets[""]; unnamed {
+		panic(fmt.Sprintf("forward: Fanout of %s has a target without a name", t.Name()))
+	}
+	forwarders, all := map[string]*Forwarder{}, []*Forwarder(nil)
+	for _, name := range slices.Sorted(maps.Keys(targets)) {
+		c := newConfig(t.Name(), slices.Concat(opts, targets[name].Options))
+		c.target = name
+		f := register(reg, t.Name()+"/"+name, c, targets[name].Publisher)
+		forwarders[name], all = f, append(all, f)
+	}
+	c := newConfig(t.Name(), opts)
+	handlers.Batch(reg, outbox.NewTaskType[json.RawMessage](t.Name()), c.batch,
+		func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[json.RawMessage]) error {
+			return copyTasks(ctx, tx, tasks, all)
+		}, c.handler...)
+	return forwarders
+}
+
+// copyBytes is the size from which copies are sent in another statement.
+const copyBytes = 16 << 20
+
+// copyTasks enqueues a copy of each task for each of the targets.
+func copyTasks(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[json.RawMessage],
+	targets []*Forwarder) error {
+	var copies []outbox.TaskSpec
+	size := 0
+	for _, t := range tasks {
+		control := withoutControl(maps.Clone(t.Headers))
+		if control == nil {
+			control = map[string]string{}
+		}
+		control[copied.EventID] = strconv.FormatInt(t.ID, 10)
+		control[copied.EventTime] = t.CreatedAt.UTC().Format(time.RFC3339Nano)
+		of := *t
+		of.Headers = control
+		payload := copied.Task[outbox.Task[json.RawMessage]]{Of: &of}
+		for _, to := range targets {
+			copies = append(copies, outbox.TaskSpec{Type: to.taskType, Payload: payload, Options: to.config.task})
+			if size += len(t.Payload); size < copyBytes {
+				continue
+			}
+			if _, err := outbox.EnqueueMany(ctx, tx, copies); err != nil {
+				return err
+			}
+			copies, size = nil, 0
+		}
+	}
+	_, err := outbox.EnqueueMany(ctx, tx, copies)
+	return err
+}
+
+// ErrUnavailable is in the error of [Forwarder.Health] while a circuit is open.
+var ErrUnavailable = errors.New("forward: events are not published")
+
+// mostShown is how many open circuits Health names.
+const mostShown = 5
+
+// Health is nil while events are sent to all targets. Else it wraps [ErrUnavailable], and names the
+// broker or up to five targets whose circuits are open in this process, since when, and the last
+// error of each. It does no I/O and does not block. A circuit without a trial for ten minutes is
+// forgotten.
+func (f *Forwarder) Health() error {
+	all := f.circuits.all()
+	if len(all) == 0 {
+		return nil
+	}
+	var texts []string
+	for i, c := range all {
+		if i == mostShown {
+			texts = append(texts, fmt.Sprintf("and %d more targets", len(all)-i))
+			break
+		}
+		texts = append(texts, fmt.Sprintf("%s since %s: %v", shown(c.target), c.since.UTC().Format(time.RFC3339),
+			c.err))
+	}
+	return fmt.Errorf("%w: %s: %s", ErrUnavailable, f.taskType, strings.Join(texts, "; "))
 }

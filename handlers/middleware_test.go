@@ -3,7 +3,6 @@ package handlers_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -38,8 +37,7 @@ func TestMiddlewareOfTheRegistryIsOutsideThatOfTheHandlerAndTheFirstIsOutermost(
 	r.Use(note("2"), note("3")) // also for those before
 	for range 2 {               // the same each time
 		order = nil
-		if err := only(t, r).Run(t.Context(), nil, handler.Claim{},
-			[]*outbox.Task[json.RawMessage]{raw(1, `{}`)}); err != nil {
+		if err := call(t, r, handler.Claim{}, `{}`); err != nil {
 			t.Fatal(err)
 		}
 		if got, want := strings.Join(order, " "), "1 2 3 4 5 6 handler /6 /5 /4 /3 /2 /1"; got != want {
@@ -202,8 +200,7 @@ func TestLogWithoutALoggerTakesTheRelaysOrTheDefault(t *testing.T) {
 	slog.SetDefault(logger(&byDefault)) // after Log was called
 	defer slog.SetDefault(previous)
 	for _, claim := range []handler.Claim{{}, {Log: logger(&ofRelay)}} {
-		if err := only(t, r).Run(t.Context(),
-			nil, claim, []*outbox.Task[json.RawMessage]{raw(1, `{"To": "hunter2"}`), raw(2, `{"To": "hunter2"}`)}); err != nil {
+		if err := call(t, r, claim, `{"To": "hunter2"}`, `{"To": "hunter2"}`); err != nil {
 			t.Error(err)
 		}
 	}

@@ -140,13 +140,23 @@ func only(t *testing.T, r *handlers.Registry) *handler.Handler {
 	return all[0]
 }
 
+// call calls the one handler of a registry on tasks 1, 2, … of those payloads.
+func call(t *testing.T, r *handlers.Registry, claim handler.Claim, payloads ...string) error {
+	t.Helper()
+	var tasks []*outbox.Task[json.RawMessage]
+	for i, p := range payloads {
+		tasks = append(tasks, raw(int64(i+1), p))
+	}
+	return only(t, r).Run(t.Context(), new(sql.Tx), claim, tasks)
+}
+
 // leased calls a Leased handler, with options, on one task of that payload.
 func leased[P any](t *testing.T, payload string, h func(context.Context, *outbox.Task[P]) error,
 	opts ...handlers.Option) error {
 	t.Helper()
 	r := handlers.New()
 	handlers.Leased(r, outbox.NewTaskType[P]("SEND_MAIL"), h, opts...)
-	return only(t, r).Run(t.Context(), nil, handler.Claim{}, []*outbox.Task[json.RawMessage]{raw(1, payload)})
+	return call(t, r, handler.Claim{}, payload)
 }
 
 // batch calls a Batch handler on tasks 1, 2, … of those payloads.
@@ -154,11 +164,7 @@ func batch(t *testing.T, h func(context.Context, *sql.Tx, []*outbox.Task[mail]) 
 	t.Helper()
 	r := handlers.New()
 	handlers.Batch(r, sendMail, 10, h)
-	var tasks []*outbox.Task[json.RawMessage]
-	for i, p := range payloads {
-		tasks = append(tasks, raw(int64(i+1), p))
-	}
-	return only(t, r).Run(t.Context(), new(sql.Tx), handler.Claim{}, tasks)
+	return call(t, r, handler.Claim{}, payloads...)
 }
 
 // panics is the text of f's panic.

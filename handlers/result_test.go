@@ -3,7 +3,6 @@ package handlers_test
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -179,7 +178,6 @@ func TestMembersOfABatchResultAreFoundAsErrorsAndNotAsItsResult(t *testing.T) {
 		t.Errorf("a Leased handler's: %+v, want a plain failure", got)
 	}
 	// Middleware may return one, wrap it, or return one without members.
-	tasks := []*outbox.Task[json.RawMessage]{raw(1, `{}`), raw(2, `{}`)}
 	for _, c := range []struct {
 		from error
 		want string
@@ -197,7 +195,7 @@ func TestMembersOfABatchResultAreFoundAsErrorsAndNotAsItsResult(t *testing.T) {
 		handlers.Batch(r, sendMail, 10, nothingBatch, handlers.Use(func(handlers.Func) handlers.Func {
 			return func(context.Context, *handlers.Call) error { return c.from }
 		}))
-		err := only(t, r).Run(t.Context(), new(sql.Tx), handler.Claim{}, tasks)
+		err := call(t, r, handler.Claim{}, `{}`, `{}`)
 		some, _ := err.(handlers.BatchResult)
 		if c.want == "" {
 			if err == nil || some != nil {

@@ -1,3 +1,20 @@
+// Package outboxtest helps an app to test what it enqueues and what its handlers do, inside a
+// transaction of the test's own that is rolled back at the end, or on a database of the test's own.
+//
+//	tx, err := db.BeginTx(t.Context(), nil)
+//	defer tx.Rollback()
+//
+//	err = signUp(t.Context(), tx, "ada@example.com")            // what is tested
+//	outboxtest.RequireEnqueued(t, tx, SendWelcome, nil)         // it enqueued a mail
+//	got := outboxtest.Drain(t, tx, registry)                    // the app's handlers run, in tx
+//	if err := got.Err(); err != nil { … }
+//
+// [RequireEnqueued], [RequireEnqueuedN], [RequireNotEnqueued] and [Enqueued] look at the tasks.
+// [Drain] runs those that are due as a relay would, one after the other, with the same transitions.
+// Nothing is waited for: no relay runs, and delays pass by [Advance] and [RetryNow].
+//
+// The functions fail the test by t.Fatalf, at the caller's line, so they are to be called in the
+// test's own goroutine. They work with lib/pq and pgx, with database/sql and sqlx.
 package outboxtest
 
 import (
@@ -7,6 +24,7 @@ import (
 	"log/slog"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -281,4 +299,69 @@ func (d *drainer) exec(query string, args ...any) (n int64, err error) {
 		n, err = result.RowsAffected()
 	}
 	return n, err
+}
+
+// Run is one run of one task in a Drain.
+type Run struct {
+	ID      int64 // of the task
+	Type    string
+	Attempt int // 1 in a task's first run
+	Outcome relay.Outcome
+	// Err is the handler's error, for errors.Is and errors.As, if the task was discarded, throttled,
+	// failed or died.
+	Err error
+}
+
+// String is the run on one line: type, ID, attempt, outcome and error.
+func (r Run) String() string {
+	s := fmt.Sprintf("%s #%d, attempt %d: %s", r.Type, r.ID, r.Attempt, r.Outcome)
+	if r.Err != nil {
+		s += ": " + r.Err.Error()
+	}
+	return s
+}
+
+// Result is what a Drain did.
+type Result struct {
+	// Runs are in the order in which they were made. The members of a Batch handler's call are a
+	// run each. A call that failed for all of a batch is none: its members run one by one then, as
+	// in production.
+	Runs []Run
+	// Unhandled counts the tasks of types that the registry has no handler for. They were left
+	// alone.
+	Unhandled map[string]int
+}
+
+// Count is the number of runs with the outcome.
+func (r *Result) Count(o relay.Outcome) (n int) {
+	for _, run := range r.Runs {
+		if run.Outcome == o {
+			n++
+		}
+	}
+	return n
+}
+
+// Err joins the errors of all runs that failed or made a task a dead letter, each with its task;
+// nil if there are none. A discarded or throttled task is none of these: see Count.
+func (r *Result) Err() error {
+	var errs []error
+	for _, run := range r.Runs {
+		if run.Outcome == relay.OutcomeFailed || run.Outcome == relay.OutcomeDead {
+			errs = append(errs, fmt.Errorf("%s #%d, attempt %d: %s: %w", run.Type, run.ID, run.Attempt, run.Outcome, run.Err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// String has a line for each run, and one for unhandled types.
+func (r *Result) String() string {
+	lines := make([]string, 0, len(r.Runs)+1)
+	for _, run := range r.Runs {
+		lines = append(lines, run.String())
+	}
+	if len(r.Unhandled) > 0 {
+		lines = append(lines, "no handler: "+countsText(r.Unhandled))
+	}
+	return strings.Join(lines, "\n")
 }

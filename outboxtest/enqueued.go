@@ -58,13 +58,6 @@ func Enqueued[P any](t testing.TB, q outbox.Querier, taskType outbox.TaskType[P]
 	return search(t, q, taskType, match, want).matched
 }
 
-// row is a row of outbox.task.
-type row struct {
-	store.Task
-	state string
-	why   string // it does not match; "" if it does
-}
-
 // searched is the result of a search.
 type searched[P any] struct {
 	matched  []*outbox.Task[P]

@@ -4,9 +4,28 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
 
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/schemaname"
 )
+
+// Check returns nil if code of this [Version] may run beside the schema, in a database with the
+// encoding UTF8, on a server that is supported: the schema is at Version, or it is newer and its
+// migrations say that this code may run beside them. [Inspect] says which. It only reads, so it may
+// run on a standby; it needs USAGE on the schema and SELECT on its table migration. It does not look
+// at the other tables.
+//
+// Errors: ErrNotMigrated, ErrNewer, ErrUnsupportedServer, ErrUnsupportedEncoding or, if row level
+// security hides the versions, ErrRowSecurity; an invalid name before any SQL; or else the query's
+// own. With a pool, as a *sql.DB, it reads in a transaction, and ErrStatementPooling is possible.
+func Check(ctx context.Context, q Querier, opts ...SchemaOption) error {
+	_, err := Inspect(ctx, q, opts...)
+	return err
+}
 
 // State has the versions of a schema and its server.
 //
@@ -177,4 +196,151 @@ func checkServer(number int, text string) error {
 		return fmt.Errorf("%w: it is PostgreSQL %s, the outbox needs %d or newer", ErrUnsupportedServer, text, oldestServer)
 	}
 	return nil
+}
+
+// Querier is what [Check] needs: *sql.DB, *sql.Conn and *sql.Tx have it, and those of sqlx.
+type Querier interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// pool is a *sql.DB or a *sqlx.DB: neither transactions nor connections have SetMaxOpenConns.
+type pool interface {
+	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
+	PingContext(ctx context.Context) error
+	SetMaxOpenConns(n int)
+}
+
+// These find the objects that the migrations make. The statements are ours, so they need not be
+// parsed in full.
+var (
+	makes    = regexp.MustCompile(`CREATE (?:OR REPLACE )?(?:UNIQUE )?(TABLE|VIEW|SEQUENCE|INDEX|FUNCTION) (?:IF NOT EXISTS )?(?:outbox\.)?(\w+)`)
+	comments = regexp.MustCompile(`--[^\n]*`)
+)
+
+// made are the names of the relations and functions that the files make, for an array in SQL.
+func made(files []string) (relations, functions string) {
+	var r, f []string
+	for _, text := range files {
+		for _, m := range makes.FindAllStringSubmatch(comments.ReplaceAllString(text, ""), -1) {
+			if m[1] == "FUNCTION" {
+				f = append(f, m[2])
+			} else {
+				r = append(r, m[2])
+			}
+		}
+	}
+	slices.Sort(r)
+	slices.Sort(f)
+	return strings.Join(slices.Compact(r), ","), strings.Join(slices.Compact(f), ",")
+}
+
+// One snapshot shows the objects, and that there is no migration table: another process that migrates
+// meanwhile commits it with them. A type of a table's name is in its way.
+const foreignSQL = `-- schema: objects that have the outbox's names
+SELECT coalesce(string_agg(o.what, ', ' ORDER BY o.what), '')
+  FROM (SELECT CASE c.relkind WHEN 'i' THEN 'index' WHEN 'I' THEN 'index' WHEN 'S' THEN 'sequence' WHEN 'v' THEN 'view' WHEN 'm' THEN 'view'
+                              WHEN 'c' THEN 'type' ELSE 'table' END || ' ' || c.relname AS what
+          FROM pg_class c WHERE c.relnamespace = to_regnamespace('outbox') AND c.relname = ANY ('{%[1]s}')
+         UNION SELECT 'type ' || t.typname FROM pg_type t
+          WHERE t.typnamespace = to_regnamespace('outbox') AND t.typname = ANY ('{%[1]s}') AND t.typtype IN ('d', 'e', 'r')
+         UNION SELECT 'function ' || p.proname FROM pg_proc p
+          WHERE p.pronamespace = to_regnamespace('outbox') AND p.proname = ANY ('{%[2]s}')) AS o
+ WHERE NOT EXISTS (SELECT FROM pg_class m WHERE m.relnamespace = to_regnamespace('outbox') AND m.relname = 'migration')`
+
+// checkForeign refuses a schema without a migration table in which there are objects of the names
+// that the migrations use: an app's own table task would be taken for the outbox's.
+func (s *settings) checkForeign(ctx context.Context, q Querier) error {
+	relations, functions := made(append(slices.Clone(s.files), s.present.functions, s.present.relations))
+	var names string
+	err := q.QueryRowContext(ctx, rename(fmt.Sprintf(foreignSQL, relations, functions), s.name)).Scan(&names)
+	if err != nil {
+		return fmt.Errorf("look for objects of the outbox's names: %w", pgerr.WithoutDSN(err))
+	}
+	if names == "" {
+		return nil
+	}
+	return foreignError(s.name, names)
+}
+
+const mostNamed = 5
+
+// foreignError names the objects that prevent the migration.
+func foreignError(name, objects string) error {
+	if all := strings.Split(objects, ", "); len(all) > mostNamed {
+		objects = fmt.Sprintf("%s and %d more", strings.Join(all[:mostNamed], ", "), len(all)-mostNamed)
+	}
+	return fmt.Errorf("%w: the schema %q has objects that are not the outbox's, and have its names: %s: "+
+		"give the outbox a schema of its own by schema.Schema, or rename them", ErrNotMigrated, name, objects)
+}
+
+var createsTable = regexp.MustCompile(`CREATE TABLE IF NOT EXISTS outbox\.(\w+)`)
+
+// tables are the names of the outbox's tables, as an SQL list.
+var tables = sync.OnceValue(func() string {
+	var names []string
+	for _, text := range migrations() {
+		for _, m := range createsTable.FindAllStringSubmatch(text, -1) {
+			names = append(names, "'"+m[1]+"'")
+		}
+	}
+	return strings.Join(names, ", ")
+})
+
+// A role sees no row if row level security is active for it and no policy lets it. Policies that let
+// it see some rows are the app's to judge. Commands that the role has no right to are not asked for,
+// and the versions and the audit log are only read and added to.
+const hiddenSQL = `-- schema: tables whose rows are hidden
+SELECT current_user, COALESCE(pg_catalog.string_agg(c.relname, ', ' ORDER BY c.relname), '')
+  FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = '%s' AND c.relname IN (%s) AND pg_catalog.row_security_active(c.oid)
+   AND EXISTS (
+     SELECT 1 FROM (VALUES ('r', 'SELECT'), ('w', 'UPDATE'), ('d', 'DELETE')) AS k (command, privilege)
+      WHERE (k.command = 'r' OR c.relname NOT IN ('migration', 'audit'))
+        AND CASE k.command WHEN 'd' THEN pg_catalog.has_table_privilege(c.oid, 'DELETE')
+              ELSE pg_catalog.has_any_column_privilege(c.oid, k.privilege) END
+        AND NOT EXISTS (
+          SELECT 1 FROM pg_catalog.pg_policy p
+           WHERE p.polrelid = c.oid AND p.polpermissive AND p.polcmd IN ('*', k.command::pg_catalog."char")
+             AND (0::pg_catalog.oid = ANY (p.polroles)
+               OR EXISTS (SELECT 1 FROM pg_catalog.unnest(p.polroles) AS r (role)
+                           WHERE pg_catalog.pg_has_role(r.role, 'USAGE')))))`
+
+// CheckRowSecurity returns nil unless row level security hides all rows of a table of the outbox
+// from the role, or keeps it from changing them. Relays call it at their start and every half
+// minute: to a role that sees nothing, an outbox looks idle.
+//
+// Owners of the tables (without FORCE ROW LEVEL SECURITY), superusers and roles with BYPASSRLS see
+// all rows. Rows that a policy of the app's hides are not looked for.
+//
+// Errors: ErrRowSecurity, which names tables and role and says what to do; an invalid name before any
+// SQL; or else the query's own.
+func CheckRowSecurity(ctx context.Context, q Querier, opts ...SchemaOption) error {
+	name, err := nameOf(opts)
+	if err != nil {
+		return err
+	}
+	return hidden(ctx, q, name, tables())
+}
+
+// hidden looks at the tables of an SQL list.
+func hidden(ctx context.Context, q Querier, name, of string) error {
+	var role, found string
+	err := q.QueryRowContext(ctx, fmt.Sprintf(hiddenSQL, name, of)).Scan(&role, &found)
+	if err != nil {
+		return fmt.Errorf("schema: look for row level security: %w", pgerr.WithoutDSN(err))
+	}
+	if found == "" {
+		return nil
+	}
+	first, rest, _ := strings.Cut(found, ", ")
+	and, at := "", name
+	if name != schemaname.Default {
+		at = quote(name)
+	}
+	if rest != "" {
+		and = ", and likewise for " + rest
+	}
+	return fmt.Errorf("%[1]w: row level security hides rows of %[2]s.%[3]s from the role %[4]q: as the table's owner, "+
+		`ALTER TABLE %[2]s.%[3]s DISABLE ROW LEVEL SECURITY, or CREATE POLICY outbox ON %[2]s.%[3]s TO %[5]s USING (true) WITH CHECK (true)%[6]s`,
+		ErrRowSecurity, at, first, role, quote(role), and)
 }

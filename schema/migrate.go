@@ -1,12 +1,29 @@
+// Package schema holds the outbox's database schema as SQL files, and applies them: numbered
+// migrations, which make and change tables, and the functions, views and triggers as they are now.
+//
+// [Migrate] is made for the start of an app: call it from every process, as often as you like. For
+// psql and tools for migrations [FS] has the same files, for goose as
+//
+//	goose.NewProvider(goose.DialectPostgres, db, schema.FS(), goose.WithTableName("goose_outbox_version"))
+//
+// with a table of versions of their own, as the app's numbers are its own; examples/migrate has
+// them for golang-migrate. [SQL] is one script, also for a schema of another name. Files that a tool
+// applied and those that Migrate applied are the same to [Migrate] and [Check]. There is no way back
+// down: a newer version adds to what is there.
 package schema
 
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"strings"
+	"time"
 
+	"github.com/sethvargo/go-retry"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/writable"
 )
@@ -180,4 +197,132 @@ func (s *settings) apply(ctx context.Context, tx *sql.Tx) error {
 		return fmt.Errorf("apply the functions of version %d: %w", s.newest(), needs(ownership, err))
 	}
 	return nil
+}
+
+// repeat does step until it has finished, and again where that may help. It returns in any case
+// some time after ctx has ended: a driver may wait for a dead peer beyond its context, and Commit
+// has none. Then the goroutine is left behind until the connection fails.
+func (s *settings) repeat(ctx context.Context, what string, step func(context.Context) (finished bool, err error)) error {
+	done := make(chan error, 1)
+	go func() { done <- s.tries(ctx, what, step) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	late := time.NewTimer(s.grace)
+	defer late.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-late.C:
+		return fmt.Errorf("schema: %s %s: the server does not answer: %w", what, s.name, context.Cause(ctx))
+	}
+}
+
+func (s *settings) tries(ctx context.Context, what string, step func(context.Context) (finished bool, err error)) error {
+	var latest error
+	try := func(ctx context.Context) error {
+		for {
+			finished, err := step(ctx)
+			if err == nil && !finished {
+				continue
+			}
+			if latest = err; again(err) {
+				return retry.RetryableError(err)
+			}
+			return err
+		}
+	}
+	pause := retry.WithJitterPercent(50, retry.WithCappedDuration(500*time.Millisecond, retry.NewExponential(20*time.Millisecond)))
+	where := "schema: " + what + " " + s.name
+	err := retry.Do(ctx, retry.WithMaxDuration(s.patience, pause), try)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil && latest != nil && !errors.Is(latest, context.Cause(ctx)):
+		return pgerr.Within(where, fmt.Errorf("%w; the latest try: %w", context.Cause(ctx), latest))
+	case again(err):
+		return pgerr.Within(where, fmt.Errorf("gave up after %v: %w", s.patience, err))
+	}
+	return pgerr.Within(where, err)
+}
+
+// again reports whether err may be gone at the next try.
+func again(err error) bool {
+	if errors.Is(err, ErrStatementPooling) { // it wraps the driver's error
+		return false
+	}
+	switch pgerr.Code(err) {
+	case "":
+	case "55P03", "40P01", "40001": // lock not available, deadlock, serialization failure
+		return true
+	case "23505", "42P06", "42P07", "42710", "42723": // two create the same: unique key, schema, table, object, function
+		return true
+	case "XX000": // "tuple concurrently updated", in the server's language
+		return true
+	case "57P01", "57P02", "57P03", "53300", "08000", "08003", "08006": // stopping, crashed, starting, full, connection lost
+		return true
+	default:
+		return false
+	}
+	var dns *net.DNSError
+	if errors.As(err, &dns) {
+		return false // more likely a wrong name than a name server's bad day
+	}
+	var network *net.OpError
+	return errors.As(err, &network) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+}
+
+// explainBegin adds to an error of BEGIN that the pooler has no transactions. PgBouncer in statement
+// mode says so and ends the connection. lib/pq returns driver.ErrBadConn instead of such an error:
+// then each BEGIN on p fails, and each single statement passes. It holds no connection of p.
+func explainBegin(ctx context.Context, p pool, err error) error {
+	said := pgerr.Code(err) == "08P01" && strings.Contains(err.Error(), "statement pooling mode")
+	if said || errors.Is(err, driver.ErrBadConn) && pings(ctx, p) && noBegin(ctx, p) && pings(ctx, p) {
+		return fmt.Errorf("%w (%w)", ErrStatementPooling, err)
+	}
+	return err
+}
+
+func pings(ctx context.Context, p pool) bool { return p.PingContext(ctx) == nil }
+
+// noBegin reports whether the connection ends at BEGIN. database/sql tries it three times, the last
+// time on a new connection.
+func noBegin(ctx context.Context, p pool) bool {
+	tx, err := p.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	if err == nil {
+		_ = tx.Rollback()
+	}
+	return errors.Is(err, driver.ErrBadConn)
+}
+
+// What [Check] and [Migrate] find wrong. The error that wraps one of these says what was found.
+var (
+	// ErrNotMigrated: the schema or its migration table is missing, or older than this code; the
+	// schema was renamed since; or objects that are not the outbox's have its names.
+	ErrNotMigrated = errors.New("schema: the outbox is not migrated")
+	// ErrNewer: a newer version of this module migrated the schema, and this code may not run beside
+	// it.
+	ErrNewer = errors.New("schema: the outbox is newer than this code")
+	// ErrUnsupportedServer: the server is older than PostgreSQL 14.
+	ErrUnsupportedServer = errors.New("schema: unsupported server")
+	// ErrUnsupportedEncoding: the database's encoding is not UTF8.
+	ErrUnsupportedEncoding = errors.New("schema: unsupported encoding")
+	// ErrStatementPooling: no transaction is possible, as a pooler gives each statement a connection
+	// of its own.
+	ErrStatementPooling = errors.New("schema: each BEGIN ends the connection, as PgBouncer does in statement mode: " +
+		"set pool_mode to transaction or session for this database and user, or connect to PostgreSQL itself")
+	// ErrReadOnly: the setting default_transaction_read_only is on.
+	ErrReadOnly = writable.ErrReadOnly
+	// ErrRowSecurity: row level security hides rows of the outbox from the role.
+	ErrRowSecurity = errors.New("schema: rows are hidden")
+)
+
+// needs adds to the server's permission error what the role needs; other errors stay as they are.
+func needs(what string, err error) error {
+	if pgerr.Code(err) == "42501" { // insufficient_privilege
+		return fmt.Errorf("%w (the role needs %s)", err, what)
+	}
+	return err
 }

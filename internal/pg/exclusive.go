@@ -253,3 +253,75 @@ func severalResults(ctx context.Context, conn driverConn) (bool, error) {
 	several := one && rows.Next(values) == io.EOF
 	return several, rows.Close()
 }
+
+// InMessages is InTx for one query, whose rows each gets: it travels with BEGIN and the settings in
+// one message, where the driver takes several statements. atOnce sends COMMIT with it as well: for
+// a query whose effects are known without its rows. Else COMMIT follows when the rows are here, as
+// from InTx. Its error may be an unknown outcome, so the query must be harmless when repeated.
+func (p *Pool) InMessages(ctx context.Context, settings, query string, args []any, atOnce bool,
+	each func([]driver.Value) error) error {
+	ctx, cancel := context.WithTimeout(ctx, StatementTimeout)
+	defer cancel()
+	for try := 1; ; try++ {
+		conn, err := p.Get(ctx)
+		if err != nil {
+			return err
+		}
+		begin, rows := separated(beginSQL, p.guard(), settings), 0
+		if !atOnce {
+			begin = separated(begin, letGo)
+		}
+		err = p.Raw(conn, func(e Exclusive) error {
+			after := ""
+			if atOnce {
+				after = "COMMIT"
+			}
+			err := e.Together(ctx, begin, query, args, after, func(values []driver.Value) error {
+				rows++
+				return each(values)
+			})
+			if err == nil && !atOnce {
+				_, err = e.ExecContext(ctx, "COMMIT")
+			}
+			return err
+		})
+		if err == nil {
+			p.Put(conn)
+			return nil
+		}
+		Drop(conn)
+		// A connection that was dead before: nothing was committed, as COMMIT has not been sent.
+		if atOnce || rows > 0 || try == beginTries || !pgerr.Lost(err) || pgerr.Code(err) != "" {
+			return err
+		}
+	}
+}
+
+// QueryTx is a query in a transaction, whose rows each gets.
+func QueryTx(ctx context.Context, tx *sql.Tx, query string, args []any, each func([]driver.Value) error) error {
+	rows, err := tx.QueryContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	columns, err := rows.Columns()
+	if err != nil {
+		return err
+	}
+	found, values, into := make([]any, len(columns)), make([]driver.Value, len(columns)), make([]any, len(columns))
+	for i := range found {
+		into[i] = &found[i]
+	}
+	for rows.Next() {
+		if err := rows.Scan(into...); err != nil {
+			return err
+		}
+		for i, v := range found {
+			values[i] = v
+		}
+		if err := each(values); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}

@@ -1,3 +1,21 @@
+// Package pg is how a relay talks to PostgreSQL: connections, transactions, messages, LISTEN, and
+// outages. It knows no task.
+//
+//	Pool       lends connections to workers: InTx, InMessages; BeginSession for the app's code
+//	Dedicated  is the one connection of a loop
+//	Exclusive  is a connection that nobody else can use meanwhile
+//	Listener   turns notifications into polls
+//	Outage     paces the dispatcher while PostgreSQL is unavailable; Pace paces the other loops
+//
+// An outage begins with the first failure that is more than the end of single connections, and ends
+// with the first success that began after it:
+//
+//	none --Fail--> pause --Wait over--> try --Fail--> pause …
+//	                 |                   `----OK----> none
+//	                 `--Hasten, EndPause: the pause ends soon
+//
+// A relay writes in a transaction or on a held connection, never through *sql.DB, which repeats a
+// statement when its connection breaks.
 package pg
 
 import (
@@ -9,6 +27,8 @@ import (
 	"net"
 	"reflect"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -367,4 +387,75 @@ func connKey(conn *sql.Conn) (key any) {
 		return nil
 	})
 	return key
+}
+
+// Use is how many relays of this process run on a *sql.DB, and how many connections they need.
+type Use struct{ Relays, Conns int }
+
+var (
+	usesMu sync.Mutex
+	uses   = map[*sql.DB]Use{}
+)
+
+// UseOf is the present use of db.
+func UseOf(db *sql.DB) Use {
+	usesMu.Lock()
+	defer usesMu.Unlock()
+	return uses[db]
+}
+
+// Join adds a relay that needs so many connections of db, until leave is called. It returns the use
+// before.
+func Join(db *sql.DB, conns int) (others Use, leave func()) {
+	usesMu.Lock()
+	defer usesMu.Unlock()
+	others = uses[db]
+	uses[db] = Use{others.Relays + 1, others.Conns + conns}
+	return others, func() {
+		usesMu.Lock()
+		defer usesMu.Unlock()
+		if u := uses[db]; u.Relays > 1 {
+			uses[db] = Use{u.Relays - 1, u.Conns - conns}
+		} else {
+			delete(uses, db)
+		}
+	}
+}
+
+// Millis is a duration as the server's settings take it; at least 1, as 0 would mean none.
+func Millis(d time.Duration) string { return strconv.FormatInt(max(d.Milliseconds(), 1), 10) }
+
+const (
+	// StatementTimeout bounds each statement of the relay's own.
+	StatementTimeout = 10 * time.Second
+	// Bookkeeping bounds each statement, lock wait and idle moment of a claim's transaction outside
+	// the handler.
+	Bookkeeping = 10 * time.Second
+
+	idleTimeout  = 15 * time.Second // of a transaction of the relay's own, each of whose statements follows at once
+	replyTimeout = 30 * time.Second // to BEGIN, COMMIT and ROLLBACK; COMMIT may have to wait for a standby
+)
+
+// CommitAsync, evaluated by a statement, has its transaction commit without waiting for the disk or
+// a synchronous standby. It is for work that is repeated if a crash of the server loses it. So
+// liveness never waits for durability.
+const CommitAsync = "set_config('synchronous_commit', 'off', true)"
+
+// letGo has the server end the transaction of a relay that is frozen or gone, and its locks.
+// Otherwise the server waits for hours. It is for transactions of more than one message.
+var letGo = "SET LOCAL idle_in_transaction_session_timeout = " + Millis(idleTimeout)
+
+// beginSQL begins a transaction as InTx does.
+const beginSQL = "BEGIN ISOLATION LEVEL READ COMMITTED"
+
+// Schema is the name of the outbox's schema, one that schemaname.Valid takes.
+type Schema string
+
+// SQL puts the name into a statement, which is written for the schema "outbox". Statements name the
+// schema everywhere, as a pooler may drop search_path.
+func (s Schema) SQL(query string) string {
+	if s == "outbox" {
+		return query
+	}
+	return strings.ReplaceAll(query, "outbox.", `"`+string(s)+`".`)
 }

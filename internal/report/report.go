@@ -1,10 +1,14 @@
+// Package report tells how runs end: to the log, to observers and to the dispatcher when the next
+// task is due.
 package report
 
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/call"
 	"github.com/txoutbox/outbox/internal/decide"
 	"github.com/txoutbox/outbox/internal/handler"
@@ -91,4 +95,207 @@ func (r *Reporter) Died(t *store.Row, c store.Change) {
 	r.Log.Error("outbox: a task became a dead letter", "task_type", d.Type, "task_id", d.ID, "attempt", d.Attempt,
 		"reason", c.Reason, pgerr.LogAttr(c.Err))
 	r.events.Died(d)
+}
+
+// End is the end of one run: of one task, also in a group, or of the tasks of one claim of a Batch
+// handler.
+type End struct {
+	Type    string
+	Kind    outbox.Kind
+	Called  time.Time // zero: the handler was not called
+	Handled time.Duration
+	Tasks   []TaskEnd
+}
+
+// TaskEnd is what became of one task in a run.
+type TaskEnd struct {
+	ID      int64
+	Attempt int
+	Outcome decide.Outcome
+	Reason  outbox.Reason // of Dead
+	Err     error         // of the handler, or the relay's; nil if it is done
+	Waited  time.Duration // for how long the task had been due when the claim had it
+}
+
+// DeadLetter is a task that became a dead letter.
+type DeadLetter struct {
+	ID          int64
+	Key         string
+	Type        string
+	Attempt     int
+	MaxAttempts int
+	Reason      outbox.Reason
+	LastError   string
+	Err         error
+}
+
+// Events hears of claims and runs. Its methods may be called at the same time.
+type Events interface {
+	// Observed reports whether somebody hears of Claimed and Ended, which are not called else.
+	Observed() bool
+	Claimed(h *handler.Handler, tasks int, began, had time.Time)
+	Ended(End)
+	// Died hears of a dead letter whose COMMIT is confirmed.
+	Died(DeadLetter)
+	// Waited is for how long a task that was due at runAt, in µs since 1970 by PostgreSQL's clock,
+	// had been so at a time of the process's clock.
+	Waited(runAt int64, at time.Time) time.Duration
+}
+
+// Due is when tasks are due that runs have scheduled or postponed.
+type Due struct {
+	Changed chan struct{} // of capacity one: a task was scheduled
+
+	mu        sync.Mutex
+	next      time.Time
+	postponed time.Time // the last time to which a task was postponed for the sake of another
+}
+
+func newDue() *Due { return &Due{Changed: make(chan struct{}, 1)} }
+
+// Schedule notes that a task is due after wait.
+func (d *Due) Schedule(wait time.Duration) {
+	at := time.Now().Add(wait)
+	d.mu.Lock()
+	if d.next.IsZero() || at.Before(d.next) {
+		d.next = at
+	}
+	d.mu.Unlock()
+	Poke(d.Changed)
+}
+
+// Postpone notes that a task waits for the sake of another.
+func (d *Due) Postpone(wait time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if at := time.Now().Add(wait); at.After(d.postponed) {
+		d.postponed = at
+	}
+}
+
+// MayBePostponed reports whether a task that is due at the given time may be postponed.
+func (d *Due) MayBePostponed(due time.Time) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return !due.After(d.postponed.Add(100 * time.Millisecond)) // the clocks differ
+}
+
+// Take returns the given time, or that of the next task that was scheduled since the last call,
+// whichever comes first. Zero is no time.
+func (d *Due) Take(next time.Time) time.Time {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if at := d.next; next.IsZero() || !at.IsZero() && at.Before(next) {
+		next = at
+	}
+	d.next = time.Time{}
+	return next
+}
+
+// Poke makes a channel of capacity one ready, if it is not.
+func Poke(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Watch collects the ends of one claim of a Tx or Batch handler, or of one leased run, for the
+// observers. It is nil, which does nothing, without observers. The outcome of a task of which
+// nothing is set is a failure of the infrastructure.
+type Watch struct {
+	to   Events
+	end  End
+	each []End         // of a group, whose tasks have an End each; only the calls
+	at   map[int64]int // of a task, in end.Tasks; nil for one task
+	told bool
+}
+
+// Watch returns a Watch of the tasks of a claim that ended at the given time.
+func (r *Reporter) Watch(h *handler.Handler, rows []*store.Row, claimed time.Time) *Watch {
+	to := r.events
+	if !to.Observed() {
+		return nil
+	}
+	w := &Watch{to: to, end: End{Type: h.Type, Kind: h.Kind, Tasks: make([]TaskEnd, len(rows))}}
+	if len(rows) > 1 {
+		w.at = make(map[int64]int, len(rows))
+		if h.GroupSize > 1 {
+			w.each = make([]End, len(rows))
+		}
+	}
+	for i, t := range rows {
+		w.end.Tasks[i] = TaskEnd{ID: t.ID, Attempt: min(t.Begun(), t.Max), Waited: to.Waited(t.RunAt, claimed)}
+		if w.at != nil {
+			w.at[t.ID] = i
+		}
+	}
+	return w
+}
+
+// Calling notes the attempts of tasks before their handler, which may change a task, is called.
+func (w *Watch) Calling(tasks ...*store.Task) {
+	if w == nil {
+		return
+	}
+	for _, t := range tasks {
+		w.end.Tasks[w.at[t.ID]].Attempt = t.Attempt
+	}
+}
+
+// Called notes the call of the handler.
+func (w *Watch) Called(at time.Time, took time.Duration) {
+	if w != nil {
+		w.end.Called, w.end.Handled = at, took
+	}
+}
+
+// CalledOne notes the call of the handler for one task of a group.
+func (w *Watch) CalledOne(taskID int64, at time.Time, took time.Duration) {
+	if w != nil {
+		one := &w.each[w.at[taskID]]
+		one.Called, one.Handled = at, took
+	}
+}
+
+// Set notes what became of a task.
+func (w *Watch) Set(taskID int64, v decide.Verdict) {
+	if w != nil {
+		end := &w.end.Tasks[w.at[taskID]]
+		if end.Outcome, end.Err = v.Outcome, call.Original(v.Change.Err); v.Outcome == decide.Dead {
+			end.Reason = v.Change.Reason
+		}
+	}
+}
+
+// SetAll notes what became of all tasks.
+func (w *Watch) SetAll(o decide.Outcome) {
+	if w == nil {
+		return
+	}
+	for i := range w.end.Tasks {
+		w.end.Tasks[i].Outcome, w.end.Tasks[i].Reason, w.end.Tasks[i].Err = o, "", nil
+	}
+}
+
+// SetCanceled notes that these tasks were canceled, and that the others are as before their claim.
+func (w *Watch) SetCanceled(taskIDs []int64) {
+	w.SetAll(decide.Released)
+	for _, id := range taskIDs {
+		w.Set(id, decide.Verdict{Outcome: decide.Canceled})
+	}
+}
+
+// Tell tells the observers, once.
+func (w *Watch) Tell() {
+	if w == nil || w.told {
+		return
+	}
+	w.told = true
+	if w.each == nil {
+		w.to.Ended(w.end)
+	}
+	for i, one := range w.each {
+		w.to.Ended(End{Type: w.end.Type, Kind: w.end.Kind, Called: one.Called, Handled: one.Handled, Tasks: w.end.Tasks[i : i+1]})
+	}
 }

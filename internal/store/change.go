@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -30,11 +31,6 @@ type Change struct {
 	Again          bool          // a new iteration
 	Payload        string        // of the new iteration; "" keeps the task's own
 	ClaimCommitted bool          // another task may be the head of its ordering key since
-}
-
-// Execer is a transaction: *sql.Tx or exclusive.
-type Execer interface {
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
 const putBackSQL = `/* outbox: write back */
@@ -149,4 +145,238 @@ func nonNil(s []string) []string {
 		return []string{}
 	}
 	return s
+}
+
+const keepSQL = `/* outbox: keep */
+SELECT outbox.keep($1::jsonb, $2, $3::uuid)`
+
+// maxKeepText is how long the payloads of one statement may be together; a server takes 1 GiB.
+const maxKeepText = 8 << 20
+
+// Keep writes tasks that are done to the history, in the transaction that removes them, for them to
+// stay there for the given time.
+func (s *Store) Keep(ctx context.Context, c pg.Exclusive, keep time.Duration, done []*Row) error {
+	for len(done) > 0 {
+		n, size := 1, len(done[0].Payload)
+		for n < len(done) && size+len(done[n].Payload) <= maxKeepText {
+			size += len(done[n].Payload)
+			n++
+		}
+		tasks, err := json.Marshal(finishedRows(done[:n]))
+		if err != nil {
+			return err
+		}
+		if _, err := c.ExecContext(ctx, s.SQL(keepSQL), string(tasks), keep.Microseconds(), s.RelayID); err != nil {
+			return err
+		}
+		done = done[n:]
+	}
+	return nil
+}
+
+func finishedRows(done []*Row) []map[string]any {
+	out := make([]map[string]any, len(done))
+	for i, r := range done {
+		changes := map[string]any{"attempt": min(r.Begun(), math.MaxInt16), "began_us": r.Began, "last_error": nil}
+		if r.Discarded != nil {
+			changes["last_error"] = pgerr.Text(r.Discarded)
+		}
+		if r.Lost > 0 { // the journal has these runs
+			changes["living"], changes["claimed_attempt"] = nonNil(r.Undecided), r.Attempt
+		}
+		out[i] = r.handedBack(changes)
+	}
+	return out
+}
+
+// CompleteAndKeepSQL deletes leased tasks, and writes those to the history whose time there is not 0.
+const CompleteAndKeepSQL = `/* outbox: complete leased tasks and keep them */
+WITH gone AS (
+  DELETE FROM outbox.task t
+   WHERE t.task_id = ANY (ARRAY(SELECT unnest($1::bigint[]))) AND t.lease_token = ($2::uuid[])[width_bucket(t.task_id, $1::bigint[])]
+  RETURNING t.task_id, to_jsonb(t) - '{leased_until,relay_id,lease_token}'::text[] AS task,
+            ($3::bigint[])[width_bucket(t.task_id, $1::bigint[])] AS keep,
+            NULLIF(($4::text[])[width_bucket(t.task_id, $1::bigint[])], '') AS discarded),
+kept AS (
+  INSERT INTO outbox.done_task
+  SELECT d.* FROM gone CROSS JOIN LATERAL outbox.row_of(NULL::outbox.done_task, gone.task || jsonb_build_object(
+         'state', 'finished', 'finished_at', clock_timestamp(), 'keep_until', clock_timestamp() + gone.keep * interval '1 microsecond',
+         'last_error', gone.discarded),
+         (SELECT outbox.lacking('outbox.done_task', task || '{"finished_at": null, "keep_until": null}') FROM gone LIMIT 1)) AS d
+   WHERE gone.keep > 0
+  ON CONFLICT (task_id) DO NOTHING)
+SELECT task_id FROM gone`
+
+// Ordering keys. A task with a key arrives as waiting (a trigger), and the head, the one that is
+// first in its key, is made ready by whichever relay polls next: outbox.headless_key has a row for
+// each key that a task came to or whose head went, visible exactly when that is. So claims know
+// nothing of keys, enqueueing takes no lock, and nobody has to finish what a process that died
+// began.
+
+// One relay at a time: two could see different tasks as a key's head. One that freezes meanwhile
+// lets go. The lock has a statement of its own, so that the next one's snapshot has what the relay
+// before it committed.
+const LockHeadsSQL = `/* outbox: lock the promotion of heads */
+SELECT set_config('idle_in_transaction_session_timeout', $1, true) || ` + pg.CommitAsync + ` FROM outbox.promote_lock FOR UPDATE SKIP LOCKED`
+
+const newHeadsLockSQL = `/* outbox: the row that locks the promotion of heads */
+INSERT INTO outbox.promote_lock DEFAULT VALUES ON CONFLICT DO NOTHING`
+
+// The task that is next by this snapshot may be cancelled in an open transaction, so it is not
+// waited for; its key keeps its row then. A head whose removal is not committed yet is still seen:
+// its removal brings a row of its own. Rows of headless_key are never updated, so a ctid is theirs
+// until they are deleted. The lock is FOR NO KEY UPDATE: an Enqueue with the task's unique key
+// takes a task that it cannot lock FOR KEY SHARE for one that runs.
+const PromoteHeadsSQL = `/* outbox: promote waiting tasks to heads */
+WITH c AS MATERIALIZED (
+  SELECT ctid FROM outbox.headless_key WHERE headless_key_id >= $2
+   ORDER BY headless_key_id LIMIT $1 FOR UPDATE SKIP LOCKED),
+gone AS (
+  DELETE FROM outbox.headless_key WHERE ctid = ANY (ARRAY(SELECT ctid FROM c)) RETURNING task_type, ordering_key),
+next AS MATERIALIZED (
+  SELECT k.task_type, k.ordering_key, w.task_id
+    FROM (SELECT DISTINCT task_type, ordering_key FROM gone) k
+   CROSS JOIN LATERAL (
+     SELECT task_id FROM outbox.task t
+      WHERE t.task_type = k.task_type AND t.ordering_key = k.ordering_key AND t.state = 'waiting'
+      ORDER BY t.task_type, t.ordering_key, t.task_id LIMIT 1) w
+   WHERE (SELECT f.task_id FROM outbox.task f
+      WHERE f.task_type = k.task_type AND f.ordering_key = k.ordering_key AND f.state <> 'waiting' LIMIT 1) IS NULL),
+mine AS MATERIALIZED (
+  SELECT task_id FROM outbox.task WHERE task_id = ANY (ARRAY(SELECT task_id FROM next)) FOR NO KEY UPDATE SKIP LOCKED),
+again AS (
+  INSERT INTO outbox.headless_key (task_type, ordering_key)
+  SELECT task_type, ordering_key FROM next WHERE task_id NOT IN (SELECT task_id FROM mine) RETURNING 1),
+promoted AS (
+  UPDATE outbox.task t SET state = CASE WHEN run_at > clock_timestamp() THEN 'scheduled' ELSE 'ready' END
+   WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM mine)))
+SELECT (SELECT count(*) FROM gone) - (SELECT count(*) FROM again)`
+
+// PromoteHeads makes the first of the waiting tasks of keys without a head ready, or scheduled, and
+// returns how many requests are met: at most limit, from the given one on.
+func (s *Store) PromoteHeads(ctx context.Context, conn *sql.Conn, first int64, limit int) (met int, err error) {
+	tx, err := conn.BeginTx(context.WithoutCancel(ctx), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = tx.Rollback() }()
+	if err := s.Conns.Guard(ctx, tx); err != nil {
+		return 0, err
+	}
+	locked, err := pg.Texts(tx.QueryContext(ctx, s.SQL(LockHeadsSQL), pg.Millis(pg.Bookkeeping)))
+	if err == nil && len(locked) == 0 { // another relay is at it, or somebody has emptied the table
+		if _, err = tx.ExecContext(ctx, s.SQL(newHeadsLockSQL)); err == nil {
+			locked, err = pg.Texts(tx.QueryContext(ctx, s.SQL(LockHeadsSQL), pg.Millis(pg.Bookkeeping)))
+		}
+	}
+	if err != nil || len(locked) == 0 {
+		return 0, err
+	}
+	if err := tx.QueryRowContext(ctx, s.SQL(PromoteHeadsSQL), limit, first).Scan(&met); err != nil {
+		return 0, err
+	}
+	return met, tx.Commit()
+}
+
+func (r *Row) Ordered() bool { return r.uses().OrderingKey != nil }
+
+const markHeadlessSQL = `/* outbox: mark a key that may have no head */
+INSERT INTO outbox.headless_key (task_type, ordering_key) VALUES ($1, $2)`
+
+// KeyAfter is the ordering key that a task keeps after a change. A task that its claim writes back
+// with it is the head again before anybody sees it gone. Without it the key goes on.
+func (r *Row) KeyAfter(c Change) *string {
+	if r.uses().SkipFailed && c.Failed {
+		return nil
+	}
+	return r.uses().OrderingKey
+}
+
+// Recording from outside the claim's transaction, which is gone: the task is back as it was, or
+// still locked by a backend that has not noticed, or another relay has it already. Those locks are
+// not waited for. The iteration and the payload are compared too, as attempt begins anew with each.
+const LockBackSQL = `/* outbox: lock a task whose claim is gone */
+SELECT 1 FROM outbox.task WHERE task_id = $1 AND attempt = $2 AND iterations = $3 AND payload = $4::jsonb AND state <> 'leased' FOR UPDATE SKIP LOCKED`
+
+const deleteBackSQL = `/* outbox: take a task whose claim is gone */
+DELETE FROM outbox.task WHERE task_id = $1`
+
+const delaySQL = `/* outbox: delay a task whose claim is gone */
+UPDATE outbox.task SET state = 'scheduled', run_at = clock_timestamp() + $2::bigint * interval '1 microsecond' WHERE task_id = $1`
+
+// A run without a living relay is an attempt, for whoever claims the task next.
+const orphanRunSQL = `/* outbox: let a run count as lost */
+UPDATE outbox.running SET relay_id = '00000000-0000-0000-0000-000000000000' WHERE task_id = $1 AND token = $2::uuid`
+
+// RecordAside writes what becomes of a task whose claim is gone, if it can be had.
+func (s *Store) RecordAside(t *Row, next Change) (found bool, err error) {
+	err = s.Conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) (err error) {
+		if found, err = s.locked(ctx, tx, t); err != nil || !found {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, s.SQL(deleteBackSQL), t.ID); err != nil {
+			return err
+		}
+		if next.Reason != "" {
+			return s.WriteDead(ctx, tx, t, next)
+		}
+		return s.WriteBack(ctx, tx, t, next)
+	})
+	return found, err
+}
+
+// OrphanRun lets a run count as lost, whoever claims its task next.
+func (s *Store) OrphanRun(t *Row, token string) error {
+	return s.Conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, s.SQL(orphanRunSQL), t.ID, token)
+		return err
+	})
+}
+
+// Delay puts a task off whose claim is gone, if it can be had.
+func (s *Store) Delay(ctx context.Context, t *Row, wait time.Duration) error {
+	return s.Conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if found, err := s.locked(ctx, tx, t); err != nil || !found {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, s.SQL(delaySQL), t.ID, wait.Microseconds())
+		return err
+	})
+}
+
+func (s *Store) locked(ctx context.Context, tx *sql.Tx, t *Row) (bool, error) {
+	var found int
+	err := tx.QueryRowContext(ctx, s.SQL(LockBackSQL), t.ID, t.Attempt, t.uses().Iterations, t.Payload).Scan(&found)
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// TransactionStatus is "committed" or "aborted": what became of a transaction that is not open any
+// more.
+func (s *Store) TransactionStatus(xid string) (status string, err error) {
+	for try := range 10 {
+		if try > 0 {
+			time.Sleep(time.Duration(try) * 20 * time.Millisecond) // its backend has not noticed yet
+		}
+		status, err = s.StatusOf(xid)
+		if err == nil && status != "in progress" {
+			return status, nil
+		}
+	}
+	if err == nil {
+		err = fmt.Errorf("relay: transaction %s is still %s", xid, status)
+	}
+	return "", err
+}
+
+// StatusOf is "in progress", "committed", "aborted" or, for a transaction that is long gone,
+// "unknown".
+func (s *Store) StatusOf(xid string) (status string, err error) {
+	err = s.Conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
+		return tx.QueryRowContext(ctx, "SELECT COALESCE(pg_catalog.pg_xact_status("+
+			"$1::pg_catalog.text::pg_catalog.xid8), 'unknown')", xid).Scan(&status)
+	})
+	return status, err
 }

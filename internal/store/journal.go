@@ -245,3 +245,199 @@ func pairs(batch []*Runs) (taskIDs []int64, tokens []string, suspects []bool) {
 	}
 	return taskIDs, tokens, suspects
 }
+
+// The row of a batch becomes rows of its tasks.
+const markBatchSQL = `/* outbox: mark a batch that lost its connection */
+WITH gone AS (DELETE FROM outbox.running WHERE task_id = $1 AND token = $2::uuid AND task_ids IS NOT NULL RETURNING *)
+INSERT INTO outbox.running (task_id, token, relay_id, lost_connection, started_at)
+SELECT unnest(task_ids), token, relay_id, true, started_at FROM gone`
+
+const markRunsSQL = `/* outbox: mark runs that lost their connection */
+UPDATE outbox.running r SET lost_connection = true
+  FROM unnest($1::bigint[], $2::uuid[]) AS m (task_id, token) WHERE r.task_id = m.task_id AND r.token = m.token`
+
+const forgetRunsSQL = `/* outbox: forget runs that ended */
+DELETE FROM outbox.running r
+ USING unnest($1::bigint[], $2::uuid[]) AS m (task_id, token) WHERE r.task_id = m.task_id AND r.token = m.token`
+
+// note is something about runs that is still to be written.
+type note struct {
+	runs    *Runs
+	written chan struct{} // closed when it is
+	done    bool          // it is
+	refused error         // why PostgreSQL refused it when it was last tried
+}
+
+// MarkLost notes that the runs lost their connection; ForgetRuns that they were no runs, or ended.
+// The returned function waits until that is written, if the server takes it in time. Callers wait
+// that release the tasks next, so that the next holder finds no such runs, and counts none when
+// this process dies.
+func (j *Journal) MarkLost(r *Runs) (wait func())   { return j.later(&j.mark, r) }
+func (j *Journal) ForgetRuns(r *Runs) (wait func()) { return j.later(&j.forget, r) }
+
+func (j *Journal) later(list *[]*note, r *Runs) (wait func()) {
+	n := &note{runs: r, written: make(chan struct{})}
+	j.mu.Lock()
+	*list = append(*list, n)
+	j.mu.Unlock()
+	select {
+	case j.poke <- struct{}{}:
+	default:
+	}
+	return func() {
+		select {
+		case <-n.written:
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// refused is why none of r's tasks can be journalled: PostgreSQL refuses a note of an earlier run.
+func (j *Journal) refused(r *Runs) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, list := range [][]*note{j.mark, j.forget} {
+		for _, n := range list {
+			if n.refused != nil && slices.ContainsFunc(n.runs.IDs, func(id int64) bool { return slices.Contains(r.IDs, id) }) {
+				return n.refused
+			}
+		}
+	}
+	return nil
+}
+
+// WriteNotes writes the marks and deletes the rows to forget. What fails stays to be done. A note
+// that PostgreSQL refuses holds up no other; one that it refused before is tried only if again is
+// set.
+func (j *Journal) WriteNotes(ctx context.Context, again bool) (refused error) {
+	for _, todo := range []struct {
+		list *[]*note
+		sql  string
+	}{{&j.mark, markRunsSQL}, {&j.forget, forgetRunsSQL}} {
+		j.mu.Lock()
+		notes := slices.DeleteFunc(slices.Clone(*todo.list), func(n *note) bool { return n.refused != nil && !again })
+		j.mu.Unlock()
+		if len(notes) == 0 {
+			continue
+		}
+		err := j.writeTogether(ctx, todo.list, todo.sql, notes...)
+		if !pgerr.Refusal(err) {
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		for _, n := range notes { // it may be one of them
+			if err := j.writeTogether(ctx, todo.list, todo.sql, n); pgerr.Refusal(err) {
+				n.refused, refused = err, err
+			} else if err != nil {
+				return err
+			}
+		}
+	}
+	return refused
+}
+
+// writeTogether writes notes of a list, which loses them then.
+func (j *Journal) writeTogether(ctx context.Context, list *[]*note, query string, notes ...*note) error {
+	all := make([]*Runs, len(notes))
+	for i, n := range notes {
+		all[i] = n.runs
+	}
+	taskIDs, tokens, _ := pairs(all)
+	err := j.held.Do(ctx, func(ctx context.Context, conn pg.Querier) error {
+		for _, r := range all {
+			if query == markRunsSQL && r.Batch() {
+				if _, err := conn.ExecContext(ctx, j.store.SQL(markBatchSQL), r.first, r.Token); err != nil {
+					return err
+				}
+			}
+		}
+		_, err := conn.ExecContext(ctx, j.store.SQL(query), pq.Array(taskIDs), pq.Array(tokens))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, n := range notes {
+		n.done = true
+		close(n.written)
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	*list = slices.DeleteFunc(*list, func(n *note) bool { return n.done })
+	return nil
+}
+
+// maxLostConnections is how many runs of a task may lose their connection before it is a dead
+// letter: its SQL then probably kills its backend.
+const maxLostConnections = 10
+
+// Judgement is what earlier runs of a claimed task, known from the journal, mean for this one.
+type Judgement int
+
+const (
+	Fresh        Judgement = iota // nothing happened before
+	Suspect                       // a run was lost: run it with Isolation
+	Postponed                     // wait until the heartbeats of its relays have decided
+	DeadAttempts                  // lost runs have used up its attempts
+	DeadLostConns
+)
+
+// Judge decides by the rows that earlier runs left. A run whose relay is dead was an attempt; one
+// that lost its connection was none; one whose relay may still live is undecided. An undecided run
+// alone does not hold the task up. With another lost or undecided run, or
+// where they may have used up the attempts, the task waits until the heartbeats have decided.
+func (r *Row) Judge(found []Earlier) (earlier Judgement, wait time.Duration) {
+	conns := 0
+	for _, e := range found {
+		switch {
+		case e.open: // its claim is gone, by its handler or its commit, and its result about to be recorded
+			return Postponed, 100 * time.Millisecond
+		case e.LostConn:
+			conns++
+		case e.alive <= 0:
+			r.Lost++
+		default:
+			r.Undecided = append(r.Undecided, e.Token)
+			wait = max(wait, e.alive)
+		}
+	}
+	u := len(r.Undecided)
+	r.Isolation = isolationOf(r.Lost+u, r.Max-r.Attempt-r.Lost-u)
+	switch {
+	case len(found) == 0 && !r.Exhausted():
+		return Fresh, 0
+	case conns >= maxLostConnections:
+		return DeadLostConns, 0
+	case r.Attempt+r.Lost >= r.Max:
+		return DeadAttempts, 0
+	case u > 0 && (r.Lost+u >= 2 || r.Attempt+r.Lost+u >= r.Max):
+		return Postponed, wait + 100*time.Millisecond
+	}
+	return Suspect, 0
+}
+
+// JudgeLeased sets the Isolation of a leased task whose last run was lost with its relay, and
+// reports whether an attempt is left.
+func (r *Row) JudgeLeased() bool {
+	r.Isolation = isolationOf(max(r.lostInARow(), 1), r.Max-r.Attempt)
+	return !r.Exhausted()
+}
+
+// Exhausted reports whether all attempts were begun before, as far as the row itself tells.
+func (r *Row) Exhausted() bool { return r.Attempt >= r.Max }
+
+// Begun is the number of attempts begun, with the present one.
+func (r *Row) Begun() int { return r.Attempt + r.Lost + 1 }
+
+// LostText is the last error of a task whose runs were lost.
+func (r *Row) LostText(earlier Judgement) error {
+	if earlier == DeadLostConns {
+		return fmt.Errorf("relay: %d runs of the task lost their connection to PostgreSQL", maxLostConnections)
+	}
+	if r.Lost == 0 {
+		return fmt.Errorf("relay: all %d attempts were begun before", r.Max)
+	}
+	return fmt.Errorf("relay: the process died while it ran the task, %d times", r.Lost)
+}

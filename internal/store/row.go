@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/timeline"
@@ -242,4 +243,73 @@ func IDs(rows []*Row) []int64 {
 		out[i] = r.ID
 	}
 	return out
+}
+
+// Isolation says beside which others a task may run in its process. The more of its runs were lost
+// in a row, the more likely it is the one that ends the process. A run that its process outlives
+// ends the row.
+type Isolation int
+
+const (
+	NotLost     Isolation = iota
+	LostOnce              // beside all but a LastAttempt
+	Grouped               // lost twice: beside a few such
+	Alone                 // lost three times, or two attempts are left: beside none that was lost twice
+	LastAttempt           // one attempt is left: beside none that was lost
+)
+
+func (i Isolation) String() string {
+	return [...]string{"none", "none", "group", "alone", "alone"}[i]
+}
+
+// isolationOf is that of a task of which so many runs in a row were lost, with so many attempts
+// left.
+func isolationOf(lost, left int) Isolation {
+	switch {
+	case lost == 0:
+		return NotLost
+	case left <= 1:
+		return LastAttempt
+	case lost >= 3 || left == 2:
+		return Alone
+	case lost == 2:
+		return Grouped
+	}
+	return LostOnce
+}
+
+// maxEventError is of how many bytes an error is in the timeline.
+const maxEventError = 1 << 10
+
+func cut(text string) string {
+	if len(text) <= maxEventError {
+		return text
+	}
+	end := maxEventError
+	for !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end]
+}
+
+// attemptErrors are the attempts with the present payload in a timeline, for the handler.
+func attemptErrors(column json.RawMessage) (all []outbox.FailedAttempt) {
+	for _, e := range timeline.Read(column) {
+		switch e.Event {
+		case timeline.Replaced:
+			all = nil
+			continue
+		case timeline.Redriven, timeline.Dead, timeline.Throttled:
+			continue
+		}
+		a := outbox.FailedAttempt{Attempt: e.Attempt, RelayID: e.Relay, Duration: time.Duration(e.Micros) * time.Microsecond, Error: e.Error}
+		if e.At != nil {
+			a.At = *e.At
+		}
+		if a.Error == "" {
+			a.Error = e.Event
+		}
+		all = append(all, a)
+	}
+	return all
 }

@@ -1,8 +1,42 @@
+// Package outboxamqp publishes events to RabbitMQ, or another broker of AMQP 0.9.1 with publisher
+// confirms.
+//
+//	import outboxamqp "github.com/txoutbox/outbox/publish/amqp"
+//
+//	publisher, err := outboxamqp.Open("amqp://guest:guest@localhost:5672/", outboxamqp.Config{})
+//	…
+//	forward.Register(reg, OrderPlaced, publisher, forward.To("orders"))
+//
+// An event's To is its routing key. With the default exchange that is the name of a queue.
+// Exchanges, queues and bindings are the app's to declare.
+//
+// A message is persistent and mandatory. Its properties are message_id (the event's id), type,
+// timestamp and content_type. Its headers are the CloudEvents attributes with the prefix
+// "cloudEvents_", and the headers of the task.
+//
+// The broker confirms each message once its queues have it. An event is published if it is
+// confirmed. docs/faults.md has the errors of the others. In short:
+//
+//   - [forward.Permanent]: the message is too large, or a name is too long for AMQP.
+//   - [forward.TargetUnavailable]: the queue is full, no queue takes the routing key, or the
+//     exchange is missing or not writable.
+//   - [forward.Unavailable]: the connection is lost, the login is refused, or the broker blocks the
+//     connection for lack of memory or disk.
+//
+// A refusal closes the channel or the connection, and the confirms of events in flight are lost.
+// These are published again, one by one, so some arrive twice. The same holds after a lost
+// connection. Consumers tell by source and id (package inbox).
 package outboxamqp
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
+	"maps"
+	"net/url"
+	"slices"
 	"sync"
 	"time"
 
@@ -10,6 +44,85 @@ import (
 	"github.com/txoutbox/outbox/forward"
 	"github.com/txoutbox/outbox/internal/publisher"
 )
+
+const (
+	defaultChannels    = 4
+	mostChannels       = 1000
+	defaultDialTimeout = 10 * time.Second
+)
+
+// Config says how events are published. It is copied by Open; the zero value of a field is its
+// default.
+type Config struct {
+	// Exchange is the exchange that events are published to. Default "", the default exchange:
+	// routing keys are then the names of queues.
+	Exchange string
+	// Channels is how many calls of Publish run at once; others wait. Each has an AMQP channel of
+	// its own. 1 to 1000, default 4. Beyond the broker's channel_max, events are
+	// forward.Unavailable.
+	Channels int
+	// DialConfig has settings that no URL has, such as TLS. Its Recovery must be nil, since the
+	// Publisher connects again by itself. Default nil.
+	DialConfig *amqp.Config
+	// Logger gets connections that are made, lost or blocked. Errors that Publish returns are not
+	// logged. nil is slog.Default().
+	Logger *slog.Logger
+}
+
+// dialing has the parameters of a connection.
+type dialing struct {
+	url     string
+	name    string // the URL without its password, for messages
+	timeout time.Duration
+	config  amqp.Config
+}
+
+// check names what is wrong, and sets the defaults.
+func (c *Config) check() error {
+	var errs []error
+	refuse := func(wrong bool, format string, args ...any) {
+		if wrong {
+			errs = append(errs, fmt.Errorf("outboxamqp: Config."+format, args...))
+		}
+	}
+	c.Channels, c.Logger = cmp.Or(c.Channels, defaultChannels), cmp.Or(c.Logger, slog.Default())
+	refuse(c.Channels < 1 || c.Channels > mostChannels, "Channels: %d: must be within 1 to %d; 0 is %d", c.Channels,
+		mostChannels, defaultChannels)
+	refuse(len(c.Exchange) > mostShort, "Exchange: has %d bytes: AMQP allows %d", len(c.Exchange), mostShort)
+	refuse(c.DialConfig != nil && c.DialConfig.Recovery != nil,
+		"DialConfig.Recovery: must be nil: the Publisher connects again by itself")
+	return errors.Join(errs...)
+}
+
+// newDialing checks the URL. Errors of parsing may quote the password, so they are left out.
+func newDialing(address string, config *amqp.Config) (dialing, error) {
+	u, err := url.Parse(address)
+	uri, amqpErr := amqp.ParseURI(address)
+	if err != nil || amqpErr != nil {
+		return dialing{}, errors.New("outboxamqp: the URL is malformed: it is like " +
+			"amqp://user:password@host:5672/vhost, " +
+			"with amqps for TLS and reserved characters of the password as %XX")
+	}
+	d := dialing{url: address, name: u.Redacted(), timeout: defaultDialTimeout}
+	if uri.ConnectionTimeout > 0 {
+		d.timeout = time.Duration(uri.ConnectionTimeout) * time.Millisecond
+	}
+	if config != nil {
+		d.config = *config
+		d.config = d.copied()
+	}
+	return d, nil
+}
+
+// copied is the configuration with its parts, to which the library writes.
+func (d *dialing) copied() amqp.Config {
+	c := d.config
+	c.Properties, c.SASL = maps.Clone(c.Properties), slices.Clone(c.SASL)
+	if c.TLSClientConfig != nil {
+		c.TLSClientConfig = c.TLSClientConfig.Clone()
+	}
+	return c
+}
 
 // pause is between attempts to connect. It is less than the circuit of package forward waits, so
 // each of its trials connects.

@@ -154,7 +154,7 @@ func TestATopicThatIsMadeAgainGetsItsEvents(t *testing.T) {
 	t.Parallel()
 	b := newBroker(t)
 	p := connect(t, b.url())
-	forwardtest.Must(t, errors.Join(p.Publish(t.Context(), []*forward.Event{event("1")})...))
+	forwardtest.Publish(t, p, event("1"))
 	forwardtest.Must(t, errors.Join(b.DeleteTopic(topic), b.CreateTopic(topic, 4, nil)))
 	errs := p.Publish(t.Context(), []*forward.Event{event("2")})
 	if errs != nil && forwardtest.Fault(errs[0]) != "the target's" {
@@ -181,7 +181,7 @@ func TestARightThatComesLate(t *testing.T) {
 		}
 	}
 	fault.Remove()
-	forwardtest.Must(t, errors.Join(p.Publish(t.Context(), []*forward.Event{event("1")})...))
+	forwardtest.Publish(t, p, event("1"))
 }
 
 // A login that is refused, as after a rotation of passwords, is an outage, and says why. The client
@@ -218,5 +218,5 @@ func TestARefusedLogin(t *testing.T) {
 		}
 	}
 	password.Store("new")
-	forwardtest.Must(t, errors.Join(p.Publish(t.Context(), []*forward.Event{event("1")})...))
+	forwardtest.Publish(t, p, event("1"))
 }

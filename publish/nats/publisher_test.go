@@ -4,6 +4,11 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -16,6 +21,7 @@ import (
 	"github.com/txoutbox/outbox/forward"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/inbox"
+	"github.com/txoutbox/outbox/internal/testing/faultmap"
 	"github.com/txoutbox/outbox/internal/testing/forwardtest"
 	"github.com/txoutbox/outbox/internal/testing/relaytest"
 	outboxnats "github.com/txoutbox/outbox/publish/nats"
@@ -55,7 +61,7 @@ func TestAPublisherSurvivesAPasswordRotation(t *testing.T) {
 	forwardtest.Unavailable(t, p.Publish(t.Context(), []*forward.Event{event("1")}), 1)
 	password.Store("new")
 	forwardtest.Ready(t, p)
-	forwardtest.Must(t, errors.Join(p.Publish(t.Context(), []*forward.Event{event("1")})...))
+	forwardtest.Publish(t, p, event("1"))
 }
 
 // A connection that is closed for good is replaced for as long as the publisher is open.
@@ -77,7 +83,7 @@ func TestAConnectionThatIsClosedForGoodIsReplaced(t *testing.T) {
 		conn.Swap(nil).Close()
 		relaytest.Eventually(t, time.Minute, "its end", func() bool { return closed.Load() == int64(i+1) })
 		forwardtest.Ready(t, p)
-		forwardtest.Must(t, errors.Join(p.Publish(t.Context(), []*forward.Event{event("1")})...))
+		forwardtest.Publish(t, p, event("1"))
 		relaytest.Eventually(t, time.Minute, "the next connection", func() bool { return conn.Load() != nil })
 	}
 }
@@ -195,7 +201,7 @@ func TestADuplicateIsLookedAt(t *testing.T) {
 	p := connect(t, b.url())
 	forwardtest.Ready(t, p)
 	for range 2 {
-		forwardtest.Must(t, errors.Join(p.Publish(t.Context(), []*forward.Event{event("7")})...))
+		forwardtest.Publish(t, p, event("7"))
 	}
 	if got := p.Duplicates(); got != 1 || len(b.messages()) != 1 {
 		t.Errorf("%d duplicates and %d messages, want 1 of each", got, len(b.messages()))
@@ -220,12 +226,8 @@ func TestAWrongConfigIsRefused(t *testing.T) {
 	js, err := jetstream.New(&nats.Conn{})
 	relaytest.Must(err)
 	_, options := outboxnats.New(js, outboxnats.Config{Options: named[:1]})
-	for says, err := range map[string]error{"Config.Options: 1 is nil": noOption, "the JetStream is nil": noClient,
-		"Config.Options: they are for Open": options} {
-		if err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("got %v, want %s", err, says)
-		}
-	}
+	forwardtest.WantErrors(t, map[string]error{"Config.Options: 1 is nil": noOption, "the JetStream is nil": noClient,
+		"Config.Options: they are for Open": options})
 }
 
 func TestABadURLIsRefused(t *testing.T) {
@@ -288,5 +290,87 @@ func TestServicesWithDefaultsShareAStream(t *testing.T) {
 			}
 			return err
 		}))
+	}
+}
+
+// docs/faults.md has each error of the client, and what it means.
+func TestTheMapOfNATS(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t, nil)
+	b.stream(nil)
+	p := connect(t, b.url())
+	forwardtest.Ready(t, p)
+	without := newBroker(t, func(o *server.Options) { o.JetStream = false })
+	off := connect(t, without.url())
+	refused := func(status int, code jetstream.ErrorCode, text string) error {
+		return fmt.Errorf("nats: %w", &jetstream.APIError{Code: status, ErrorCode: code, Description: text})
+	}
+	given := map[string]error{
+		"10002": refused(400, 10002, "resource limits exceeded for account"), "10039": refused(503, 10039, ""),
+		"10054": refused(400, 10054, ""),
+		"10071": refused(400, 10071, "wrong last sequence: 7"), "10076": refused(503, 10076, ""),
+		"10077":                   refused(503, 10077, "maximum messages exceeded"),
+		"10077 message too large": refused(503, 10077, "message too large"), "10097": refused(400, 10097, ""),
+		"10109": refused(400, 10109, ""),
+		"10158": refused(409, 10158, ""), "10167": refused(429, 10167, ""),
+		"any other code with a status of 500 or more": refused(503, 10023, "insufficient resources"),
+		"any other error":         errors.New("never heard of"),
+		"an error of the network": &net.OpError{Op: "write", Err: errors.New("broken pipe")}, "io.EOF": io.EOF,
+		"io.ErrUnexpectedEOF": io.ErrUnexpectedEOF,
+
+		"nats.ErrMaxPayload": nats.ErrMaxPayload, "nats.ErrBadSubject": nats.ErrBadSubject,
+		"nats.ErrBadHeaderMsg": nats.ErrBadHeaderMsg,
+		"nats.ErrNoResponders": nats.ErrNoResponders, "nats.ErrPermissionViolation": nats.ErrPermissionViolation,
+		"nats.ErrTimeout":          nats.ErrTimeout,
+		"nats.ErrConnectionClosed": nats.ErrConnectionClosed, "nats.ErrConnectionDraining": nats.ErrConnectionDraining,
+		"nats.ErrConnectionReconnecting": nats.ErrConnectionReconnecting, "nats.ErrDisconnected": nats.ErrDisconnected,
+		"nats.ErrInvalidConnection": nats.ErrInvalidConnection, "nats.ErrNoServers": nats.ErrNoServers,
+		"nats.ErrStaleConnection":      nats.ErrStaleConnection,
+		"nats.ErrReconnectBufExceeded": nats.ErrReconnectBufExceeded, "nats.ErrAuthorization": nats.ErrAuthorization,
+		"nats.ErrAuthExpired": nats.ErrAuthExpired,
+		"nats.ErrAuthRevoked": nats.ErrAuthRevoked, "nats.ErrAccountAuthExpired": nats.ErrAccountAuthExpired,
+		"nats.ErrMaxConnectionsExceeded":        nats.ErrMaxConnectionsExceeded,
+		"nats.ErrMaxAccountConnectionsExceeded": nats.ErrMaxAccountConnectionsExceeded,
+		"jetstream.ErrInvalidSubject":           jetstream.ErrInvalidSubject,
+		"jetstream.ErrInvalidJSAck":             jetstream.ErrInvalidJSAck,
+		"jetstream.ErrNoStreamResponse":         jetstream.ErrNoStreamResponse,
+		"jetstream.ErrAsyncPublishTimeout":      jetstream.ErrAsyncPublishTimeout,
+		"jetstream.ErrConnectionClosed":         jetstream.ErrConnectionClosed,
+		"jetstream.ErrServerShutdown":           jetstream.ErrServerShutdown,
+		"jetstream.ErrJetStreamPublisherClosed": jetstream.ErrJetStreamPublisherClosed,
+		"jetstream.ErrTooManyStalledMsgs":       jetstream.ErrTooManyStalledMsgs,
+	}
+	real := map[string]func() error{ // of a server
+		"an invalid subject or header": func() error {
+			e := event("1")
+			e.Headers = map[string]string{"trace id": "1"}
+			return p.Publish(t.Context(), []*forward.Event{e})[0]
+		},
+		"another event under the message ID": func() error {
+			e := event("1")
+			forwardtest.Publish(t, p, e)
+			e.Type = "another"
+			return p.Publish(t.Context(), []*forward.Event{e})[0]
+		},
+		"JetStream is not there": func() error {
+			relaytest.Eventually(t, time.Minute, "a connection", func() bool {
+				return forward.IsUnavailable(outboxnats.Classify(t.Context(), off, event("1"), nats.ErrNoResponders))
+			})
+			return off.Publish(t.Context(), []*forward.Event{event("1")})[0]
+		},
+	}
+	made, known := map[string]func() error{}, []error{context.Canceled, context.DeadlineExceeded} // no answer in time
+	maps.Copy(made, real)
+	for name, cause := range given {
+		known = append(known, cause)
+		made[name] = func() error {
+			return outboxnats.Classify(t.Context(), p, &forward.Event{ID: "1", To: "nowhere"}, cause)
+		}
+	}
+	faultmap.Check(t, "NATS", forwardtest.Fault, made, nil)
+	for _, err := range outboxnats.ConnectionErrors {
+		if !slices.Contains(known, err) {
+			t.Errorf("docs/faults.md lacks %v", err)
+		}
 	}
 }

@@ -1,6 +1,35 @@
+// Package outboxwatermill publishes events through any publisher of Watermill
+// (github.com/ThreeDotsLabs/watermill): its Pub/Subs for brokers, HTTP, SQL or Go channels.
+//
+//	import outboxwatermill "github.com/txoutbox/outbox/publish/watermill"
+//
+//	publisher, err := outboxwatermill.New(kafkaPublisher, outboxwatermill.Config{})
+//	…
+//	forward.Register(reg, OrderPlaced, publisher, forward.To("orders"))
+//
+// Each event is one message. Its topic is the event's To, its payload the event's data.
+// Its UUID is the event's id, the same in every attempt. Its metadata are the CloudEvents
+// attributes with the prefix "ce_", the headers of the task, content_type, and the ordering key as
+// partition_key.
+//
+// An event counts as published when Watermill's Publish returns nil. With an asynchronous
+// publisher, or a Go channel without subscribers, that is before anybody has it: choose one that
+// waits for the broker.
+//
+// Watermill gives one error for all messages of a call, and does not say which were published.
+// After an error that Config.Classify does not mark as the topic's or the broker's, the events of
+// the topic go one by one, so only the one at fault fails. Some arrive twice. Consumers tell by
+// source and id (package inbox).
+//
+// The topics of a call are published at once, so one that hangs holds up no other.
+//
+// Watermill does not classify its errors, so each counts as an attempt. An outage that
+// outlasts the attempts makes dead letters, unless Config.Classify marks its errors
+// [forward.Unavailable].
 package outboxwatermill
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -13,6 +42,21 @@ import (
 	"github.com/txoutbox/outbox/internal/guard"
 	"github.com/txoutbox/outbox/internal/publisher"
 )
+
+// Config says how events become messages. It is copied by New; the zero value of a field is its
+// default.
+type Config struct {
+	// KeyName is the name of the metadata with the ordering key, for a marshaler that partitions by
+	// it. Events without a key have none. Default "partition_key".
+	KeyName string
+	// Classify may mark an error of Watermill's publisher with forward.Permanent,
+	// forward.TargetUnavailable or forward.Unavailable. It returns the error, marked or not; nil counts
+	// as unmarked. It is called by several goroutines at once. Default nil: each error counts as an
+	// attempt.
+	Classify func(error) error
+	// Ready says whether the broker can be used, as Watermill cannot tell. Default nil: it can.
+	Ready func(context.Context) error
+}
 
 // mostHanging is the number of calls of Watermill's Publish, which have no context, that may hang for
 // one topic.
@@ -186,4 +230,96 @@ func (p *Publisher) Ready(ctx context.Context) error {
 func (p *Publisher) Close() error {
 	p.calls.Close()
 	return nil
+}
+
+// newMessage is the message of an event. Watermill may keep it, so the data is a copy.
+func (c *Config) newMessage(ctx context.Context, e *forward.Event) *message.Message {
+	m := message.NewMessage(e.ID, bytes.Clone(e.Data))
+	m.SetContext(ctx)
+	for _, h := range e.CloudEvents("ce_") {
+		m.Metadata.Set(h.Name, h.Value)
+	}
+	m.Metadata.Set("content_type", forward.ContentType)
+	if e.OrderingKey != "" {
+		m.Metadata.Set(c.KeyName, e.OrderingKey)
+	}
+	return m
+}
+
+// group is the events of one topic, in their order. After an error of a call that one of its events
+// may have caused, the events go one by one.
+type group struct {
+	topic  string
+	rest   []int // the events without a result
+	sent   int   // how many of rest, from the first on, the running call has
+	single bool
+	held   map[string]error // the keys of events that are to be retried
+}
+
+// groups are the events by topic, in the order of the topics' first events.
+func groups(events []*forward.Event) (all []*group) {
+	of := map[string]*group{}
+	for i, e := range events {
+		g := of[e.To]
+		if g == nil {
+			g = &group{topic: e.To, held: map[string]error{}}
+			of[e.To], all = g, append(all, g)
+		}
+		g.rest = append(g.rest, i)
+	}
+	return all
+}
+
+// next are the events of the group's next call; there are none at its end.
+func (g *group) next(events []*forward.Event, errs []error) []*forward.Event {
+	for g.single && len(g.rest) > 0 {
+		first := g.rest[0]
+		why := g.held[events[first].OrderingKey]
+		if why == nil {
+			break
+		}
+		errs[first], g.rest = notSent("an earlier event of its key failed", why), g.rest[1:]
+	}
+	if g.sent = len(g.rest); g.single {
+		g.sent = min(g.sent, 1)
+	}
+	out := make([]*forward.Event, g.sent)
+	for n, i := range g.rest[:g.sent] {
+		out[n] = events[i]
+	}
+	return out
+}
+
+// splits reports whether the events of the group's call go one by one after its error.
+func (g *group) splits(err error) bool { return g.sent > 1 && publisher.OfOneEvent(err) }
+
+// settle takes the result of the group's call.
+func (g *group) settle(events []*forward.Event, errs []error, err error) {
+	if g.splits(err) {
+		g.single, g.sent = true, 0
+		return
+	}
+	for _, i := range g.rest[:g.sent] {
+		errs[i] = err
+		if key := events[i].OrderingKey; err != nil && key != "" && !forward.IsPermanent(err) {
+			g.held[key] = err
+		}
+	}
+	g.rest, g.sent = g.rest[g.sent:], 0
+	if err != nil && !publisher.OfOneEvent(err) {
+		g.end(errs, "the topic or the broker takes nothing", err)
+	}
+}
+
+// end settles the events that are not sent any more.
+func (g *group) end(errs []error, why string, err error) {
+	for _, i := range g.rest[g.sent:] {
+		errs[i] = notSent(why, err)
+	}
+	g.rest = g.rest[:g.sent]
+}
+
+// notSent has an event come back that was not sent.
+func notSent(why string, err error) error {
+	return publisher.NotSent(fmt.Errorf("outboxwatermill: not sent: %s: %v", why, err))
 }

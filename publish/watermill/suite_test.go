@@ -143,7 +143,7 @@ func TestEventsAreGroupedByTopicInTheirOrder(t *testing.T) {
 	ps := &pubsub{answer: func(string, []*message.Message) error { return nil }}
 	p := open(t, ps, outboxwatermill.Config{})
 	defer p.Close()
-	forwardtest.Must(t, errors.Join(p.Publish(t.Context(), to("b", "a", "b", "b", "a"))...))
+	forwardtest.Publish(t, p, to("b", "a", "b", "b", "a")...)
 	var calls []string
 	for _, c := range ps.all() {
 		call := c.topic

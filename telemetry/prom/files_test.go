@@ -3,15 +3,21 @@ package outboxprom_test
 import (
 	"encoding/json"
 	"fmt"
+	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/txoutbox/outbox/forward"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/testing/needs"
 	"github.com/txoutbox/outbox/internal/testing/relaytest"
 	"github.com/txoutbox/outbox/relay"
 	outboxprom "github.com/txoutbox/outbox/telemetry/prom"
@@ -84,12 +90,13 @@ func TestTheMetricsAreThoseOfTheDocumentation(t *testing.T) {
 	if slices.Sort(got); !slices.Equal(got, promised) {
 		t.Errorf("got %q, want %q", got, promised)
 	}
-	for _, file := range []string{"doc.go", "../../docs/guide/observing.md"} {
+	for _, file := range []string{"collector.go", "../../docs/guide/observing.md"} {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		named := regexp.MustCompile(`outbox_[a-z_]+(\{[a-z,]+\})?`).FindAllString(string(text), -1)
+		doc, _, _ := strings.Cut(string(text), "\npackage outboxprom\n")
+		named := regexp.MustCompile(`outbox_[a-z_]+(\{[a-z,]+\})?`).FindAllString(doc, -1)
 		slices.Sort(named)
 		if named = slices.Compact(named); !slices.Equal(named, promised) {
 			t.Errorf("%s names %q, want %q", file, named, promised)
@@ -210,4 +217,30 @@ func TestAlertsAskOnlyForWhatIsExported(t *testing.T) {
 	}
 	promtool(t, "", "check", "rules", "alerts.yml")
 	promtool(t, "", "test", "rules", "alerts_test.yml")
+}
+
+// lint has the metrics checked by the client library's linter, and by promtool where it is there.
+func lint(t *testing.T, registry *prometheus.Registry) {
+	t.Helper()
+	problems, err := testutil.GatherAndLint(registry)
+	if err != nil || len(problems) > 0 {
+		t.Errorf("lint: %v %v", problems, err)
+	}
+	w := httptest.NewRecorder()
+	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	promtool(t, w.Body.String(), "check", "metrics")
+}
+
+// promtool runs it, where it is installed.
+func promtool(t *testing.T, stdin string, args ...string) {
+	t.Helper()
+	path := needs.Optional(t, "prometheus", "promtool")
+	if path == "" {
+		return
+	}
+	cmd := exec.CommandContext(t.Context(), path, args...)
+	cmd.Stdin = strings.NewReader(stdin)
+	if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "FAILED") {
+		t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
 }

@@ -14,6 +14,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"strings"
 	"testing"
 	"time"
 
@@ -78,6 +79,16 @@ func Must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// WantErrors checks that each error has its text.
+func WantErrors(t testing.TB, errs map[string]error) {
+	t.Helper()
+	for says, err := range errs {
+		if err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("got %v, want %s", err, says)
+		}
 	}
 }
 

@@ -108,7 +108,14 @@ func Unavailable(t testing.TB, errs []error, n int) {
 	}
 }
 
-func within(t testing.TB, d time.Duration) context.Context {
+// Publish publishes events, without an error.
+func Publish(t testing.TB, p forward.Publisher, events ...*forward.Event) {
+	t.Helper()
+	Must(t, errors.Join(p.Publish(Within(t, time.Minute), events)...))
+}
+
+// Within is a context that ends after d, or with the test.
+func Within(t testing.TB, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)
@@ -125,7 +132,7 @@ func (s *Suite) arrives(t *testing.T, b *Broker) {
 		if strings.EqualFold(s.Prefix, "ce-") {
 			e.Headers = Event("", "").Headers
 		}
-		Must(t, errors.Join(p.Publish(within(t, time.Minute), []*forward.Event{e})...))
+		Publish(t, p, e)
 	}
 	got := b.Received(t, 2)
 	if len(got) != 2 {
@@ -171,7 +178,7 @@ func (s *Suite) refuses(t *testing.T, b *Broker) {
 		}
 	}
 	events, want = append(events, keyless("last")), append(want, "none")
-	errs := p.Publish(within(t, time.Minute), events)
+	errs := p.Publish(Within(t, time.Minute), events)
 	if len(errs) != len(events) {
 		t.Fatalf("%d errors of %d events", len(errs), len(events))
 	}
@@ -198,16 +205,16 @@ func arrived(all []Received) string {
 func (s *Suite) isDown(t *testing.T, b *Broker) {
 	b.Stop()
 	p := b.Open(t)
-	if p.Ready(within(t, time.Second)) == nil {
+	if p.Ready(Within(t, time.Second)) == nil {
 		t.Error("ready without a broker")
 	}
-	Unavailable(t, p.Publish(within(t, time.Second), []*forward.Event{Event("1", b.To)}), 1)
+	Unavailable(t, p.Publish(Within(t, time.Second), []*forward.Event{Event("1", b.To)}), 1)
 	b.Start()
 	Ready(t, p)
-	Must(t, errors.Join(p.Publish(within(t, time.Minute), []*forward.Event{Event("2", b.To)})...))
+	Publish(t, p, Event("2", b.To))
 	Must(t, errors.Join(p.Close(), p.Close()))
-	Unavailable(t, p.Publish(within(t, time.Minute), []*forward.Event{Event("3", b.To), Event("4", b.To)}), 2)
-	if p.Ready(within(t, time.Minute)) == nil {
+	Unavailable(t, p.Publish(Within(t, time.Minute), []*forward.Event{Event("3", b.To), Event("4", b.To)}), 2)
+	if p.Ready(Within(t, time.Minute)) == nil {
 		t.Error("ready after Close")
 	}
 }
@@ -216,10 +223,10 @@ func (s *Suite) isDown(t *testing.T, b *Broker) {
 func (s *Suite) endsWithContext(t *testing.T, b *Broker) {
 	p := b.Open(t)
 	Ready(t, p)
-	Must(t, errors.Join(p.Publish(within(t, time.Minute), []*forward.Event{Event("1", b.To)})...))
+	Publish(t, p, Event("1", b.To))
 	b.Hold()
 	answer := make(chan []error, 1)
-	go func() { answer <- p.Publish(within(t, 200*time.Millisecond), []*forward.Event{Event("2", b.To)}) }()
+	go func() { answer <- p.Publish(Within(t, 200*time.Millisecond), []*forward.Event{Event("2", b.To)}) }()
 	select {
 	case errs := <-answer:
 		Unavailable(t, errs, 1)
@@ -231,24 +238,24 @@ func (s *Suite) endsWithContext(t *testing.T, b *Broker) {
 	}
 	b.Release()
 	relaytest.Eventually(t, time.Minute, "it works again", func() bool {
-		return p.Publish(within(t, time.Minute), []*forward.Event{Event("3", b.To)}) == nil
+		return p.Publish(Within(t, time.Minute), []*forward.Event{Event("3", b.To)}) == nil
 	})
 }
 
 func (s *Suite) closes(t *testing.T, b *Broker) {
 	p := b.Open(t)
 	Ready(t, p)
-	Must(t, errors.Join(p.Publish(within(t, time.Minute), []*forward.Event{Event("1", b.To)})...))
+	Publish(t, p, Event("1", b.To))
 	held := b.Hold()
 	published, closed := make(chan []error, 1), make(chan struct{})
-	go func() { published <- p.Publish(within(t, time.Minute), []*forward.Event{Event("2", b.To)}) }()
+	go func() { published <- p.Publish(Within(t, time.Minute), []*forward.Event{Event("2", b.To)}) }()
 	<-held
 	go func() {
 		_ = p.Close()
 		close(closed)
 	}()
 	relaytest.Eventually(t, time.Minute, "later calls are refused", func() bool {
-		errs := p.Publish(within(t, 10*time.Millisecond), []*forward.Event{Event("3", b.To)})
+		errs := p.Publish(Within(t, 10*time.Millisecond), []*forward.Event{Event("3", b.To)})
 		return errs != nil && strings.Contains(errs[0].Error(), "is closed")
 	})
 	select {
@@ -265,15 +272,15 @@ func (s *Suite) closes(t *testing.T, b *Broker) {
 func (s *Suite) losesReply(t *testing.T, b *Broker) {
 	p := b.Open(t)
 	Ready(t, p)
-	Must(t, errors.Join(p.Publish(within(t, time.Minute), []*forward.Event{Event("0", b.To)})...))
+	Publish(t, p, Event("0", b.To))
 	restore := b.LoseReplies()
-	if errs := p.Publish(within(t, 2*time.Second), []*forward.Event{Event("1", b.To)}); errs != nil {
+	if errs := p.Publish(Within(t, 2*time.Second), []*forward.Event{Event("1", b.To)}); errs != nil {
 		Unavailable(t, errs, 1)
 	}
 	restore()
 	Ready(t, p)
 	relaytest.Eventually(t, time.Minute, "it works again", func() bool {
-		return p.Publish(within(t, time.Minute), []*forward.Event{Event("1", b.To), Event("2", b.To)}) == nil
+		return p.Publish(Within(t, time.Minute), []*forward.Event{Event("1", b.To), Event("2", b.To)}) == nil
 	})
 	got := b.Received(t, 3)
 	if arrived(got) != "0 1 2" || s.Once && len(got) != 3 {

@@ -13,8 +13,8 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
-	"sync"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 

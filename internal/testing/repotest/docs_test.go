@@ -414,3 +414,30 @@ func TestEachPatternOfCIMatchesATest(t *testing.T) {
 		}
 	}
 }
+
+// placed is a name beside its file, as in `runner.Run` (internal/txrun/runner.go).
+var placed = regexp.MustCompile("`([\\w.]+)`\\s+\\(([\\w/.]+\\.(?:go|sql))\\)")
+
+// misplaced are the names of a text that the file beside them does not declare.
+func misplaced(t *testing.T, text string) (out []string) {
+	for _, m := range placed.FindAllStringSubmatch(text, -1) {
+		name := m[1][strings.LastIndex(m[1], ".")+1:]
+		declared := regexp.MustCompile(`(?m)^(func|type|var|const)\s+(\([^)]*\)\s*)?` + name + `\b|FUNCTION \S*\b` + name + `\b|\b` + name + `\s+=`)
+		if code, err := os.ReadFile(m[2]); err != nil || !declared.Match(code) {
+			out = append(out, m[1]+" ("+m[2]+")")
+		}
+	}
+	return out
+}
+
+func TestTheDocumentationNamesFilesOfFunctionsAsTheyAre(t *testing.T) {
+	t.Parallel()
+	for _, name := range pages(t) {
+		if wrong := misplaced(t, read(t, name)); wrong != nil {
+			t.Errorf("%s: not declared there: %s", name, strings.Join(wrong, ", "))
+		}
+	}
+	if wrong := misplaced(t, "`Enqueue` (enqueue.go) and `nobody` (enqueue.go)"); len(wrong) == 0 {
+		t.Error("a wrong name passes")
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/txoutbox/outbox/internal/call"
 	"github.com/txoutbox/outbox/internal/decide"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
@@ -59,6 +60,38 @@ type Ended struct {
 	Err       error // of the database
 	Failure   error // of the app's code, or for what it did; nil without
 	Committed bool  // EndedByCode: it committed; with Err that is not known
+}
+
+// Sequel is what a relay does about the tasks of an attempt once its transaction has ended.
+type Sequel int
+
+const (
+	Tell           Sequel = iota // the verdicts, which are committed
+	LeaveAsFound                 // no attempt: the database failed, and the row shows what happened
+	GiveBack                     // as the relay stops
+	RemoveCanceled               // the tasks that an operator or the app canceled
+	RecordApart                  // the failure, in a transaction of its own
+	SeeCommitted                 // what the app's code committed itself
+	NoteLostConn                 // no attempt, but the task's SQL may have killed its backend
+)
+
+// Sequel is the only reading of an attempt's end. out is how the handler returned.
+func (e Ended) Sequel(out call.Result) Sequel {
+	switch {
+	case e.How == Committed:
+		return Tell
+	case e.How == Unknown, e.How == Failed && e.Plan.Action == Keep:
+		return LeaveAsFound
+	case out.Drained && !e.Committed:
+		return GiveBack
+	case out.Canceled && e.How != EndedByCode:
+		return RemoveCanceled
+	case e.How == EndedByCode:
+		return SeeCommitted
+	case e.How == Lost && !out.Overran && !call.EndedContext(out.Err):
+		return NoteLostConn
+	}
+	return RecordApart
 }
 
 // End ends the transaction. plan says how, by the failure of the app's code, nil for none. If

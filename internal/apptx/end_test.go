@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	_ "github.com/lib/pq"
+	"github.com/txoutbox/outbox/internal/call"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
@@ -94,6 +95,50 @@ func TestEachEndOfATransactionHasItsName(t *testing.T) {
 		}
 		if (rows == 1) != c.commits || end.How == EndedByCode && end.Committed != c.commits {
 			t.Errorf("%s: %d rows of the work, want them: %v", name, rows, c.commits)
+		}
+	}
+}
+
+// A database that failed, and a connection that broke, count no attempt; a handler that used more than its
+// time or its own context did it itself. What a handler committed is seen even while the relay stops.
+func TestWhatFollowsTheEndOfAnAttempt(t *testing.T) {
+	t.Parallel()
+	keep, undo := Ended{How: Failed, Plan: Plan{Action: Keep}}, Ended{How: Failed, Plan: Plan{Action: Undo}}
+	code, committed := Ended{How: EndedByCode}, Ended{How: EndedByCode, Committed: true}
+	drained, canceled := call.Result{Drained: true}, call.Result{Canceled: true}
+	for _, c := range []struct {
+		name string
+		end  Ended
+		out  call.Result
+		want Sequel
+	}{
+		{"committed", Ended{How: Committed}, call.Result{}, Tell},
+		{"committed, drained", Ended{How: Committed}, drained, Tell},
+		{"committed, canceled", Ended{How: Committed}, canceled, Tell},
+		{"no answer to COMMIT", Ended{How: Unknown}, call.Result{}, LeaveAsFound},
+		{"no answer, drained", Ended{How: Unknown}, drained, LeaveAsFound},
+		{"no answer, canceled", Ended{How: Unknown}, canceled, LeaveAsFound},
+		{"results not written", keep, call.Result{}, LeaveAsFound},
+		{"results not written, drained", keep, drained, LeaveAsFound},
+		{"failure not written", undo, call.Result{}, RecordApart},
+		{"failure not written, drained", undo, drained, GiveBack},
+		{"failure not written, canceled", undo, canceled, RemoveCanceled},
+		{"refused", Ended{How: Refused}, call.Result{}, RecordApart},
+		{"refused, drained", Ended{How: Refused}, drained, GiveBack},
+		{"refused, canceled", Ended{How: Refused}, canceled, RemoveCanceled},
+		{"rolled back by the code", code, call.Result{}, SeeCommitted},
+		{"rolled back by the code, drained", code, drained, GiveBack},
+		{"rolled back by the code, canceled", code, canceled, SeeCommitted},
+		{"committed by the code", committed, call.Result{}, SeeCommitted},
+		{"committed by the code, drained", committed, drained, SeeCommitted},
+		{"the connection broke", Ended{How: Lost}, call.Result{Err: driver.ErrBadConn}, NoteLostConn},
+		{"broke after the time", Ended{How: Lost}, call.Result{Overran: true}, RecordApart},
+		{"broke by its own context", Ended{How: Lost}, call.Result{Err: context.DeadlineExceeded}, RecordApart},
+		{"broke, canceled", Ended{How: Lost}, canceled, RemoveCanceled},
+		{"broke, drained and canceled", Ended{How: Lost}, call.Result{Drained: true, Canceled: true}, GiveBack},
+	} {
+		if got := c.end.Sequel(c.out); got != c.want {
+			t.Errorf("%s: %d, want %d", c.name, got, c.want)
 		}
 	}
 }

@@ -136,31 +136,31 @@ func (a *attempt) end(ctx context.Context, out call.Result) error {
 // ended acts on the end of the transaction. A transaction that failed for the database, or whose
 // outcome is unknown, is no attempt: the row shows what happened.
 func (a *attempt) ended(ctx context.Context, out call.Result, end apptx.Ended, verdicts []decide.Verdict) error {
-	journal, runs := a.p.Journal, a.unit.runs
-	canceled := out.Canceled && end.How != apptx.EndedByCode
-	switch {
-	case end.How == apptx.Committed:
+	forget := func() (wait func()) { return a.p.Journal.ForgetRuns(a.unit.runs) }
+	switch end.Sequel(out) {
+	case apptx.Tell:
 		a.recorded(verdicts)
-		return nil
-	case end.How == apptx.Unknown, end.How == apptx.Failed && end.Plan.Action == apptx.Keep:
-		journal.ForgetRuns(runs)
+	case apptx.LeaveAsFound:
+		forget()
 		return end.Err
-	case out.Drained:
-		journal.ForgetRuns(runs)()
+	case apptx.GiveBack:
+		forget()()
 		a.watch.SetAll(decide.Drained)
-		return nil
-	case canceled:
-		journal.ForgetRuns(runs)
+	case apptx.RemoveCanceled:
+		forget()
 		a.removeCanceled()
-		return nil
-	case end.How == apptx.Failed:
-		return a.outOfBand(end.Failure, end.Err)
-	case end.How == apptx.EndedByCode:
+	case apptx.SeeCommitted:
 		return a.endedByCode(ctx, end, verdicts)
-	case end.How == apptx.Lost && !out.Overran && !call.EndedContext(out.Err):
+	case apptx.NoteLostConn:
 		return a.lostConnection(end.Err)
+	case apptx.RecordApart:
+		var cause error
+		if end.How == apptx.Failed {
+			cause = end.Err
+		}
+		return a.outOfBand(end.Failure, cause)
 	}
-	return a.outOfBand(end.Failure, nil)
+	return nil
 }
 
 // noted is the function that waits until the journal has a note on the runs, for a caller that lets

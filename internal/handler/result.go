@@ -12,14 +12,7 @@ import (
 // Action is what a control result asks for.
 type Action int
 
-// The actions of control results. A new one also needs
-//   - a constructor in package handlers, and a row in docs/guide/handlers.md
-//   - its text in String, and in Error if it has a Wait
-//   - its constant in package handlers, which ActionOf returns
-//   - its verdict in internal/decide/decide.go
-//   - its record, by handlers.Log (handlers/middleware.go) or by the relay
-//   - a case in TestDecide and TestResultsAreFoundThroughWrapping
-//   - if no outcome fits: one in internal/decide/outcome.go and relay/observe.go
+// The actions of control results. CONTRIBUTING.md says what a new one needs.
 const (
 	ActionRetry      Action = iota // failed: retry after the backoff, as after any other error
 	ActionRetryAfter               // the other side asks to wait: retry after Result.Wait

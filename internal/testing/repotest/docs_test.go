@@ -441,3 +441,25 @@ func TestTheDocumentationNamesFilesOfFunctionsAsTheyAre(t *testing.T) {
 		t.Error("a wrong name passes")
 	}
 }
+
+// Reasons of dead letters are constants in task.go. The CHECK, the filter, the words for operators and
+// the documentation have each of them.
+func TestEachReasonOfADeadLetterStandsWhereItIsRead(t *testing.T) {
+	t.Parallel()
+	reasons := regexp.MustCompile(`(Reason\w+) Reason = "(\w+)"`).FindAllStringSubmatch(read(t, "task.go"), -1)
+	if len(reasons) < 4 {
+		t.Fatalf("task.go has the reasons %q", reasons)
+	}
+	_, check, _ := strings.Cut(read(t, "schema/00001_tables.sql"), "dead_task_reason_check CHECK (")
+	check, _, _ = strings.Cut(check, "))")
+	for _, m := range reasons {
+		for text, want := range map[string]string{
+			check: "'" + m[2] + "'", read(t, "schema/relations.sql"): m[2] + ": ", read(t, "docs/guide/retries.md"): "| `" + m[2] + "` |",
+			read(t, "admin/dead_letters.go"): "outbox." + m[1], read(t, "internal/taskview/taskview.go"): "outbox." + m[1] + ":",
+		} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s: %q is missing in the text that begins with %.60q", m[1], want, text)
+			}
+		}
+	}
+}

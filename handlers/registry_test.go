@@ -147,7 +147,11 @@ func call(t *testing.T, r *handlers.Registry, claim handler.Claim, payloads ...s
 	for i, p := range payloads {
 		tasks = append(tasks, raw(int64(i+1), p))
 	}
-	return only(t, r).Run(t.Context(), new(sql.Tx), claim, tasks)
+	h, tx := only(t, r), new(sql.Tx)
+	if h.Kind == outbox.KindLeased {
+		tx = nil
+	}
+	return h.Run(t.Context(), tx, claim, tasks)
 }
 
 // leased calls a Leased handler, with options, on one task of that payload.

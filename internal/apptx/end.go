@@ -75,7 +75,8 @@ const (
 	NoteLostConn                 // no attempt, but the task's SQL may have killed its backend
 )
 
-// Sequel is the only reading of an attempt's end. out is how the handler returned.
+// Sequel is what follows where the transaction did not end as planned by a ROLLBACK. out is how the handler
+// returned.
 func (e Ended) Sequel(out call.Result) Sequel {
 	switch {
 	case e.How == Committed:

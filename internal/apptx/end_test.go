@@ -100,7 +100,7 @@ func TestEachEndOfATransactionHasItsName(t *testing.T) {
 }
 
 // A database that failed, and a connection that broke, count no attempt; a handler that used more than its
-// time or its own context did it itself. What a handler committed is seen even while the relay stops.
+// time or its own context did it itself. A removal that the handler committed is recorded, drained or not.
 func TestWhatFollowsTheEndOfAnAttempt(t *testing.T) {
 	t.Parallel()
 	keep, undo := Ended{How: Failed, Plan: Plan{Action: Keep}}, Ended{How: Failed, Plan: Plan{Action: Undo}}

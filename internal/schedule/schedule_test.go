@@ -58,6 +58,7 @@ func (p *process) pass(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) {
 			break
 		}
+		t.Log("a pass took too long:", err)
 		err = p.Once(t.Context())
 	}
 	relaytest.Must(err)

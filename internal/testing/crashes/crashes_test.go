@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -349,6 +350,9 @@ func TestGuaranteesInTimeOfProcesses(t *testing.T) {
 // a module of its own, as it has a NATS server.
 func TestTenSecondsOfChaos(t *testing.T) {
 	needs.Long(t) // .ci/run runs the program itself
+	if runtime.GOOS == "windows" {
+		t.Skip("chaos sends signals")
+	}
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "chaos")
 	if out, err := exec.Command("go", "build", "-o", program, "../chaos").CombinedOutput(); err != nil {

@@ -120,10 +120,10 @@ func TestATypeWhoseClaimsFailIsNamedWhileOthersGoOn(t *testing.T) {
 		tests[fmt.Sprint(c.code, " ", c.kind, " ", c.every)] = func(t *testing.T) {
 			db, reg := newDatabase(t), handlers.New()
 			db.tooMany(t, 0, c.every, c.code)
-			relaytest.Register(reg, c.kind, "IT", 1, doNothing)
+			workers := map[int]int{1: 4, 2: 1}[c.every]
+			relaytest.Register(reg, c.kind, "IT", workers, doNothing)
 			relaytest.Register(reg, c.kind, "OTHER", 4, doNothing)
 			db.Enqueue(t, "IT", 100)
-			workers := map[int]int{1: 4, 2: 1}[c.every]
 			r := run(t, db, reg, relay.Config{Workers: workers, PollInterval: 50 * time.Millisecond})
 			others := func(n int) {
 				for range n {

@@ -239,7 +239,6 @@ func misdeeds(ended chan struct{}) map[string]misdeed {
 		"error that hides another": {do: func(ctx context.Context, tx *sql.Tx) error {
 			return errors.Join(hides(`SELECT 1/0`)(ctx, tx), errMisdeed)
 		}, fate: failed, text: "misdeed"},
-		// F20, F37: a violation shows at the commit, or just before it, and takes nobody along.
 		"deferred constraint": {do: execs(nil, `INSERT INTO child VALUES (1)`), fate: failed,
 			text: "violates foreign key constraint"},
 		// The session is put back before COMMIT, which would read the cursor and fail.

@@ -131,6 +131,7 @@ func TestWhatFollowsTheEndOfAnAttempt(t *testing.T) {
 		{"rolled back by the code, canceled", code, canceled, SeeCommitted},
 		{"committed by the code", committed, call.Result{}, SeeCommitted},
 		{"committed by the code, drained", committed, drained, SeeCommitted},
+		{"perhaps committed by the code", Ended{How: EndedByCode, Err: driver.ErrBadConn}, call.Result{}, SeeCommitted},
 		{"the connection broke", Ended{How: Lost}, call.Result{Err: driver.ErrBadConn}, NoteLostConn},
 		{"broke after the time", Ended{How: Lost}, call.Result{Overran: true}, RecordApart},
 		{"broke by its own context", Ended{How: Lost}, call.Result{Err: context.DeadlineExceeded}, RecordApart},

@@ -44,7 +44,9 @@ func (d *Dispatcher) claimEnded(e ClaimEnded) {
 	if c.leased {
 		size = e.Claim.Limit
 	}
-	d.lanes.claimEnds(c)
+	if d.lanes.claimEnds(c); c.leased {
+		d.claims--
+	}
 	c.of.ClaimSize = e.ClaimSize
 	switch {
 	case !e.Told && (f.Err != nil || e.NotMade != Made):
@@ -110,10 +112,13 @@ func (d *Dispatcher) leasesEnded(e LeasesEnded) {
 	}
 }
 
-// claimDone notes that a claim does not look for tasks any more.
+// claimDone notes that a claim does not look for tasks any more. A claim of leased tasks is under way
+// until its commit: a poll would still see them.
 func (d *Dispatcher) claimDone(c *lane) {
-	d.claims--
 	c.looking--
+	if !c.leased {
+		d.claims--
+	}
 }
 
 // claimed ends a claim.
@@ -200,7 +205,7 @@ var DueStart = Due{-210866803200000000, math.MinInt64}
 type Claim struct {
 	Start Start
 	Limit int
-	Named bool // only a wake-up asked for it, which any role can send: its failure means nothing
+	Named bool // only a wake-up asked for it, which any role can send: its failure before it found tasks means nothing
 	Began time.Time
 
 	tenth     bool // it takes the tasks that have been due longest, and says nothing of the lane's order

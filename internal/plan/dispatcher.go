@@ -54,7 +54,7 @@ type Dispatcher struct {
 	free    int   // slots; a poll takes one too, so the slots bound the connections
 	stopped bool  // nothing more is begun
 	failed  error // RunOnce ends with it
-	claims  int   // that have not told yet what they found
+	claims  int   // that look for tasks, or have leased some and commit
 
 	polls      polls
 	wakeups    wakeups

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -78,8 +79,9 @@ func (s *simulation) failure() (f Failure) {
 func (s *simulation) chance() {
 	switch s.rand.IntN(10) {
 	case 0:
-		s.arrive()
-		s.step(Woken{})
+		lane := s.arrive()
+		named := fmt.Sprintf("0 %d %s", s.lastID, simulatedTypes[lane].Name)
+		s.step(Woken{[]string{"", named}[s.rand.IntN(2)]})
 	case 1:
 		s.step(Withdrawn{})
 	case 2, 3:
@@ -90,12 +92,14 @@ func (s *simulation) chance() {
 	}
 }
 
-func (s *simulation) arrive() {
-	lane := s.rand.IntN(len(s.waiting))
+// arrive enqueues some tasks of a lane.
+func (s *simulation) arrive() (lane int) {
+	lane = s.rand.IntN(len(s.waiting))
 	for range 1 + s.rand.IntN(40) {
 		s.lastID++
 		s.waiting[lane] = append(s.waiting[lane], s.lastID)
 	}
+	return lane
 }
 
 // drain answers without failures until no task is left.
@@ -213,6 +217,10 @@ func (s *simulation) leaseEnds(c *simulatedClaim) {
 	if e.NotMade, e.Wait, e.Failure = s.notMade(c); c.told {
 		e.NotMade, e.Wait = Made, 0
 	} else if e.NotMade == Made && e.Failure.Err == nil {
+		if s.failing > 0 && s.one(4) { // other relays have the slots of the type
+			c.Claim.Limit = 1 + s.rand.IntN(c.Claim.Limit)
+			e.Allowed = c.Claim.Limit
+		}
 		s.take(c)
 	}
 	if e.Failure.Err != nil {
@@ -255,8 +263,10 @@ func (s *simulation) step(e Event) {
 			l.leasing++
 		}
 		if !c.told {
-			claims++
 			l.looking++
+		}
+		if c.leased || !c.told {
+			claims++
 		}
 	}
 	for i, c := range s.d.lanes.all {

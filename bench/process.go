@@ -42,6 +42,9 @@ func runChild(ctx context.Context, set childSettings) (failed error) {
 	var seen sync.Map
 	begun := func(n int) {
 		now := time.Now().UnixNano()
+		if n >= firstOfMany { // nobody asks when one of many starts
+			return
+		}
 		if _, again := seen.LoadOrStore(n, true); !again {
 			fmt.Printf(saying, startOf(n), now)
 		}

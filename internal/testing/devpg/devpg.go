@@ -17,7 +17,7 @@
 // So an app's go.sum has no library that starts servers.
 //
 // Close removes the server and its files. Where the process ends without Close (panic, os.Exit,
-// SIGKILL), on Unix a watchdog does so within seconds; a container is removed by the program, which
+// SIGKILL), on Linux, macOS and FreeBSD a watchdog does so within seconds; a container is removed by the program, which
 // reads a pipe. In any case a container ends two hours after its start. On other systems a local
 // server stays. Three things are left: the archive in embedded-postgres's cache, the image in
 // Docker's, and in the user's cache directory, as outbox-devpg, an empty data directory of 40 MB

@@ -163,6 +163,7 @@ func (c *cluster) create(ctx context.Context) error {
 		return err
 	}
 	if unfinished := template + "-" + rand.Text(); template != "" {
+		removeOld(filepath.Dir(template))
 		_ = os.MkdirAll(filepath.Dir(template), 0o700) // for this user alone
 		if os.CopyFS(unfinished, os.DirFS(c.data())) == nil {
 			_ = os.Rename(unfinished, template) // fails where another process was faster
@@ -170,6 +171,17 @@ func (c *cluster) create(ctx context.Context) error {
 		_ = os.RemoveAll(unfinished)
 	}
 	return c.startOnFreePort(ctx)
+}
+
+// removeOld removes what nothing has renewed for a month: templates of other versions, and copies that a
+// killed process left.
+func removeOld(cache string) {
+	entries, _ := os.ReadDir(cache)
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > 30*24*time.Hour {
+			_ = os.RemoveAll(filepath.Join(cache, e.Name()))
+		}
+	}
 }
 
 func (c *cluster) startCopy(ctx context.Context, template string) error {
@@ -204,15 +216,19 @@ func (c *cluster) initdb(ctx context.Context) error {
 	return os.Rename(file, filepath.Join(c.data(), passwordFile))
 }
 
-// template is the path of the template for the programs in bin. Other flags and another time zone,
-// which initdb writes down, have another one. It is empty for programs in the cluster's own
+// template is the path of the template for the programs in bin. Another build, other flags and another
+// time zone, which initdb writes down, have another one. It is empty for programs in the cluster's own
 // directory, as they go with it.
 func (c *cluster) template() string {
 	cache, err := os.UserCacheDir()
 	if err != nil || strings.HasPrefix(c.bin, c.dir.Path) {
 		return ""
 	}
-	key := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", c.bin, initdbFlags, os.Getenv("TZ")))
+	build, err := os.Stat(filepath.Join(c.bin, "postgres"))
+	if err != nil {
+		return ""
+	}
+	key := sha256.Sum256(fmt.Appendf(nil, "%q %v %q %q", c.bin, build.ModTime(), initdbFlags, os.Getenv("TZ")))
 	return filepath.Join(cache, "outbox-devpg", fmt.Sprintf("data-%x", key[:8]))
 }
 
@@ -374,6 +390,9 @@ func (s *Server) Program(name string) (path string, err error) {
 // synchronous_standby_names to say. It returns [ErrNoBackup] without pg_basebackup. The caller must
 // close it, also after [Server.Promote].
 func (s *Server) Standby(ctx context.Context) (*Server, error) {
+	if s.local == nil {
+		return nil, ErrNotLocal
+	}
 	program, err := s.Program("pg_basebackup")
 	if err != nil {
 		return nil, ErrNoBackup
@@ -389,6 +408,9 @@ func (s *Server) Standby(ctx context.Context) (*Server, error) {
 // another system identifier, of the same version. It returns [ErrNoUpgrade] without pg_upgrade. The
 // caller must close it.
 func (s *Server) Upgraded(ctx context.Context) (*Server, error) {
+	if s.local == nil {
+		return nil, ErrNotLocal
+	}
 	program, err := s.Program("pg_upgrade")
 	if err != nil {
 		return nil, ErrNoUpgrade

@@ -216,10 +216,10 @@ func startChild(t *testing.T, mode string) (p *child.Process, url string) {
 	}()
 	output := bufio.NewReader(r)
 	url, err = output.ReadString('\n')
+	go func() { _, _ = io.Copy(io.Discard, output) }()
 	if err != nil || !strings.HasPrefix(url, "postgres://") {
 		t.Fatalf("child has no server: %s, %v", url, err)
 	}
-	go func() { _, _ = io.Copy(io.Discard, output) }()
 	return p, strings.TrimSpace(url)
 }
 

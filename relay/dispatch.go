@@ -212,7 +212,7 @@ func (d *dispatcher) lane(h *handler.Handler) int { return slices.Index(d.handle
 
 // claim has do claim as many tasks as the rate of their type allows, and says how the claim ended.
 func (d *dispatcher) claim(a plan.StartClaim, do func(h *handler.Handler, e *plan.ClaimEnded) error) {
-	h, e := d.handlers[a.Lane], plan.ClaimEnded{Lane: a.Lane, Slots: a.Slots, Claim: a.Claim}
+	h, e := d.handlers[a.Lane], &plan.ClaimEnded{Lane: a.Lane, Slots: a.Slots, Claim: a.Claim}
 	limit, wait, err := d.rates.take(d.ctx, h, a.Claim.Limit)
 	e.Claim.Limit = limit
 	switch {
@@ -220,7 +220,7 @@ func (d *dispatcher) claim(a plan.StartClaim, do func(h *handler.Handler, e *pla
 	case limit == 0:
 		e.NotMade, e.Wait = plan.NoToken, min(wait, tokenWait)
 	default:
-		if err = do(h, &e); err != nil && !e.Told && e.NotMade == plan.Made {
+		if err = do(h, e); err != nil && !e.Told && e.NotMade == plan.Made {
 			e.NotMade = d.setAside(a.Lane, e.Claim, err)
 		}
 	}

@@ -39,7 +39,7 @@ func (d *Dispatcher) start(c *lane, claim Claim, slots int) {
 
 func (d *Dispatcher) claimFound(e ClaimFound) { d.claimed(d.lanes.all[e.Lane], e.Claim, e.Found) }
 
-func (d *Dispatcher) claimEnded(e ClaimEnded) {
+func (d *Dispatcher) claimEnded(e *ClaimEnded) {
 	c, f, size := d.lanes.all[e.Lane], e.Failure, 0
 	if c.leased {
 		size = e.Claim.Limit
@@ -70,7 +70,7 @@ func (d *Dispatcher) claimEnded(e ClaimEnded) {
 }
 
 // notClaimed ends a claim that was not made, or failed. That of a named task says nothing of its lane.
-func (d *Dispatcher) notClaimed(c *lane, e ClaimEnded) {
+func (d *Dispatcher) notClaimed(c *lane, e *ClaimEnded) {
 	d.claimDone(c)
 	switch {
 	case e.Claim.Named && e.NotMade != SetAside:
@@ -90,7 +90,7 @@ func (d *Dispatcher) notClaimed(c *lane, e ClaimEnded) {
 }
 
 // leased ends a claim of leased tasks, of which the slots of their type may have allowed few.
-func (d *Dispatcher) leased(c *lane, e ClaimEnded) {
+func (d *Dispatcher) leased(c *lane, e *ClaimEnded) {
 	few := e.Allowed < e.Claim.Limit
 	e.Claim.Limit = e.Allowed
 	d.claimed(c, e.Claim, e.Found)

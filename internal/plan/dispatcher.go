@@ -199,7 +199,7 @@ func (d *Dispatcher) apply(e Event) {
 		d.promoted(e)
 	case ClaimFound:
 		d.claimFound(e)
-	case ClaimEnded:
+	case *ClaimEnded:
 		d.claimEnded(e)
 	case LeasesEnded:
 		d.leasesEnded(e)

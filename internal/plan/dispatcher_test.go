@@ -118,7 +118,7 @@ func (g *play) ended(ordered bool) string {
 	run := g.runs[0]
 	g.runs = g.runs[1:]
 	first := g.step(ClaimFound{Lane: run.Lane, Claim: run.Claim, Found: founds(1)})
-	return strings.Trim(first+", "+g.step(ClaimEnded{Lane: run.Lane, Slots: 1, Claim: run.Claim, Told: true, Ran: true, Ordered: ordered, ClaimSize: 1}), ", ")
+	return strings.Trim(first+", "+g.step(&ClaimEnded{Lane: run.Lane, Slots: 1, Claim: run.Claim, Told: true, Ran: true, Ordered: ordered, ClaimSize: 1}), ", ")
 }
 
 // claimEnds ends the first claim without a run.
@@ -126,8 +126,8 @@ func (g *play) claimEnds(change func(e *ClaimEnded)) string {
 	g.Helper()
 	run := g.runs[0]
 	g.runs = g.runs[1:]
-	e := ClaimEnded{Lane: run.Lane, Slots: 1, Claim: run.Claim, ClaimSize: 1}
-	change(&e)
+	e := &ClaimEnded{Lane: run.Lane, Slots: 1, Claim: run.Claim, ClaimSize: 1}
+	change(e)
 	return g.step(e)
 }
 

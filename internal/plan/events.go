@@ -113,7 +113,7 @@ func (Scheduled) event()   {}
 func (Polled) event()      {}
 func (Promoted) event()    {}
 func (ClaimFound) event()  {}
-func (ClaimEnded) event()  {}
+func (*ClaimEnded) event() {}
 func (LeasesEnded) event() {}
 func (ResultStuck) event() {}
 

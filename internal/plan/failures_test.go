@@ -36,7 +36,7 @@ func TestATypeThatFailsRestsAndIsNamed(t *testing.T) {
 		g.now.Time = g.now.Time.Add(restLeast << n)
 		run := g.runs[0]
 		g.runs = nil
-		g.step(ClaimEnded{Lane: 1, Claim: run.Claim, Slots: 3, Allowed: 3})
+		g.step(&ClaimEnded{Lane: 1, Claim: run.Claim, Slots: 3, Allowed: 3})
 		if g.poll != nil && len(g.runs) == 0 {
 			g.polled(nil, "TX")
 		}
@@ -131,7 +131,7 @@ func TestRunOnceEndsWhenNothingIsLeft(t *testing.T) {
 	g.ended(false)
 	for _, run := range g.runs { // a full claim begins two more
 		g.step(ClaimFound{Lane: 0, Claim: run.Claim})
-		g.step(ClaimEnded{Lane: 0, Slots: 1, Claim: run.Claim, Told: true, ClaimSize: 1})
+		g.step(&ClaimEnded{Lane: 0, Slots: 1, Claim: run.Claim, Told: true, ClaimSize: 1})
 	}
 	g.want("the end", empty(g), "Done")
 
@@ -181,7 +181,7 @@ func TestAResultThatIsRefusedAgainAndAgainIsNamedUntilItEnds(t *testing.T) {
 	g.want("a lease", g.polled(nil, "LEASED"), "claim LEASED 3")
 	run := g.runs[0]
 	g.step(ClaimFound{Lane: 1, Claim: run.Claim, Found: founds(1, 2)})
-	g.step(ClaimEnded{Lane: 1, Claim: run.Claim, Slots: 3, Told: true, Found: founds(1, 2), Allowed: 3})
+	g.step(&ClaimEnded{Lane: 1, Claim: run.Claim, Slots: 3, Told: true, Found: founds(1, 2), Allowed: 3})
 	stuck := ResultStuck{Lane: 1, Failure: Failure{Err: errFake, Refused: true}, Began: g.now.Time, First: true}
 	g.want("refused", strings.TrimSuffix(g.step(stuck), ", poll"), "log LEASED, LEASED fails true")
 	g.want("it ends", strings.TrimSuffix(g.step(LeasesEnded{Lanes: []LaneEnds{{1, 1, 1}}}), ", poll"), "LEASED fails false")

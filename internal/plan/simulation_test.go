@@ -201,7 +201,7 @@ func (s *simulation) notMade(c *simulatedClaim) (why NotMade, wait time.Duration
 }
 
 func (s *simulation) txEnds(c *simulatedClaim) {
-	e := ClaimEnded{Lane: c.Lane, Slots: 1, Claim: c.Claim, Told: c.told, ClaimSize: simulatedTypes[c.Lane].ClaimSize}
+	e := &ClaimEnded{Lane: c.Lane, Slots: 1, Claim: c.Claim, Told: c.told, ClaimSize: simulatedTypes[c.Lane].ClaimSize}
 	if c.told {
 		if e.Ran, e.Failure = len(c.found) > 0, s.failure(); e.Failure.Err != nil { // all is rolled back
 			s.waiting[c.Lane] = append(c.found, s.waiting[c.Lane]...)
@@ -213,7 +213,7 @@ func (s *simulation) txEnds(c *simulatedClaim) {
 }
 
 func (s *simulation) leaseEnds(c *simulatedClaim) {
-	e := ClaimEnded{Lane: c.Lane, Claim: c.Claim, Slots: c.Slots, Told: c.told, Allowed: c.Claim.Limit}
+	e := &ClaimEnded{Lane: c.Lane, Claim: c.Claim, Slots: c.Slots, Told: c.told, Allowed: c.Claim.Limit}
 	if e.NotMade, e.Wait, e.Failure = s.notMade(c); c.told {
 		e.NotMade, e.Wait = Made, 0
 	} else if e.NotMade == Made && e.Failure.Err == nil {

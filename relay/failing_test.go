@@ -284,7 +284,7 @@ func TestATypeWhoseRunsCannotBeJournalledDoesNotStopOthers(t *testing.T) {
 		// to go.
 		"DELETE": {`'BATCH', CASE n WHEN 1000 THEN 20 ELSE 0 END`, 1},
 	}, func(t *testing.T, refused string, c refusal) {
-		db := newDatabase(t)
+		began, db := time.Now(), newDatabase(t)
 		reg := all()
 		registerTx(reg, outbox.NewTaskType[payload]("OTHER"), txEffect)
 		db.keep(t, "P0001", refused+` ON outbox.running`,
@@ -314,8 +314,10 @@ func TestATypeWhoseRunsCannotBeJournalledDoesNotStopOthers(t *testing.T) {
 			db.Enqueue(t, "OTHER", 1)
 			db.doneOf(t, "OTHER")
 		}
-		if all, other := r.Log.Count("cannot be claimed"), r.Log.Count("task_type=OTHER"); all != 1 || other != 0 {
-			t.Errorf("%d refusals were logged, want one; %d were of the other type", all, other)
+		// One record a minute: the time that all this takes is the machine's.
+		minutes := int(time.Since(began) / time.Minute)
+		if all, other := r.Log.Count("cannot be claimed"), r.Log.Count("task_type=OTHER"); all > 1+minutes || other != 0 {
+			t.Errorf("%d refusals were logged in %d minutes, want one in each; %d were of the other type", all, minutes, other)
 		}
 		r.Log.Want(t, 0, outageBegins)
 		db.Do(t, `DROP FUNCTION keep CASCADE`)
@@ -382,7 +384,7 @@ func TestATypeWithoutAHandlerIsLeftAloneAndReportedAtTheStart(t *testing.T) {
 		FROM generate_series(1, 5)`)
 	registerTx(reg, typeTx, txEffect)
 	r := run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
-	eventually(t, 10*time.Second, "three types are reported", func() bool { return r.Log.Count(unhandled) == 3 })
+	eventually(t, 10*time.Second, "three types are reported", func() bool { return r.Log.Count(unhandled) >= 3 })
 	for _, want := range []string{"task_type=MANY tasks=1000", "task_type=FEW tasks=3", "task_type=LATER tasks=5"} {
 		if !strings.Contains(r.Log.String(), want) {
 			t.Errorf("no record has %s", want)
@@ -395,7 +397,9 @@ func TestATypeWithoutAHandlerIsLeftAloneAndReportedAtTheStart(t *testing.T) {
 	untouched(t, db, "MANY", 1505)
 	untouched(t, db, "FEW", 3)
 	untouched(t, db, "LATER", 5)
-	r.Log.Want(t, 3, unhandled)
+	if n := r.Log.Count(unhandled); n%3 != 0 { // each type once, and again after a minute
+		t.Errorf("%d records say that a type has no handler, want one of each of three types", n)
+	}
 	db.want(t, 0, "dead letters", `SELECT count(*) FROM outbox.dead_task`)
 }
 

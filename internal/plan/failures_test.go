@@ -79,8 +79,9 @@ func TestAClaimThatIsNotMadeIsTriedAgainLater(t *testing.T) {
 		end         func(e *ClaimEnded)
 		least, most time.Duration
 	}{
-		"no slot":      {func(e *ClaimEnded) { e.NotMade = NoSlot }, slotWaitLeast / 2, slotWaitLeast},
-		"no token":     {func(e *ClaimEnded) { e.NotMade, e.Wait = NoToken, 300*time.Millisecond }, 300 * time.Millisecond, 300 * time.Millisecond},
+		"no slot": {func(e *ClaimEnded) { e.NotMade = NoSlot }, slotWaitLeast / 2, slotWaitLeast},
+		"no token": {func(e *ClaimEnded) { e.NotMade, e.Wait = NoToken, 300*time.Millisecond },
+			300 * time.Millisecond, 300 * time.Millisecond},
 		"set aside":    {func(e *ClaimEnded) { e.NotMade = SetAside }, 0, 0},
 		"group failed": {func(e *ClaimEnded) { e.Failure = Failure{Err: errFake, Divisible: true} }, 0, 0},
 	} {

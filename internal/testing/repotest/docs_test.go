@@ -422,7 +422,8 @@ var placed = regexp.MustCompile("`([\\w.]+)`\\s+\\(([\\w/.]+\\.(?:go|sql))\\)")
 func misplaced(t *testing.T, text string) (out []string) {
 	for _, m := range placed.FindAllStringSubmatch(text, -1) {
 		name := m[1][strings.LastIndex(m[1], ".")+1:]
-		declared := regexp.MustCompile(`(?m)^(func|type|var|const)\s+(\([^)]*\)\s*)?` + name + `\b|FUNCTION \S*\b` + name + `\b|\b` + name + `\s+=`)
+		declared := regexp.MustCompile(`(?m)^(func|type|var|const)\s+(\([^)]*\)\s*)?` + name + `\b` +
+			`|FUNCTION \S*\b` + name + `\b|\b` + name + `\s+=`)
 		if code, err := os.ReadFile(m[2]); err != nil || !declared.Match(code) {
 			out = append(out, m[1]+" ("+m[2]+")")
 		}
@@ -459,8 +460,11 @@ func TestEachReasonOfADeadLetterStandsWhereItIsRead(t *testing.T) {
 	}
 	for _, m := range reasons {
 		for text, want := range map[string]string{
-			check: "'" + m[2] + "'", read(t, "schema/relations.sql"): m[2] + ": ", read(t, "docs/guide/retries.md"): "| `" + m[2] + "` |",
-			read(t, "admin/dead_letters.go"): "outbox." + m[1], read(t, "internal/taskview/taskview.go"): "outbox." + m[1] + ":",
+			check:                                    "'" + m[2] + "'",
+			read(t, "schema/relations.sql"):          m[2] + ": ",
+			read(t, "docs/guide/retries.md"):         "| `" + m[2] + "` |",
+			read(t, "admin/dead_letters.go"):         "outbox." + m[1],
+			read(t, "internal/taskview/taskview.go"): "outbox." + m[1] + ":",
 		} {
 			if !strings.Contains(text, want) {
 				t.Errorf("%s: %q is missing in the text that begins with %.60q", m[1], want, text)

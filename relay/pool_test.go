@@ -52,6 +52,7 @@ func holdAll(t *testing.T, pool *database, until func()) (release func()) {
 	}
 	return func() {
 		for _, conn := range held {
+			_ = conn.PingContext(context.Background()) // so that the pool gets none back that until has killed
 			_ = conn.Close()
 		}
 	}

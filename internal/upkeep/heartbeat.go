@@ -70,11 +70,13 @@ func (h *Heartbeat) Alive(now time.Time) error {
 	if now.Before(h.LeaseEnd()) {
 		return nil
 	}
+	last := h.failure.Load()
 	if err := h.Pool.Busy(); err != nil { // the next beat may wait for it
+		h.failure.CompareAndSwap(last, &err) // also once it has got its connection, until it came through
 		return err
 	}
-	if err := h.failure.Load(); err != nil {
-		return *err
+	if last != nil {
+		return *last
 	}
 	return ErrNoHeartbeat
 }

@@ -24,11 +24,9 @@ install() {
   command -v psql >/dev/null || missing+=(postgresql-client)
   command -v chromium >/dev/null || command -v google-chrome >/dev/null || missing+=(chromium)
   command -v gcc >/dev/null || missing+=(gcc libc6-dev)
-  command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] || missing+=(pgbouncer)
-  command -v rabbitmq-server >/dev/null || [ -x /usr/sbin/rabbitmq-server ] || missing+=(rabbitmq-server)
-  command -v promtool >/dev/null || missing+=(prometheus)
-  command -v xz >/dev/null || missing+=(xz-utils)
-  command -v ps >/dev/null || missing+=(procps)
+  while read -r package; do # the packages that tests name
+    [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
+  done < <(git grep -hoE 'needs\.(Program|Optional)\(t, "[^"]+", "' -- '*_test.go' ':!internal/testing/needs' | cut -d'"' -f2 | sort -u)
   [ -n "$(ls /usr/lib/*/faketime/libfaketime.so.1 2>/dev/null)" ] || missing+=(faketime)
   for major in $(ls /usr/lib/postgresql 2>/dev/null); do
     [ "$(dpkg-query -W -f '${db:Status-Status}' "postgresql-$major" 2>/dev/null)" != installed ] || missing+=("postgresql-$major")

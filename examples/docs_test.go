@@ -100,6 +100,9 @@ func compile(t *testing.T, blocks []block) (problems []string) {
 	context, err := parser.ParseFile(fset, "context.go", text, parser.SkipObjectResolution)
 	relaytest.Must(err)
 	imports := string(text[fset.Position(context.Decls[0].Pos()).Offset:fset.Position(context.Decls[0].End()).Offset])
+	for _, path := range optional() {
+		imports += fmt.Sprintf("\nimport outbox%s %q", filepath.Base(path), path)
+	}
 	files := make([]*ast.File, len(blocks))
 	for i, b := range blocks {
 		if files[i] = parseGo(fset, b, imports); files[i] == nil {
@@ -178,20 +181,33 @@ func exports(t *testing.T) func(path string) (io.ReadCloser, error) {
 }
 
 var exported = sync.OnceValues(func() (map[string]string, error) {
-	cmd := exec.Command("go", "list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", "testdata/context.go")
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
 	files := map[string]string{}
-	for line := range strings.Lines(string(out)) {
-		path, file, _ := strings.Cut(strings.TrimSpace(line), " ")
-		files[path] = file
-	}
-	if len(files) == 0 {
-		return nil, fmt.Errorf("go list: %w\n%s", err, &stderr)
+	for _, packages := range [][]string{{"testdata/context.go"}, optional()} {
+		cmd := exec.Command("go", append([]string{"list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}"},
+			packages...)...)
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		out, err := cmd.Output()
+		for line := range strings.Lines(string(out)) {
+			path, file, _ := strings.Cut(strings.TrimSpace(line), " ")
+			files[path] = file
+		}
+		if len(out) == 0 {
+			return nil, fmt.Errorf("go list: %w\n%s", err, &stderr)
+		}
 	}
 	return files, nil
 })
+
+// optional are the import paths of the modules in publish/ and telemetry/.
+func optional() (paths []string) {
+	work, err := os.ReadFile("../go.work")
+	relaytest.Must(err)
+	for _, found := range regexp.MustCompile(`\n\t\.(/(publish|telemetry)/\w+)`).FindAllSubmatch(work, -1) {
+		paths = append(paths, "github.com/txoutbox/outbox"+string(found[1]))
+	}
+	return paths
+}
 
 var parameter = regexp.MustCompile(`\$[1-9]`)
 

@@ -49,7 +49,7 @@ const ContentType = "application/json"
 type Header struct{ Name, Value string }
 
 // CloudEvents returns the attributes with the given prefix before each name, as the protocol's
-// binding of CloudEvents asks: "ce_" for Kafka, "ce-" for HTTP and NATS, "cloudEvents_" for AMQP.
+// binding of CloudEvents asks, such as "ce_" for Kafka.
 // The content type is not among them, as it has a place of its own. The task's headers follow by
 // their names, without a Content-Type and those that begin with the prefix.
 func (e *Event) CloudEvents(prefix string) []Header {

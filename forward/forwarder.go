@@ -1,13 +1,13 @@
-// Package forward publishes tasks as events: to Kafka, NATS JetStream, RabbitMQ, webhooks, or
-// another [Publisher]. An app enqueues an event in the transaction of its business
-// rows; relays publish it after the commit, at least once.
+// Package forward publishes tasks as events by a [Publisher], to a broker or webhooks. An app
+// enqueues an event in the transaction of its business rows; relays publish it after the commit, at
+// least once.
 //
 //	var OrderPlaced = outbox.NewTaskType[Order]("order.placed")
 //
 //	forward.Register(reg, OrderPlaced, publisher, forward.To("orders"))
 //
-// Publishers are modules of their own: publish/kafka, publish/nats, publish/amqp, publish/webhook
-// and publish/watermill. Close one after the Run of the relays has returned.
+// Publishers are modules of their own, in publish/; docs/guide/delivering.md chooses. Close one after
+// the Run of the relays has returned.
 //
 // An event follows CloudEvents 1.0 in binary mode: the task's payload is the body, the attributes
 // are headers. Its id is the task's key, a UUID that is the same in every attempt and no other

@@ -1,5 +1,5 @@
 // Package context has the names that Go blocks of the documentation use without declaring them. Its
-// imports are those of a block without imports of its own.
+// imports, and the modules in publish/ and telemetry/, are those of a block without imports of its own.
 package context
 
 import (
@@ -34,15 +34,8 @@ import (
 	"github.com/txoutbox/outbox/inbox"
 	"github.com/txoutbox/outbox/outboxtest"
 	"github.com/txoutbox/outbox/pgdb"
-	outboxamqp "github.com/txoutbox/outbox/publish/amqp"
-	outboxkafka "github.com/txoutbox/outbox/publish/kafka"
-	outboxnats "github.com/txoutbox/outbox/publish/nats"
-	outboxwatermill "github.com/txoutbox/outbox/publish/watermill"
-	outboxwebhook "github.com/txoutbox/outbox/publish/webhook"
 	"github.com/txoutbox/outbox/relay"
 	"github.com/txoutbox/outbox/schema"
-	outboxotel "github.com/txoutbox/outbox/telemetry/otel"
-	outboxprom "github.com/txoutbox/outbox/telemetry/prom"
 )
 
 // An app's infrastructure.

@@ -1,3 +1,4 @@
+// An app's go.sum has at most 37 lines with it.
 module github.com/txoutbox/outbox/publish/amqp
 
 go 1.25.0

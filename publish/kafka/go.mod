@@ -1,3 +1,4 @@
+// An app's go.sum has at most 45 lines with it.
 module github.com/txoutbox/outbox/publish/kafka
 
 go 1.26.0

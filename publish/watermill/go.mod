@@ -1,3 +1,4 @@
+// An app's go.sum has at most 58 lines with it.
 module github.com/txoutbox/outbox/publish/watermill
 
 go 1.25.0

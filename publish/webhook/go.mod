@@ -1,3 +1,4 @@
+// An app's go.sum has at most 39 lines with it.
 module github.com/txoutbox/outbox/publish/webhook
 
 go 1.25.0

@@ -1,3 +1,4 @@
+// An app's go.sum has at most 67 lines with it.
 module github.com/txoutbox/outbox/telemetry/prom
 
 go 1.25.0

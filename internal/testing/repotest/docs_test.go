@@ -472,3 +472,27 @@ func TestEachReasonOfADeadLetterStandsWhereItIsRead(t *testing.T) {
 		}
 	}
 }
+
+// A publisher is found by the documentation alone: its row, how it is opened, and what its errors mean.
+func TestEachPublisherIsInTheDocumentation(t *testing.T) {
+	t.Parallel()
+	modules, _ := filepath.Glob("publish/*/go.mod")
+	if len(modules) < 5 {
+		t.Fatalf("publish/ has the modules %q", modules)
+	}
+	for _, module := range modules {
+		dir := filepath.ToSlash(filepath.Dir(module))
+		tests := ""
+		files, _ := filepath.Glob(dir + "/*_test.go")
+		for _, file := range files {
+			tests += read(t, file)
+		}
+		for want, text := range map[string]string{"| `" + dir + "` |": read(t, "docs/guide/delivering.md"),
+			" outbox" + filepath.Base(dir) + ".": read(t, "docs/guide/delivering.md"),
+			"faultmap.Check(":                    tests} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s: %q is missing", dir, want)
+			}
+		}
+	}
+}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -101,14 +100,14 @@ func (s *stepper) stepTx(ctx context.Context, h *handler.Handler, c txrun.Claim)
 			return err
 		}
 		solo = store.IDs(u.Rows)
-		v, buried := decide.Buried(u.Rows[0], store.Fresh)
+		entries := decide.Before(u.Rows, nil)
 		switch {
-		case len(u.Rows) > 1 && slices.ContainsFunc(u.Rows, (*store.Row).Exhausted):
-			return errSplit
-		case !buried:
+		case entries == nil:
 			runs, err = s.runUnit(ctx, h, u)
+		case len(entries) > 1:
+			return errSplit
 		default:
-			verdicts := []decide.Verdict{v}
+			verdicts := []decide.Verdict{entries[0].Verdict}
 			end := u.Tx.End(nil, func(error) apptx.Plan { return u.Reject(verdicts) })
 			runs, err = stepsOf(h, u, verdicts, end)
 		}

@@ -190,6 +190,13 @@ func (e Run) Failed(r *store.Row, result handler.Result, begun int) Verdict {
 	return Verdict{Outcome: Failed, Change: c}
 }
 
+// NeedsTime reports whether a decision on a claimed task goes by PostgreSQL's clock: where MaxElapsed, or
+// the span of a throttled task, counts from an earlier failure.
+func NeedsTime(h *handler.Handler, r *store.Row) bool {
+	_, failed := r.FirstFailure()
+	return failed && (h.MaxElapsed > 0 || r.Throttled())
+}
+
 // elapsed is the time from the first failure, this one included, until the task has waited.
 func (e Run) elapsed(r *store.Row, wait time.Duration) time.Duration {
 	now := r.At(e.Ended)
@@ -216,7 +223,33 @@ func NextIteration(again handler.Result) store.Change {
 	return store.Change{Wait: again.Wait, Again: true, Payload: string(again.Payload)}
 }
 
-// Buried is the verdict on a claimed task that may not run, and whether it is one.
+// Entry is what is known of a claimed task before its handler is called.
+type Entry struct {
+	Earlier store.Judgement // Fresh and Suspect: it runs, unless it is buried
+	Wait    time.Duration   // Postponed
+	Buried  bool
+	Verdict Verdict // of one that is buried
+}
+
+// Before says what becomes of claimed tasks of which earlier runs left these rows in the journal. Without
+// entries all of them run.
+func Before(rows []*store.Row, found map[int64][]store.Earlier) []Entry {
+	alone := func(r *store.Row) bool { _, buried := Buried(r, store.Fresh); return buried }
+	if len(found) == 0 && !slices.ContainsFunc(rows, alone) {
+		return nil
+	}
+	entries := make([]Entry, len(rows))
+	for i, r := range rows {
+		e := &entries[i]
+		if e.Earlier, e.Wait = r.Judge(found[r.ID]); e.Earlier != store.Postponed {
+			e.Verdict, e.Buried = Buried(r, e.Earlier)
+		}
+	}
+	return entries
+}
+
+// Buried is the verdict on a claimed task that may not run, and whether it is one: by itself, or by what
+// the journal says. All kinds of handlers, groups and outboxtest ask it.
 func Buried(r *store.Row, earlier store.Judgement) (v Verdict, buried bool) {
 	c := store.Change{Attempt: r.Max, Reason: outbox.ReasonAttempts}
 	switch {

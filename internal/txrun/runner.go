@@ -147,8 +147,8 @@ func (a *attempt) run(ctx context.Context) error {
 		}
 		return err
 	}
-	if len(found) > 0 || slices.ContainsFunc(u.Rows, (*store.Row).Exhausted) {
-		if done, err := a.judge(found); done {
+	if entries := decide.Before(u.Rows, found); entries != nil {
+		if done, err := a.judge(entries, found); done {
 			return err
 		}
 	}
@@ -171,43 +171,39 @@ func (a *attempt) run(ctx context.Context) error {
 
 // judge acts on what earlier runs left, and reports whether the claim has ended; if not, the claim is one or
 // more suspects, which may run until a.leaveSuspects is called.
-func (a *attempt) judge(found map[int64][]store.Earlier) (done bool, err error) {
-	if len(a.unit.Rows) > 1 {
-		return a.judgeBatch(found)
+func (a *attempt) judge(entries []decide.Entry, found map[int64][]store.Earlier) (done bool, err error) {
+	if len(entries) > 1 {
+		return a.judgeBatch(entries, found)
 	}
-	r := a.unit.Rows[0]
-	judged, wait := r.Judge(found[r.ID])
-	if judged == store.Suspect {
-		if a.leaveSuspects, wait = a.p.Suspects.Run(a.p.Report.Log, r); a.leaveSuspects == nil {
-			judged = store.Postponed
-		}
-	}
-	if judged == store.Postponed {
-		defer a.p.Report.Due.Postpone(wait) // from when it is written
-		v := decide.Verdict{Outcome: decide.Released, Change: store.Change{Attempt: r.Attempt, Wait: wait, Untried: true}}
-		for _, e := range found[r.ID] {
-			v.Change.Keep = append(v.Change.Keep, e.Token)
-		}
-		return true, a.close(v)
-	}
-	v, buried := decide.Buried(r, judged)
-	if !buried {
+	r, entry := a.unit.Rows[0], entries[0]
+	switch {
+	case entry.Buried:
+		return true, a.close(entry.Verdict)
+	case entry.Earlier == store.Fresh:
 		return false, nil
+	case entry.Earlier == store.Suspect:
+		if a.leaveSuspects, entry.Wait = a.p.Suspects.Run(a.p.Report.Log, r); a.leaveSuspects != nil {
+			return false, nil
+		}
+	}
+	defer a.p.Report.Due.Postpone(entry.Wait) // from when it is written
+	v := decide.Verdict{Outcome: decide.Released, Change: store.Change{Attempt: r.Attempt, Wait: entry.Wait, Untried: true}}
+	for _, e := range found[r.ID] {
+		v.Change.Keep = append(v.Change.Keep, e.Token)
 	}
 	return true, a.close(v)
 }
 
 // judgeBatch lets a batch run of which no task has lost more than one run. Else it gives the batch
 // back, and the tasks with more of a history run one by one.
-func (a *attempt) judgeBatch(found map[int64][]store.Earlier) (done bool, err error) {
+func (a *attempt) judgeBatch(entries []decide.Entry, found map[int64][]store.Earlier) (done bool, err error) {
 	var solo, history []int64
 	most := a.unit.Rows[0]
-	for _, r := range a.unit.Rows {
-		judged, _ := r.Judge(found[r.ID])
-		switch {
-		case judged == store.Fresh:
+	for i, r := range a.unit.Rows {
+		switch e := entries[i]; {
+		case e.Earlier == store.Fresh && !e.Buried:
 			continue
-		case judged != store.Suspect, r.Isolation > store.LostOnce,
+		case e.Earlier != store.Suspect, e.Buried, r.Isolation > store.LostOnce,
 			slices.ContainsFunc(found[r.ID], func(e store.Earlier) bool { return e.LostConn }):
 			solo = append(solo, r.ID)
 		}

@@ -55,8 +55,7 @@ type Unit struct {
 }
 
 // Take claims tasks in the transaction, and sets the savepoint if there are some. It asks for
-// PostgreSQL's clock where MaxElapsed, or the span of a throttled task, counts from an earlier
-// failure.
+// PostgreSQL's clock where a decision on one of them needs it.
 func Take(s *store.Store, tx *apptx.Tx, h *handler.Handler, claim Claim) (*Unit, error) {
 	u := &Unit{Tx: tx, store: s, h: h, of: store.ClaimTx{TaskType: h.Type, MaxAttempts: h.MaxAttempts,
 		Group:   h.GroupSize > 1,
@@ -64,11 +63,7 @@ func Take(s *store.Store, tx *apptx.Tx, h *handler.Handler, claim Claim) (*Unit,
 	err := tx.Take(func(ctx context.Context, conn pg.Exclusive) (xid string, err error) {
 		claimed, err := claim(ctx, s, conn, u.of)
 		u.Rows = claimed.Rows
-		counts := func(r *store.Row) bool {
-			_, failed := r.FirstFailure()
-			return failed && (h.MaxElapsed > 0 || r.Throttled())
-		}
-		if err == nil && slices.ContainsFunc(u.Rows, counts) {
+		if err == nil && slices.ContainsFunc(u.Rows, func(r *store.Row) bool { return decide.NeedsTime(h, r) }) {
 			err = s.NoteTime(ctx, conn, u.Rows)
 		}
 		return claimed.XID, err

@@ -57,8 +57,7 @@ func (s *stepper) newRun(h *handler.Handler, out call.Result) decide.Run {
 // stepOf is the step of a task in its given attempt.
 func stepOf(r *store.Row, attempt int, v decide.Verdict) step {
 	out := Run{ID: r.ID, Type: r.TaskType, Attempt: attempt, Outcome: relay.Outcome(v.Outcome.String())}
-	switch out.Outcome {
-	case relay.OutcomeDiscarded, relay.OutcomeFailed, relay.OutcomeThrottled, relay.OutcomeDead:
+	if v.Outcome.Tells() {
 		out.Err = call.Original(v.Change.Err)
 	}
 	return step{out, v.Change.Wait}

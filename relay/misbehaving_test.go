@@ -1,6 +1,7 @@
 package relay_test
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -100,7 +101,7 @@ func testMisdeeds(t *testing.T, db *database, kind string, size int) {
 	for name, m := range some {
 		fate, mates, text := m.fate, done, m.text
 		if kind == "complete" && m.inComplete != "" { // nothing else bounds the runs of a lost connection
-			fate, text = failed, m.inComplete
+			fate, text = cmp.Or(m.fateInComplete, failed), m.inComplete
 		}
 		if fate == committed && kind == "batch" {
 			mates = committed
@@ -175,12 +176,13 @@ const (
 
 // misdeed is what a handler does after its effects.
 type misdeed struct {
-	do         func(ctx context.Context, tx *sql.Tx) error
-	fate       string
-	text       string // in the dead letter's last_error
-	inComplete string // is the text of a failure where Complete has another one
-	slow       bool   // runs into its timeout
-	slowest    bool   // takes too long for a batch, whose tasks run again one by one
+	do             func(ctx context.Context, tx *sql.Tx) error
+	fate           string
+	text           string // in the dead letter's last_error
+	inComplete     string // is the text of a failure where Complete has another one
+	fateInComplete string // with inComplete, if the task is no dead letter of the handler's
+	slow           bool   // runs into its timeout
+	slowest        bool   // takes too long for a batch, whose tasks run again one by one
 }
 
 var errMisdeed = errors.New("misdeed")
@@ -269,6 +271,8 @@ func misdeeds(ended chan struct{}) map[string]misdeed {
 		// What a handler commits itself stands. Its task is done or, if it failed after that, a dead letter.
 		"COMMIT":        {do: execs(nil, `COMMIT`), fate: done},
 		"COMMIT, error": {do: execs(errMisdeed, `COMMIT`), fate: committed, text: "misdeed"},
+		"COMMIT, Discard": {do: execs(handlers.Discard(errMisdeed), `COMMIT`), fate: done,
+			fateInComplete: committed, inComplete: "misdeed"}, // of which any error is a failure
 		"COMMIT and BEGIN": {do: execs(errMisdeed, `COMMIT; BEGIN; SAVEPOINT mine; `+write), fate: committed,
 			text: "misdeed"},
 		"COMMIT AND CHAIN": {do: execs(nil, `COMMIT AND CHAIN`, write), fate: done},

@@ -214,7 +214,7 @@ func (t *Tx) endedByCode(e Ended) Ended {
 // WriteVerdicts writes what becomes of tasks that are not done, unless that is written.
 func WriteVerdicts(ctx context.Context, s *store.Store, tx store.Execer, rows []*store.Row, verdicts []decide.Verdict) error {
 	for i, v := range verdicts {
-		if v.Done || v.Written {
+		if v.Outcome.Gone() || v.Written {
 			continue
 		}
 		write := s.WriteBack
@@ -234,7 +234,7 @@ func RecordCommitted(ctx context.Context, s *store.Store, to *report.Reporter, r
 	write := uncounted > 0
 	for i := range verdicts {
 		verdicts[i].Change.ClaimCommitted = true
-		write = write || !verdicts[i].Done
+		write = write || !verdicts[i].Outcome.Gone()
 	}
 	if !write {
 		return nil

@@ -31,13 +31,12 @@ const (
 	GiveBack             // it is rolled back, and the tasks are as before their claim
 )
 
-// Verdict is what becomes of one task. If it is not done, change is written.
+// Verdict is what becomes of one task. If it is not gone, change is written.
 type Verdict struct {
 	Outcome Outcome
-	Done    bool         // it is deleted
 	Back    bool         // it is ready, as if it had not been claimed
 	Written bool         // Change is, in the claim's transaction
-	Change  store.Change // of a task that is not done; of a discarded task its error
+	Change  store.Change // of a task that is not gone; of one that has finished its error
 }
 
 // Run is how the run of a handler ended.
@@ -132,15 +131,15 @@ func (e Run) failures() (some handlers.BatchResult) {
 // Verdict says what becomes of one task, of which err is the result.
 func (e Run) Verdict(r *store.Row, err error) Verdict {
 	if err == nil {
-		return Verdict{Outcome: Done, Done: true}
+		return Verdict{Outcome: Done}
 	}
 	begun := r.Begun()
 	result := handler.ResultOf(err)
 	switch {
 	case result.Action == handler.ActionDiscard:
-		return Verdict{Outcome: Discarded, Done: true, Change: store.Change{Err: err}}
+		return Verdict{Outcome: Discarded, Change: store.Change{Err: err}}
 	case slices.Contains(e.Canceled, r.ID):
-		return Verdict{Outcome: Canceled, Done: true}
+		return Verdict{Outcome: Canceled}
 	case result.Action == handler.ActionRunAgain:
 		return Verdict{Outcome: RunAgain, Change: NextIteration(result)}
 	case e.Result.Drained:
@@ -218,6 +217,13 @@ func (e Run) waitAsAsked(c *store.Change, result handler.Result, most time.Durat
 	}
 }
 
+// Succeed reports whether there are verdicts, and none is a failure.
+func Succeed(verdicts []Verdict) bool {
+	return verdicts != nil && !slices.ContainsFunc(verdicts, func(v Verdict) bool {
+		return !v.Outcome.Succeeds() && !v.Outcome.Gone()
+	})
+}
+
 // NextIteration is the change of a task that is to run again.
 func NextIteration(again handler.Result) store.Change {
 	return store.Change{Wait: again.Wait, Again: true, Payload: string(again.Payload)}
@@ -272,7 +278,7 @@ func Committed(r *store.Row, failure error, again *handler.Result) Verdict {
 	case again != nil:
 		return Verdict{Outcome: RunAgain, Change: NextIteration(*again)}
 	}
-	return Verdict{Outcome: Done, Done: true}
+	return Verdict{Outcome: Done}
 }
 
 // Committed are the verdicts on tasks whose handler committed their removal itself; their verdicts
@@ -286,7 +292,7 @@ func (e Run) Committed(rows []*store.Row, verdicts []Verdict) []Verdict {
 		switch {
 		case some == nil:
 			out[i] = Committed(r, e.Result.Err, nil)
-		case verdicts[i].Done, verdicts[i].Outcome == RunAgain:
+		case verdicts[i].Outcome.Succeeds():
 			out[i] = verdicts[i]
 		default:
 			out[i] = Committed(r, some[r.ID], nil)

@@ -120,7 +120,7 @@ func describe(kind outbox.Kind, decided Work, verdicts []Verdict) string {
 	}
 	for _, v := range verdicts {
 		s += v.Outcome.String()
-		if !v.Done {
+		if !v.Outcome.Gone() {
 			s += fmt.Sprint(" ", v.Change.Attempt)
 		}
 		s += " "

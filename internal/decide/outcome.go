@@ -19,11 +19,47 @@ const (
 	Released
 )
 
-var names = [...]string{"infrastructure", "done", "discarded", "run_again", "failed", "snoozed", "throttled", "dead",
-	"canceled", "lease_lost", "drained", "released"}
+// outcomes say what others act by.
+var outcomes = [...]struct {
+	name     string // as relay.Outcome has it
+	gone     bool   // the task's row is deleted
+	succeeds bool   // the handler's writes stay; if it is gone too, the history has it
+	tells    bool   // the handler's error is the app's to hear, in outboxtest
+}{
+	Infrastructure: {name: "infrastructure"},
+	Done:           {name: "done", gone: true, succeeds: true},
+	Discarded:      {name: "discarded", gone: true, succeeds: true, tells: true},
+	RunAgain:       {name: "run_again", succeeds: true},
+	Failed:         {name: "failed", tells: true},
+	Snoozed:        {name: "snoozed"},
+	Throttled:      {name: "throttled", tells: true},
+	Dead:           {name: "dead", tells: true},
+	Canceled:       {name: "canceled", gone: true},
+	LeaseLost:      {name: "lease_lost"},
+	Drained:        {name: "drained"},
+	Released:       {name: "released"},
+}
 
 // String is the outcome as relay.Outcome has it.
-func (o Outcome) String() string { return names[o] }
+func (o Outcome) String() string { return outcomes[o].name }
+
+// Gone reports whether the task's row is deleted.
+func (o Outcome) Gone() bool { return outcomes[o].gone }
+
+// Succeeds reports whether what a Tx or Batch handler wrote stays.
+func (o Outcome) Succeeds() bool { return outcomes[o].succeeds }
+
+// Finishes reports whether the task is done, for the history.
+func (o Outcome) Finishes() bool { return o.Gone() && o.Succeeds() }
+
+// Tells reports whether the handler's error is the app's to hear, in outboxtest.
+func (o Outcome) Tells() bool { return outcomes[o].tells }
 
 // Outcomes are the texts of all.
-func Outcomes() []string { return names[:] }
+func Outcomes() []string {
+	texts := make([]string, len(outcomes))
+	for i, o := range outcomes {
+		texts[i] = o.name
+	}
+	return texts
+}

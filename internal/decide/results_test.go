@@ -178,7 +178,7 @@ func doneBy(h *handler.Handler, ids []int64, bad int64) map[int64]bool {
 	work, verdicts := NewRun(nil, h, call.Result{Err: failure}).Tasks(rows)
 	out := map[int64]bool{}
 	for i, id := range ids {
-		out[id] = work == Keep && (verdicts == nil || verdicts[i].Done)
+		out[id] = work == Keep && (verdicts == nil || verdicts[i].Outcome.Gone())
 	}
 	return out
 }

@@ -180,9 +180,9 @@ func (l *Leases) writeGroup(group []*Result, slots chan struct{}) {
 
 // EndOf is the end of a lease by a verdict.
 func EndOf(h *handler.Handler, r *store.Row, token string, v decide.Verdict) store.LeaseEnd {
-	end := store.LeaseEnd{Row: r, Token: token, Done: v.Done, Canceled: v.Outcome == decide.Canceled,
+	end := store.LeaseEnd{Row: r, Token: token, Done: v.Outcome.Gone(), Canceled: v.Outcome == decide.Canceled,
 		Back: v.Back, Change: v.Change}
-	if v.Done && v.Outcome != decide.Canceled {
+	if v.Outcome.Finishes() {
 		end.Keep = h.Retention
 	}
 	if v.Back || v.Outcome == decide.Released {

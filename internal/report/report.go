@@ -49,7 +49,7 @@ func (r *Reporter) Recorded(rows []*store.Row, verdicts []decide.Verdict) {
 			discarded, because = append(discarded, t.ID), v.Change.Err
 		case v.Outcome == decide.Canceled:
 			canceled = append(canceled, t.ID)
-		case v.Done, v.Back:
+		case v.Outcome.Gone(), v.Back:
 		case v.Change.Reason != "":
 			r.Died(t, v.Change)
 		default:

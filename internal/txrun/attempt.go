@@ -98,7 +98,7 @@ func (a *attempt) end(ctx context.Context, out call.Result) error {
 		}
 		work, verdicts = run.Tasks(a.unit.Rows)
 		if work == decide.Cancel && len(a.unit.Rows) == 1 {
-			work, verdicts = decide.Undo, []decide.Verdict{{Outcome: decide.Canceled, Done: true}}
+			work, verdicts = decide.Undo, []decide.Verdict{{Outcome: decide.Canceled}}
 		}
 		switch work {
 		case decide.Keep:
@@ -113,7 +113,7 @@ func (a *attempt) end(ctx context.Context, out call.Result) error {
 		case decide.GiveBack:
 			p = apptx.Plan{Action: apptx.Abort, Before: func() { a.p.Journal.ForgetRuns(a.unit.runs)() }}
 		}
-		if handler.ResultOf(failure).Action != handler.ActionRunAgain { // which is a success
+		if !decide.Succeed(verdicts) {
 			p.Failure = failure
 		}
 		return p

@@ -97,7 +97,7 @@ func (g *group) call(ctx context.Context, i int) (next int, stopped bool, err er
 	open, end, canceled := a.open.begin(a.p.Handling, g.rows[i].ID)
 	defer end()
 	if canceled {
-		return g.settle(ctx, i, call.Result{}, decide.Verdict{Outcome: decide.Canceled, Done: true}, true)
+		return g.settle(ctx, i, call.Result{}, decide.Verdict{Outcome: decide.Canceled}, true)
 	}
 	a.watch.Calling(g.tasks[i])
 	timeout, start := decide.Timeout(u.h, g.rows[i]), time.Now()
@@ -113,7 +113,7 @@ func (g *group) call(ctx context.Context, i int) (next int, stopped bool, err er
 		run.Canceled = a.open.canceledIDs()
 	}
 	v := run.Verdict(g.rows[i], out.Err)
-	keep := v.Outcome == decide.Done || v.Outcome == decide.Discarded || v.Outcome == decide.RunAgain
+	keep := v.Outcome.Succeeds()
 	if !keep && !out.Drained && !out.Canceled && g.maybeLocks(out.Err) {
 		return 0, true, g.ended(ctx, out, u.Tx.End(out.Err, g.split))
 	}
@@ -152,7 +152,7 @@ func (g *group) next(i int, v *decide.Verdict, keep bool) (next int, err error) 
 	goOn := time.Since(g.start) <= u.h.GroupWithin && !g.a.p.stopping()
 	err = u.Tx.Exclusively(func(ctx context.Context, c pg.Exclusive) error {
 		before := u.Tx.Step(keep)
-		if !v.Done { // at once: the next handlers see it wait
+		if !v.Outcome.Gone() { // at once: the next handlers see it wait
 			if _, err := c.ExecContext(ctx, before+"; "+g.own()); err != nil {
 				return err
 			}
@@ -210,7 +210,7 @@ func (g *group) committed(ctx context.Context, i int, v decide.Verdict, out call
 	a, r := g.a, g.rows[i]
 	a.logCommitted([]int64{r.ID})
 	a.p.Journal.ForgetRuns(a.unit.runs)
-	if out.Err != nil && v.Outcome != decide.RunAgain {
+	if out.Err != nil && !v.Outcome.Succeeds() {
 		v = decide.Committed(r, out.Err, nil)
 	}
 	v.Written = false // in another transaction, if at all

@@ -110,7 +110,7 @@ func (u *Unit) Keep(verdicts []decide.Verdict) apptx.Plan {
 		switch r := u.Rows[i]; {
 		case v.Outcome == decide.Canceled:
 			done, canceledTypes = append(done, r), append(canceledTypes, u.h.Type)
-		case v.Done:
+		case v.Outcome.Finishes():
 			r.Discarded = v.Change.Err
 			done, p.Finished = append(done, r), append(p.Finished, r)
 		}

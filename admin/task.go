@@ -43,7 +43,8 @@ type Task struct {
 	EndedAt     time.Time     // died or finished; zero for others
 	KeepUntil   time.Time     // of a finished task
 	Reason      outbox.Reason // of a dead letter
-	LastError   string        // at most 4 kB; of a finished task the reason why it was discarded
+	Outcome     string        // of a finished task what it ended as, as relay.Outcome has it: done or discarded
+	LastError   string        // at most 4 kB; of a finished task what it was discarded for
 	Timeout     time.Duration // its own; 0: as its handler was registered
 	Iterations  int           // the number of RunAgain results of its handler
 	LeasedUntil time.Time     // of a leased task with a timeout or more time; zero: while its relay is alive
@@ -59,9 +60,10 @@ const (
        COALESCE(t.timeout_ms, 0) AS timeout_ms, t.iterations, t.leased_until,
        COALESCE(t.relay_id::text, '') AS relay_id, COALESCE((SELECT database_id::text FROM outbox.identity), '') AS database_id, `
 
-	taskColumns = sharedColumns + `NULL::timestamptz AS ended_at, NULL::timestamptz AS keep_until, '' AS reason`
-	deadColumns = sharedColumns + `t.died_at, NULL::timestamptz, t.reason`
-	doneColumns = sharedColumns + `t.finished_at, t.keep_until, ''`
+	taskColumns = sharedColumns + `NULL::timestamptz AS ended_at, NULL::timestamptz AS keep_until, '' AS reason, '' AS outcome`
+	deadColumns = sharedColumns + `t.died_at, NULL::timestamptz, t.reason, ''`
+	doneColumns = sharedColumns + `t.finished_at, t.keep_until, '',
+       COALESCE(t.outcome, CASE WHEN t.last_error IS NULL THEN 'done' ELSE 'discarded' END)`
 )
 
 func scanTask(row scanner, t *Task) error { return t.scan(row) }
@@ -73,7 +75,7 @@ func (t *Task) scan(row scanner, more ...any) error {
 	var databaseID string
 	err := row.Scan(append([]any{
 		&t.ID, &t.Type, &t.State, &t.Priority, &t.Attempt, &t.MaxAttempts, &t.CreatedAt, &t.RunAt, &attempted,
-		&t.LastError, &timeout, &t.Iterations, &leased, &t.RelayID, &databaseID, &ended, &kept, &t.Reason,
+		&t.LastError, &timeout, &t.Iterations, &leased, &t.RelayID, &databaseID, &ended, &kept, &t.Reason, &t.Outcome,
 	}, more...)...)
 	t.Key = key.Of(databaseID, t.ID)
 	t.AttemptedAt, t.EndedAt, t.KeepUntil, t.LeasedUntil = attempted.Time, ended.Time, kept.Time, leased.Time
@@ -298,10 +300,10 @@ func (t *Task) readTimeline(column []byte) {
 	}
 	end := Event{Attempt: t.Attempt, At: t.EndedAt, Error: t.LastError}
 	switch {
-	case t.State == StateFinished && t.LastError != "":
-		end.Kind = EventDiscarded
-	case t.State == StateFinished:
+	case t.Outcome == "done":
 		end.Kind = EventFinished
+	case t.State == StateFinished:
+		end.Kind = EventKind(t.Outcome)
 	case t.State == StateDead && len(t.Timeline) == 0:
 		end.Kind, end.Reason = EventDead, t.Reason
 	default:

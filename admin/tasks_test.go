@@ -186,7 +186,7 @@ func TestATaskIsFoundWhereverItIs(t *testing.T) {
 		dead := full("DIES", admin.StateDead, 1)
 		dead.Reason, dead.LastError = outbox.ReasonHandler, "boom"
 		finished := full("KEPT", admin.StateFinished, 1)
-		finished.LastError = "discard: gone"
+		finished.Outcome, finished.LastError = "discarded", "discard: gone"
 		inTx := admin.Task{Type: "TX", State: admin.StateReady, Runs: []admin.Run{{TaskIDs: []int64{s.tx}}}}
 		inBatch := admin.Task{Type: "BATCH", State: admin.StateReady, Runs: []admin.Run{{TaskIDs: s.batch}}}
 		for _, of := range []struct {
@@ -291,7 +291,7 @@ func TestATaskIsReadFromEachColumn(t *testing.T) {
 	fill(t, db, "task", 1, map[string]any{"state": "leased"})
 	fill(t, db, "dead_task", 2, map[string]any{"state": "dead", "reason": outbox.ReasonHandler})
 	fill(t, db, "done_task", 3, map[string]any{"state": "finished"})
-	for i, lacks := range [][]string{{"EndedAt", "KeepUntil", "Reason"}, {"KeepUntil"}, {"Reason"}} {
+	for i, lacks := range [][]string{{"EndedAt", "KeepUntil", "Reason", "Outcome"}, {"KeepUntil", "Outcome"}, {"Reason"}} {
 		task, err := client(t, db.DB).Task(t.Context(), int64(i+1))
 		if err != nil {
 			t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -233,7 +234,7 @@ func TestTheCostOfAClaimDoesNotDependOnTheBacklog(t *testing.T) {
 // claimed.
 func TestBesideAForgottenTransactionNothingReadsWhatWasClaimed(t *testing.T) {
 	t.Parallel()
-	const dead, alive, most = 40_000, 100, 100 // pages: the dead rows fill hundreds, and a cold catalogue has some
+	const dead, alive, most = 40_000, 100, 100 // pages: the dead rows fill hundreds
 	db := newDatabase(t)
 	holdSnapshot(t, db)
 	db.Do(t, `INSERT INTO outbox.task (task_type) SELECT 'TX' FROM generate_series(1, $1::int)`, dead)
@@ -244,20 +245,25 @@ func TestBesideAForgottenTransactionNothingReadsWhatWasClaimed(t *testing.T) {
 	db.Do(t, `DELETE FROM outbox.headless_key`)
 	request := db.Int(t, `SELECT pg_sequence_last_value('outbox.headless_key_headless_key_id_seq')`)
 	first := db.Int(t, `SELECT min(task_id) FROM outbox.task`)
+	read := func(name, query string, args ...any) {
+		pages := math.MaxInt
+		for range 3 { // the catalogue may be cold, and is again after each statement of autovacuum's
+			p := explain(t, db, true, query, args...)
+			pages = min(pages, p.Hit+p.Read)
+		}
+		if pages > most {
+			t.Errorf("beside %d dead rows the %s reads %d pages, want at most %d", dead, name, pages, most)
+		}
+	}
 	for _, name := range []string{"poll", "claim", "claim one"} {
 		args := plannedWith(10, first)[name].args
 		if name == "poll" {
 			args[len(args)-1] = request
 		}
-		p := explain(t, db, true, statements[name], args...)
-		if pages := p.Hit + p.Read; pages > most {
-			t.Errorf("beside %d dead rows the %s reads %d pages, want at most %d", dead, name, pages, most)
-		}
+		read(name, statements[name], args...)
 	}
 	byDue := claimOf(10, first, db.Int(t, oldestDueSQL))
-	if p := explain(t, db, true, byDue.query, byDue.args...); p.Hit+p.Read > most {
-		t.Errorf("beside %d dead rows a claim by due time reads %d pages, want at most %d", dead, p.Hit+p.Read, most)
-	}
+	read("claim by due time", byDue.query, byDue.args...)
 }
 
 // sent are the statements of a relay, by the names in their comments.

@@ -157,7 +157,7 @@ GRANT SELECT (task_id, run_at, created_at, attempted_at, leased_until, relay_id,
               task_type, last_error, timeline, unique_until_done, timeout_ms, iterations, skip_failed)
    ON outbox.task, outbox.dead_task, outbox.done_task TO outbox_viewer, outbox_operator;
 GRANT SELECT (died_at, task_max_attempts, reason) ON outbox.dead_task TO outbox_viewer, outbox_operator;
-GRANT SELECT (finished_at, keep_until) ON outbox.done_task TO outbox_viewer, outbox_operator;
+GRANT SELECT (finished_at, keep_until, outcome) ON outbox.done_task TO outbox_viewer, outbox_operator;
 GRANT SELECT (name, next_at, last_at, created_at, paused, catch_up, task_type, spec)
    ON outbox.schedule TO outbox_viewer, outbox_operator;
 GRANT SELECT (task_id, relay_id, lost_connection, started_at, task_ids, first_id, last_id)

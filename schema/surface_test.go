@@ -19,7 +19,7 @@ const ofTask = "task_id bigint, task_type text, state text, priority smallint, a
 var surface = map[string]string{
 	"task":       ofTask,
 	"dead_task":  ofTask + ", reason text, died_at timestamp with time zone",
-	"done_task":  ofTask + ", finished_at timestamp with time zone, keep_until timestamp with time zone",
+	"done_task":  ofTask + ", finished_at timestamp with time zone, keep_until timestamp with time zone, outcome text",
 	"relay":      "host text, pid integer, started_at timestamp with time zone, alive_until timestamp with time zone, task_types text[]",
 	"migration":  "version integer, applied_at timestamp with time zone",
 	"audit":      "at timestamp with time zone, actor text, tool text, action text, target text, count bigint",

@@ -39,6 +39,11 @@ type Verdict struct {
 	Change  store.Change // of a task that is not gone; of one that has finished its error
 }
 
+// FinishOf is how a task ended, if its outcome finishes it.
+func FinishOf(v Verdict) store.Finish {
+	return store.Finish{Outcome: v.Outcome.String(), Err: v.Change.Err}
+}
+
 // Run is how the run of a handler ended.
 type Run struct {
 	Kind      outbox.Kind

@@ -183,6 +183,7 @@ func (d *Removal) End(failure error) apptx.Ended {
 		p := apptx.Plan{Action: apptx.Keep, History: d.h.Retention}
 		switch {
 		case d.again == nil && d.h.Retention > 0:
+			d.row.Finish = decide.FinishOf(d.Verdict())
 			p.Finished = []*store.Row{&d.row}
 		case d.again != nil:
 			p.Write = func(ctx context.Context, c pg.Exclusive) error {

@@ -177,9 +177,10 @@ func (s *Store) Keep(ctx context.Context, c pg.Exclusive, keep time.Duration, do
 func finishedRows(done []*Row) []map[string]any {
 	out := make([]map[string]any, len(done))
 	for i, r := range done {
-		changes := map[string]any{"attempt": min(r.Begun(), math.MaxInt16), "began_us": r.Began, "last_error": nil}
-		if r.Discarded != nil {
-			changes["last_error"] = pgerr.Text(r.Discarded)
+		changes := map[string]any{"attempt": min(r.Begun(), math.MaxInt16), "began_us": r.Began, "last_error": nil,
+			"outcome": r.Finish.Outcome}
+		if r.Finish.Err != nil {
+			changes["last_error"] = pgerr.Text(r.Finish.Err)
 		}
 		if r.Lost > 0 { // the journal has these runs
 			changes["living"], changes["claimed_attempt"] = nonNil(r.Undecided), r.Attempt
@@ -196,12 +197,13 @@ WITH gone AS (
    WHERE t.task_id = ANY (ARRAY(SELECT unnest($1::bigint[]))) AND t.lease_token = ($2::uuid[])[width_bucket(t.task_id, $1::bigint[])]
   RETURNING t.task_id, to_jsonb(t) - '{leased_until,relay_id,lease_token}'::text[] AS task,
             ($3::bigint[])[width_bucket(t.task_id, $1::bigint[])] AS keep,
-            NULLIF(($4::text[])[width_bucket(t.task_id, $1::bigint[])], '') AS discarded),
+            ($4::text[])[width_bucket(t.task_id, $1::bigint[])] AS outcome,
+            NULLIF(($5::text[])[width_bucket(t.task_id, $1::bigint[])], '') AS error),
 kept AS (
   INSERT INTO outbox.done_task
   SELECT d.* FROM gone CROSS JOIN LATERAL outbox.row_of(NULL::outbox.done_task, gone.task || jsonb_build_object(
          'state', 'finished', 'finished_at', clock_timestamp(), 'keep_until', clock_timestamp() + gone.keep * interval '1 microsecond',
-         'last_error', gone.discarded),
+         'outcome', gone.outcome, 'last_error', gone.error),
          (SELECT outbox.lacking('outbox.done_task', task || '{"finished_at": null, "keep_until": null}') FROM gone LIMIT 1)) AS d
    WHERE gone.keep > 0
   ON CONFLICT (task_id) DO NOTHING)

@@ -220,14 +220,14 @@ func newFinishing(group []*LeaseEnd) *finishing {
 // finishAndKeepArgs are the arguments of CompleteAndKeepSQL.
 func finishAndKeepArgs(group []*LeaseEnd) []any {
 	ids, tokens := make([]int64, len(group)), make([]string, len(group))
-	keep, discarded := make([]int64, len(group)), make([]string, len(group))
+	keep, outcomes, errs := make([]int64, len(group)), make([]string, len(group)), make([]string, len(group))
 	for i, e := range group {
 		ids[i], tokens[i], keep[i] = e.Row.ID, e.Token, e.Keep.Microseconds()
-		if e.Change.Err != nil {
-			discarded[i] = pgerr.Text(e.Change.Err)
+		if outcomes[i] = e.Row.Finish.Outcome; e.Row.Finish.Err != nil {
+			errs[i] = pgerr.Text(e.Row.Finish.Err)
 		}
 	}
-	return []any{pq.Array(ids), pq.Array(tokens), pq.Array(keep), pq.Array(discarded)}
+	return []any{pq.Array(ids), pq.Array(tokens), pq.Array(keep), pq.Array(outcomes), pq.Array(errs)}
 }
 
 func (f *finishing) add(values []driver.Value) error {

@@ -34,10 +34,16 @@ type Row struct {
 	Undecided         []string // tokens of runs whose relay may still live
 	Isolation         Isolation
 	Place             string // its ctid: of a Leased task after the claim, in a group before it
-	Discarded         error  // what its handler discarded it for
+	Finish            Finish
 
 	askedAt  time.Time // when PostgreSQL's clock was asked for, by the process's
 	answered int64     // its answer, in µs since 1970
+}
+
+// Finish is how a finished task ended, for the history.
+type Finish struct {
+	Outcome string
+	Err     error // that it was finished for, as by Discard; nil: none
 }
 
 // columns are those of the rest that a relay reads. A new option of a task is here only if the relay

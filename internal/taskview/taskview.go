@@ -99,15 +99,12 @@ func Attempts(t admin.Task) string {
 	return fmt.Sprintf("%d of %d", t.Attempt, t.MaxAttempts)
 }
 
-// Outcome is done or the reason why a finished task was discarded; "" of other tasks.
+// Outcome is what a finished task ended as, and what for; "" of other tasks.
 func Outcome(t admin.Task) string {
-	switch {
-	case t.State != admin.StateFinished:
-		return ""
-	case t.LastError == "":
-		return "done"
+	if t.LastError == "" || t.State != admin.StateFinished {
+		return t.Outcome
 	}
-	return "discarded: " + strings.TrimPrefix(t.LastError, "discard: ")
+	return t.Outcome + ": " + strings.TrimPrefix(t.LastError, "discard: ")
 }
 
 // Reasons are the reasons of dead letters with what they mean.

@@ -105,13 +105,16 @@ func (u *Unit) Keep(verdicts []decide.Verdict) apptx.Plan {
 	var canceledTypes []string
 	if verdicts == nil {
 		done, p.Finished = u.Rows, u.Rows
+		for _, r := range u.Rows {
+			r.Finish.Outcome = decide.Done.String()
+		}
 	}
 	for i, v := range verdicts {
 		switch r := u.Rows[i]; {
 		case v.Outcome == decide.Canceled:
 			done, canceledTypes = append(done, r), append(canceledTypes, u.h.Type)
 		case v.Outcome.Finishes():
-			r.Discarded = v.Change.Err
+			r.Finish = decide.FinishOf(v)
 			done, p.Finished = append(done, r), append(p.Finished, r)
 		}
 	}

@@ -345,10 +345,10 @@ func TestTheHandlersResultDecidesOnlyWhileCompleteHasNotEndedTheTask(t *testing.
 		complete string // in the text of the first call's error; "" for nil
 		want     string
 	}{
-		"nil":       {fn: ends(``, nil), result: errLater, want: "1 effects, kept"},
+		"nil":       {fn: ends(``, nil), result: errLater, want: "1 effects, kept as done"},
 		"run again": {result: errLater, want: `1 effects, iteration 1 attempt 0 {"N": 7}`},
 		"rollback, again": {fn: ends(`ROLLBACK AND CHAIN`, nil), then: ends(`SELECT 1`, nil),
-			complete: "rolled its transaction back", want: "1 effects, kept"},
+			complete: "rolled its transaction back", want: "1 effects, kept as done"},
 		"commit, error": {fn: ends(`COMMIT`, nil), result: errLater, want: "1 effects, done"},
 		"commit and fail, nil": {fn: ends(`COMMIT`, errFn), complete: "committed its transaction and then failed: no",
 			want: "1 effects, dead: committed no"},
@@ -357,7 +357,7 @@ func TestTheHandlersResultDecidesOnlyWhileCompleteHasNotEndedTheTask(t *testing.
 		"error of fn, run again": {fn: ends(``, errFn), result: handlers.RunAgain(time.Hour), complete: "no",
 			want: "0 effects, iteration 1 attempt 0 {}"},
 		"discard, discard": {fn: ends(``, handlers.Discard(errFn)), result: handlers.Discard(errFn), complete: "no",
-			want: "0 effects, kept"},
+			want: "0 effects, kept as discarded"},
 		"wait of nil": {fn: ends(``, handlers.RetryAfter(time.Hour, nil)), result: handlers.Dead(nil), complete: "retry after 1h",
 			want: "0 effects, dead: handler handlers: Dead was given no error"},
 		"ended context": {fn: func(*sql.Tx) error { panic("it is called") }, result: errLater,
@@ -401,7 +401,7 @@ func TestTheHandlersResultDecidesOnlyWhileCompleteHasNotEndedTheTask(t *testing.
 		for name, c := range cases {
 			got := db.Text(t, `SELECT count(e.*) || ' effects, ' || COALESCE('dead: ' || max(d.reason || ' ' || d.last_error),
 				'iteration ' || max(t.iterations) || ' attempt ' || max(t.attempt) || ' ' || max(t.payload::text),
-				max('kept' || left(h.task_type, 0)), 'done')
+				max('kept as ' || h.outcome), 'done')
 				FROM ids i LEFT JOIN effect e USING (task_id) LEFT JOIN outbox.dead_task d USING (task_id) LEFT
 				JOIN outbox.task t USING (task_id)
 				LEFT JOIN outbox.done_task h USING (task_id)

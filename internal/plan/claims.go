@@ -12,7 +12,7 @@ func (d *Dispatcher) claimNext(now time.Time) bool {
 	switch {
 	case c == nil:
 		return false
-	case c.leased:
+	case c.leased():
 		d.claim(c, c.upTo(min(workers, leasePortion(d.params.Workers))), now)
 	default:
 		d.claim(c, 1, now)
@@ -41,10 +41,10 @@ func (d *Dispatcher) claimFound(e ClaimFound) { d.claimed(d.lanes.all[e.Lane], e
 
 func (d *Dispatcher) claimEnded(e *ClaimEnded) {
 	c, f, size := d.lanes.all[e.Lane], e.Failure, 0
-	if c.leased {
+	if c.leased() {
 		size = e.Claim.Limit
 	}
-	if d.lanes.claimEnds(c); c.leased {
+	if d.lanes.claimEnds(c); c.leased() {
 		d.claims--
 	}
 	c.of.ClaimSize = e.ClaimSize
@@ -106,8 +106,8 @@ func (d *Dispatcher) leasesEnded(e LeasesEnded) {
 	for _, ended := range e.Lanes {
 		c := d.lanes.all[ended.Lane]
 		d.released(c, ended.Runs, true)
-		if c.stuck -= ended.Stuck; ended.Stuck > 0 && c.stuck == 0 {
-			c.recording = Failing{logged: c.recording.logged}
+		if c.results.stuck -= ended.Stuck; ended.Stuck > 0 && c.results.stuck == 0 {
+			c.results.failing = Failing{logged: c.results.failing.logged}
 			d.tellFailures(c)
 		}
 	}
@@ -116,8 +116,8 @@ func (d *Dispatcher) leasesEnded(e LeasesEnded) {
 // claimDone notes that a claim does not look for tasks any more. A claim of leased tasks is under way
 // until its commit: a poll would still see them.
 func (d *Dispatcher) claimDone(c *lane) {
-	c.looking--
-	if !c.leased {
+	c.claims.looking--
+	if !c.leased() {
 		d.claims--
 	}
 }
@@ -136,7 +136,7 @@ func (d *Dispatcher) found(c *lane, claim Claim, found Found) {
 	if found.Tasks > 0 {
 		c.failing.grow(now.Sub(claim.Began), d.params.StatementTimeout)
 		c.taskBytes = max(1+found.Bytes/found.Tasks, c.taskBytes/2)
-		c.slotWait = 0
+		c.limits.slotWait = 0
 		d.polls.foundWork, d.polls.unused, d.polls.empty = true, false, 0
 	}
 }
@@ -155,7 +155,7 @@ func (d *Dispatcher) released(c *lane, slots int, ran bool) {
 	c.running -= slots
 	d.free += slots
 	if ran {
-		c.slotAt = time.Time{}
+		c.limits.slotAt = time.Time{}
 	}
 }
 

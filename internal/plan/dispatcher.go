@@ -79,7 +79,7 @@ func New(p Params) *Dispatcher {
 		promotions: promotions{limit: promoteMost / 10}}
 	for i, t := range p.Types {
 		d.lanes.all = append(d.lanes.all,
-			&lane{index: i, of: t, leased: t.Kind == leasedKind, starts: Starts{Random: p.Random}})
+			&lane{index: i, of: t, starts: Starts{Random: p.Random}})
 	}
 	return d
 }

@@ -125,7 +125,7 @@ func (d *Dispatcher) laneFailed(c *lane, limit int, failure Failure, began time.
 func (d *Dispatcher) resultStuck(e ResultStuck) {
 	c := d.lanes.all[e.Lane]
 	if e.First {
-		c.stuck++
+		c.results.stuck++
 	}
 	switch {
 	case d.outage.Covers(e.Began):
@@ -135,9 +135,9 @@ func (d *Dispatcher) resultStuck(e ResultStuck) {
 		d.do(StopClaiming{}) // and drain, or it would wait for that result
 		return
 	}
-	c.recording.Times = max(c.recording.Times, failingAfter-1)
-	c.recording.note(e.Failure, e.Began, d.now.Time)
-	d.logFailures(Claims, c.of.Name, &c.recording)
+	c.results.failing.Times = max(c.results.failing.Times, failingAfter-1)
+	c.results.failing.note(e.Failure, e.Began, d.now.Time)
+	d.logFailures(Claims, c.of.Name, &c.results.failing)
 	d.tellFailures(c)
 }
 
@@ -160,7 +160,7 @@ func (d *Dispatcher) logFailures(w Work, name string, f *Failing) {
 
 // tellFailures tells Health whether the type fails. The log names the failures before.
 func (d *Dispatcher) tellFailures(c *lane) {
-	for _, f := range [...]*Failing{&c.failing, &c.recording, &c.promoting} {
+	for _, f := range [...]*Failing{&c.failing, &c.results.failing, &c.promoting} {
 		if f.fails() {
 			d.do(TellFailures{c.of.Name, f})
 			return

@@ -24,7 +24,7 @@ type lanes struct {
 // where that ended. A claim takes a part of the slots only, so that tasks run and end while others are
 // claimed.
 const (
-	laneClaims  = 2  // of leased tasks of one type at once: one that looks for them, and one that commits
+	maxLeasing  = 2  // of leased tasks of one type at once: one that looks for them, and one that commits
 	LeaseClaims = 8  // of all types together
 	leaseParts  = 2  // a claim takes one part of the slots of so many,
 	leaseLeast  = 50 // but as many as that
@@ -37,16 +37,16 @@ func leasePortion(workers int) int {
 
 // claimBegins counts a claim, and claimEnds ends it: that of leased tasks with its commit.
 func (l *lanes) claimBegins(c *lane) {
-	c.looking++
-	if c.leased {
-		c.leasing++
+	c.claims.looking++
+	if c.leased() {
+		c.claims.leasing++
 		l.leases++
 	}
 }
 
 func (l *lanes) claimEnds(c *lane) {
-	if c.leased {
-		c.leasing--
+	if c.leased() {
+		c.claims.leasing--
 		l.leases--
 	}
 }
@@ -54,17 +54,17 @@ func (l *lanes) claimEnds(c *lane) {
 // gathers reports whether the lane has to wait for a claim under way; slots for leased tasks gather
 // meanwhile.
 func (l *lanes) gathers(c *lane, now time.Time) bool {
-	if c.leased {
-		return c.looking > 0 || c.leasing >= laneClaims || l.leases >= LeaseClaims
+	if c.leased() {
+		return c.claims.looking > 0 || c.claims.leasing >= maxLeasing || l.leases >= LeaseClaims
 	}
 	limit, _ := c.limit(1)
-	return limit > 1 && c.looking >= c.batchClaims(now)
+	return limit > 1 && c.claims.looking >= c.batchClaims(now)
 }
 
 // holds reports whether slots do wait for a claim of the lane, so that less urgent lanes do not get
 // them: for as long as a claim may take when all is well.
 func (l *lanes) holds(c *lane, now time.Time) bool {
-	return l.gathers(c, now) && (!c.leased || c.looking > 0 || c.leasing >= laneClaims) &&
+	return l.gathers(c, now) && (!c.leased() || c.claims.looking > 0 || c.claims.leasing >= maxLeasing) &&
 		l.eligible(c, now) && now.Sub(c.servedAt) < pollFresh
 }
 
@@ -89,8 +89,8 @@ func (l *lanes) room(c *lane) int {
 			room = min(room, limit-c.running)
 		}
 	}
-	if c.bounded {
-		room = min(room, c.bound-c.running)
+	if c.limits.bounded {
+		room = min(room, c.limits.bound-c.running)
 	}
 	return room
 }
@@ -115,7 +115,7 @@ func (l *lanes) next(free int, now time.Time) (c *lane, workers int) {
 		return nil, 0
 	}
 	c = l.fair.choose(l.eligibles)
-	if !c.leased {
+	if !c.leased() {
 		return c, 1
 	}
 	workers = min(l.room(c), free) // one claim for all
@@ -139,14 +139,14 @@ func (l *lanes) askBounds(free int, now time.Time) {
 	}
 	bounds := l.bound(free, types)
 	for _, c := range l.all {
-		c.bound, c.bounded = bounds[c.of.Name]
+		c.limits.bound, c.limits.bounded = bounds[c.of.Name]
 	}
 }
 
 // heldBack reports whether the app's bound keeps a lane with work from claiming.
 func (l *lanes) heldBack() bool {
 	return slices.ContainsFunc(l.all, func(c *lane) bool {
-		return c.head != nil && c.credit > 0 && c.bounded && c.bound <= c.running
+		return c.head != nil && c.credit > 0 && c.limits.bounded && c.limits.bound <= c.running
 	})
 }
 
@@ -247,28 +247,44 @@ type Type struct {
 type lane struct {
 	index     int
 	of        Type
-	leased    bool
 	head      *Head     // as of the last poll
 	polledAt  time.Time // when the last poll of the lane's head ended
 	credit    int       // claims that may find tasks: one for a head, two more for each full claim
 	running   int       // slots that work for it
-	bound     int       // of running, by the app,
-	bounded   bool      // if it has one
-	looking   int       // claims that have not told yet what they found
-	leasing   int       // claims of leased tasks that are under way: they look, or commit
 	taskBytes int       // of its leased tasks, about; 0: not known yet
 	servedAt  time.Time // of its last claim
 	starts    Starts
 
 	failing   Failing
 	promoting Failing // of its scheduled tasks: to make them ready
-	recording Failing // of results of leased tasks
-	stuck     int     // so many of these are tried again and again
+	results   laneResults
+	claims    laneClaims
+	limits    laneLimits
+}
+
+// laneResults are results of leased tasks that were not recorded.
+type laneResults struct {
+	failing Failing
+	stuck   int // so many are tried again and again
+}
+
+// laneClaims are the claims of a lane that are under way.
+type laneClaims struct {
+	looking int // have not told yet what they found
+	leasing int // of leased tasks: they look, or commit
+}
+
+// laneLimits are what keeps a lane from its slots besides the workers.
+type laneLimits struct {
+	bound   int  // of running, by the app,
+	bounded bool // if it has one
 
 	slotAt   time.Time     // other relays had all slots of its type: try again then
 	slotWait time.Duration // how long that wait was
 	tokenAt  time.Time     // its type's rate is used up until then
 }
+
+func (c *lane) leased() bool { return c.of.Kind == leasedKind }
 
 // Claims of batches of one lane that run at once. Concurrent claims start at the same row and skip
 // each other's locks, so more than two cost time. In a backlog each claim has a start of its own.
@@ -294,7 +310,7 @@ const (
 // limit is how many tasks a claim with so many slots may take. exact is false if the rate or the slots
 // of the type may leave it less.
 func (c *lane) limit(slots int) (limit int, exact bool) {
-	if limit = slots; !c.leased {
+	if limit = slots; !c.leased() {
 		limit = c.failing.upTo(c.of.ClaimSize)
 	}
 	return limit, !c.of.Rated && c.of.MaxRunning == 0
@@ -342,7 +358,7 @@ func (c *lane) found(claim Claim, found Found, workers int, now time.Time) {
 		return
 	}
 	c.credit += 2
-	if c.leased { // the next is one claim as well
+	if c.leased() { // the next is one claim as well
 		c.credit = max(c.credit, 2*claim.Limit)
 	}
 	c.credit = min(c.credit, workers)
@@ -356,18 +372,18 @@ const (
 )
 
 func (c *lane) waitForSlot(now time.Time) {
-	c.slotWait = min(max(2*c.slotWait, slotWaitLeast), slotWaitMost)
-	c.slotAt = now.Add(c.slotWait/2 + rand.N(c.slotWait/2))
+	c.limits.slotWait = min(max(2*c.limits.slotWait, slotWaitLeast), slotWaitMost)
+	c.limits.slotAt = now.Add(c.limits.slotWait/2 + rand.N(c.limits.slotWait/2))
 }
 
 func (c *lane) waitForToken(wait time.Duration, now time.Time) {
-	c.tokenAt = now.Add(max(wait, time.Millisecond))
+	c.limits.tokenAt = now.Add(max(wait, time.Millisecond))
 }
 
 // blockedUntil is when its type's limits may let the lane claim again, and it has rested.
 func (c *lane) blockedUntil() time.Time {
-	until := c.slotAt
-	for _, at := range [...]time.Time{c.tokenAt, c.failing.until} {
+	until := c.limits.slotAt
+	for _, at := range [...]time.Time{c.limits.tokenAt, c.failing.until} {
 		if at.After(until) {
 			until = at
 		}

@@ -145,7 +145,7 @@ func TestSlotsThatWaitForAClaimAreKeptFromLessUrgentLanes(t *testing.T) {
 	} {
 		l := newLanes(10, [2]int{}, [2]int{})
 		for _, lane := range l.all {
-			lane.leased, lane.of.Kind, lane.credit = true, leasedKind, 10
+			lane.of.Kind, lane.credit = leasedKind, 10
 		}
 		waits, other := l.all[0], l.all[1]
 		l.claimBegins(waits)
@@ -165,7 +165,7 @@ func TestTheNextLeaseBeginsWhileTheLastOneCommits(t *testing.T) {
 	t.Parallel()
 	l := newLanes(10, [2]int{})
 	c := l.all[0]
-	c.leased, c.of.Kind, c.credit, c.servedAt = true, leasedKind, 10, time.Now()
+	c.of.Kind, c.credit, c.servedAt = leasedKind, 10, time.Now()
 	for _, step := range []struct {
 		what string
 		do   func()
@@ -173,9 +173,9 @@ func TestTheNextLeaseBeginsWhileTheLastOneCommits(t *testing.T) {
 	}{
 		{"nothing under way", func() {}, 1},
 		{"one looks", func() { l.claimBegins(c) }, 0},
-		{"it commits", func() { c.looking-- }, 1},
+		{"it commits", func() { c.claims.looking-- }, 1},
 		{"another one looks", func() { l.claimBegins(c) }, 0},
-		{"both commit", func() { c.looking-- }, 0},
+		{"both commit", func() { c.claims.looking-- }, 0},
 		{"one has come back", func() { l.claimEnds(c) }, 1},
 	} {
 		step.do()
@@ -230,7 +230,7 @@ func TestAClaimOfLeasedTasksLeavesSlotsToOtherTypes(t *testing.T) {
 	t.Parallel()
 	l := newLanes(10, [2]int{}, [2]int{1})
 	c := l.all[0]
-	c.leased, c.of.Kind, c.credit = true, leasedKind, 3
+	c.of.Kind, c.credit = leasedKind, 3
 	if _, got := l.next(8, time.Now()); got != 3 {
 		t.Errorf("beside another type: %d slots, want 3", got)
 	}
@@ -245,7 +245,7 @@ func TestBoundsOfTheAppBoundARoom(t *testing.T) {
 	t.Parallel()
 	l := newLanes(10, [2]int{2, 3}, [2]int{})
 	c := l.all[0]
-	c.of.Name, c.of.Kind, c.leased, c.credit, c.of.MaxRunningPerRelay, c.running = "A", leasedKind, true, 10, 8, 2
+	c.of.Name, c.of.Kind, c.credit, c.of.MaxRunningPerRelay, c.running = "A", leasedKind, 10, 8, 2
 	l.all[1].of.Name = "B"
 	l.all[1].polled(nil, time.Now())
 	now := c.head.Since.Add(time.Minute)

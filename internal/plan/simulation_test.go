@@ -271,7 +271,7 @@ func (s *simulation) step(e Event) {
 	}
 	for i, c := range s.d.lanes.all {
 		slots += lanes[i].running
-		if got := (counts{c.running, c.leasing, c.looking}); got != lanes[i] {
+		if got := (counts{c.running, c.claims.leasing, c.claims.looking}); got != lanes[i] {
 			s.Fatalf("after %T, %s: counted %+v, want %+v", e, c.of.Name, got, lanes[i])
 		}
 		if most := c.of.MaxRunningPerRelay; most > 0 && c.running > most {

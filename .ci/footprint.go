@@ -109,8 +109,9 @@ func run() (err error) {
 			fmt.Println(found.requires)
 		}
 		if found.lines > p.lines {
-			failed = append(failed, fmt.Errorf("%s: %d lines of go.sum, want %d at most: "+
-				"a module's go.mod says it, by %s", p.packages, found.lines, p.lines, bound))
+			failed = append(failed, fmt.Errorf("%s: %d lines of go.sum, want %d at most, "+
+				"by programs or by the first line of the module's go.mod: // An app's go.sum has at most N lines with it.",
+				p.packages, found.lines, p.lines))
 		}
 		for _, name := range found.servers {
 			failed = append(failed, fmt.Errorf("%s: %s comes along", p.packages, name))

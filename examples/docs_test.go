@@ -167,14 +167,14 @@ func isStatements(file *ast.File) bool {
 	return ok && f.Name.Name == "_"
 }
 
-// exports finds what the compiler exported of the packages that blocks can import: those of this
-// module's go.mod and of the standard library.
+// exports finds what the compiler exported of the packages that blocks can import: what
+// testdata/context.go imports, the modules of optional, and what these import.
 func exports(t *testing.T) func(path string) (io.ReadCloser, error) {
 	files, err := exported()
 	relaytest.Must(err)
 	return func(path string) (io.ReadCloser, error) {
 		if files[path] == "" {
-			return nil, errors.New("testdata/context.go does not import it")
+			return nil, errors.New("neither testdata/context.go imports it nor go.work lists it")
 		}
 		return os.Open(files[path])
 	}
@@ -205,6 +205,9 @@ func optional() (paths []string) {
 	relaytest.Must(err)
 	for _, found := range regexp.MustCompile(`\n\t\.(/(publish|telemetry)/\w+)`).FindAllSubmatch(work, -1) {
 		paths = append(paths, "github.com/txoutbox/outbox"+string(found[1]))
+	}
+	if len(paths) < 5 {
+		panic(fmt.Sprintf("go.work lists %q", paths))
 	}
 	return paths
 }

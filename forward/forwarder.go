@@ -1,6 +1,6 @@
-// Package forward publishes tasks as events by a [Publisher], to a broker or webhooks. An app
-// enqueues an event in the transaction of its business rows; relays publish it after the commit, at
-// least once.
+// Package forward publishes tasks as events by a [Publisher]: to Kafka, NATS, RabbitMQ and other
+// brokers, or to webhooks. An app enqueues an event in the transaction of its business rows; relays
+// publish it after the commit, at least once.
 //
 //	var OrderPlaced = outbox.NewTaskType[Order]("order.placed")
 //

@@ -128,7 +128,8 @@ func add[P any](r *Registry, kind outbox.Kind, t outbox.TaskType[P], size int, m
 // a statement at the handler's timeout.
 //
 // A handler that commits tx gives up the guarantees: its task is done, or a dead letter if the
-// handler fails after that, with the reason committed. One that rolls tx back has failed.
+// handler fails after that, with the reason committed; [Discard] and [RunAgain] are no failure. One
+// that rolls tx back has failed.
 //
 // Registration panics if the type is registered already, r, h or an option is nil, t is the zero
 // TaskType or an option is out of range; see [Timeout].

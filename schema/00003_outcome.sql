@@ -1,5 +1,5 @@
 -- +goose Up
--- What a finished task ended as. Code of version 2 writes none: last_error tells then.
+-- What a finished task ended as. Older code writes none: then last_error tells.
 ALTER TABLE outbox.done_task ADD COLUMN IF NOT EXISTS outcome text COLLATE "C";
 
 INSERT INTO outbox.migration (version, oldest_version) VALUES (3, 1) ON CONFLICT DO NOTHING;

@@ -28,7 +28,7 @@ const (
 type Plan struct {
 	Action  Action
 	Failure error // of the app's code; nil if it succeeded
-	// Write writes the results of tasks that are not done.
+	// Write writes the results of tasks that stay.
 	Write func(context.Context, pg.Exclusive) error
 	// Before is called before a planned ROLLBACK.
 	Before func()
@@ -211,7 +211,7 @@ func (t *Tx) endedByCode(e Ended) Ended {
 	return e
 }
 
-// WriteVerdicts writes what becomes of tasks that are not done, unless that is written.
+// WriteVerdicts writes what becomes of tasks that are not gone, unless that is written.
 func WriteVerdicts(ctx context.Context, s *store.Store, tx store.Execer, rows []*store.Row, verdicts []decide.Verdict) error {
 	for i, v := range verdicts {
 		if v.Outcome.Gone() || v.Written {

@@ -36,7 +36,7 @@ type Verdict struct {
 	Outcome Outcome
 	Back    bool         // it is ready, as if it had not been claimed
 	Written bool         // Change is, in the claim's transaction
-	Change  store.Change // of a task that is not gone; of one that has finished its error
+	Change  store.Change // of a task that is not gone; of a discarded one: its error
 }
 
 // FinishOf is how a task ended, if its outcome finishes it.
@@ -222,11 +222,9 @@ func (e Run) waitAsAsked(c *store.Change, result handler.Result, most time.Durat
 	}
 }
 
-// Succeed reports whether there are verdicts, and none is a failure.
+// Succeed reports whether all verdicts are successes: the error that they were made of is no failure.
 func Succeed(verdicts []Verdict) bool {
-	return verdicts != nil && !slices.ContainsFunc(verdicts, func(v Verdict) bool {
-		return !v.Outcome.Succeeds() && !v.Outcome.Gone()
-	})
+	return !slices.ContainsFunc(verdicts, func(v Verdict) bool { return !v.Outcome.Succeeds() })
 }
 
 // NextIteration is the change of a task that is to run again.
@@ -297,7 +295,7 @@ func (e Run) Committed(rows []*store.Row, verdicts []Verdict) []Verdict {
 		switch {
 		case some == nil:
 			out[i] = Committed(r, e.Result.Err, nil)
-		case verdicts[i].Outcome.Succeeds():
+		case verdicts[i].Outcome.Succeeds(), verdicts[i].Outcome.Gone():
 			out[i] = verdicts[i]
 		default:
 			out[i] = Committed(r, some[r.ID], nil)

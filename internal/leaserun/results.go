@@ -183,7 +183,7 @@ func EndOf(h *handler.Handler, r *store.Row, token string, v decide.Verdict) sto
 	end := store.LeaseEnd{Row: r, Token: token, Done: v.Outcome.Gone(), Canceled: v.Outcome == decide.Canceled,
 		Back: v.Back, Change: v.Change}
 	if v.Outcome.Finishes() {
-		end.Keep, r.Finish = h.Retention, decide.FinishOf(v)
+		end.Keep, end.Finish = h.Retention, decide.FinishOf(v)
 	}
 	if v.Back || v.Outcome == decide.Released {
 		end.LostBy = r.LostBy

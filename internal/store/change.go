@@ -16,7 +16,7 @@ import (
 	"github.com/txoutbox/outbox/internal/timeline"
 )
 
-// Change is what becomes of a task that is not done.
+// Change is what becomes of a task that is not gone.
 type Change struct {
 	Attempt        int
 	Wait           time.Duration

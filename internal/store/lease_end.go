@@ -25,7 +25,8 @@ type LeaseEnd struct {
 	Canceled bool // and counted as canceled
 	Back     bool // the task is ready, as if it had not been claimed
 	Change   Change
-	Keep     time.Duration // of a task that is done: in the history
+	Keep     time.Duration // of a task that has finished: in the history,
+	Finish   Finish        // as this
 	LostBy   string        // stays on the row: the relay that died while it ran this task
 	Held     bool          // the relay still had the lease, and the statement changed the row
 }
@@ -223,8 +224,8 @@ func finishAndKeepArgs(group []*LeaseEnd) []any {
 	keep, outcomes, errs := make([]int64, len(group)), make([]string, len(group)), make([]string, len(group))
 	for i, e := range group {
 		ids[i], tokens[i], keep[i] = e.Row.ID, e.Token, e.Keep.Microseconds()
-		if outcomes[i] = e.Row.Finish.Outcome; e.Row.Finish.Err != nil {
-			errs[i] = pgerr.Text(e.Row.Finish.Err)
+		if outcomes[i] = e.Finish.Outcome; e.Finish.Err != nil {
+			errs[i] = pgerr.Text(e.Finish.Err)
 		}
 	}
 	return []any{pq.Array(ids), pq.Array(tokens), pq.Array(keep), pq.Array(outcomes), pq.Array(errs)}

@@ -43,7 +43,7 @@ type Row struct {
 // Finish is how a finished task ended, for the history.
 type Finish struct {
 	Outcome string
-	Err     error // that it was finished for, as by Discard; nil: none
+	Err     error // that Discard was given; nil: none
 }
 
 // columns are those of the rest that a relay reads. A new option of a task is here only if the relay

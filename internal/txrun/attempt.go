@@ -113,7 +113,7 @@ func (a *attempt) end(ctx context.Context, out call.Result) error {
 		case decide.GiveBack:
 			p = apptx.Plan{Action: apptx.Abort, Before: func() { a.p.Journal.ForgetRuns(a.unit.runs)() }}
 		}
-		if !decide.Succeed(verdicts) {
+		if verdicts == nil || !decide.Succeed(verdicts) {
 			p.Failure = failure
 		}
 		return p

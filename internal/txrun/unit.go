@@ -106,7 +106,7 @@ func (u *Unit) Keep(verdicts []decide.Verdict) apptx.Plan {
 	if verdicts == nil {
 		done, p.Finished = u.Rows, u.Rows
 		for _, r := range u.Rows {
-			r.Finish.Outcome = decide.Done.String()
+			r.Finish = decide.FinishOf(decide.Verdict{Outcome: decide.Done})
 		}
 	}
 	for i, v := range verdicts {

@@ -37,7 +37,7 @@ type Heartbeat struct {
 	aliveUntil int64 // of the relay's row, as the last beat wrote it; µs since 1970
 
 	end     atomic.Pointer[time.Time] // when the leases end unless a beat comes through
-	failure atomic.Pointer[error]     // of the last beat
+	failure atomic.Pointer[error]     // of the last beat, or why the next one waits
 	ahead   atomic.Int64              // ns: PostgreSQL's clock less this process's, as the last beat saw it
 }
 
@@ -72,7 +72,9 @@ func (h *Heartbeat) Alive(now time.Time) error {
 	}
 	last := h.failure.Load()
 	if err := h.Pool.Busy(); err != nil { // the next beat may wait for it
-		h.failure.CompareAndSwap(last, &err) // also once it has got its connection, until it came through
+		if last == nil || pgerr.Lost(*last) || errors.Is(*last, pg.ErrPoolBusy) {
+			h.failure.CompareAndSwap(last, &err) // also once it has got its connection, until it came through
+		}
 		return err
 	}
 	if last != nil {

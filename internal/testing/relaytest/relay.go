@@ -149,13 +149,14 @@ func Once(t testing.TB, db *sql.DB, reg *handlers.Registry, config relay.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 5 {
+	for try := 1; ; try++ {
 		var started goroutines
 		started.in(t.Context(), func(ctx context.Context) { err = r.RunOnce(ctx) })
 		if err == nil {
 			started.ended(t)
 		}
-		if !errors.Is(err, relay.ErrNoHeartbeat) && !errors.Is(err, context.DeadlineExceeded) {
+		late := errors.Is(err, relay.ErrNoHeartbeat) || errors.Is(err, context.DeadlineExceeded) && try == 1
+		if !late || try == 5 {
 			break
 		}
 		t.Logf("RunOnce ended on a busy machine: %v", err)

@@ -491,7 +491,7 @@ func TestEachPublisherIsInTheDocumentation(t *testing.T) {
 			" outbox" + filepath.Base(dir) + ".": read(t, "docs/guide/delivering.md"),
 			"faultmap.Check(":                    tests} {
 			if !strings.Contains(text, want) {
-				t.Errorf("%s: %q is missing", dir, want)
+				t.Errorf("%s: %q is missing in docs/guide/delivering.md, or in its tests", dir, want)
 			}
 		}
 	}

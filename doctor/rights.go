@@ -43,8 +43,9 @@ func names(kind string) string {
 const rolesSQL = `/* outbox: rights that roles lack */
 WITH given AS (
   SELECT $1 || '_' || "group" AS name, to_regrole(format('%I', $1 || '_' || "group"))::oid AS role,
-         "right", kind, object, columns
-    FROM jsonb_to_recordset($2::jsonb) AS g ("group" text, "right" text, kind text, object text, columns boolean)),
+         "right", kind, object, columns, string_to_array(names, ' ') AS names
+    FROM jsonb_to_recordset($2::jsonb)
+      AS g ("group" text, "right" text, kind text, object text, columns boolean, names text)),
 ns AS (SELECT oid FROM pg_namespace WHERE nspname = $1),
 lacking AS (
   SELECT g.name, g."right" || ' on the schema' AS given
@@ -56,6 +57,9 @@ lacking AS (
      AND c.relkind IN ('r', 'v', 'S') AND g.role IS NOT NULL
      AND NOT CASE WHEN g.kind = 'sequence' THEN has_sequence_privilege(g.role, c.oid, g."right")
                   WHEN g.columns THEN has_any_column_privilege(g.role, c.oid, g."right")
+                   AND NOT EXISTS (SELECT FROM pg_attribute a
+                                    WHERE a.attrelid = c.oid AND a.attname = ANY (g.names)
+                                      AND NOT has_column_privilege(g.role, c.oid, a.attnum, g."right"))
                   ELSE has_table_privilege(g.role, c.oid, g."right") END
   UNION ALL
   SELECT g.name, g."right" || ' on ' || g.object

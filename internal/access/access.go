@@ -27,7 +27,8 @@ type Grant struct {
 	Right   string `json:"right"`   // SELECT
 	Kind    string `json:"kind"`    // schema, table (or view), sequence, function
 	Object  string `json:"object"`  // without the schema's name, "" for the schema itself
-	Columns bool   `json:"columns"` // of some columns only
+	Columns bool   `json:"columns"` // of some columns only,
+	Names   string `json:"names"`   // these, with blanks between them, where the script has their names
 }
 
 // The statements of the migrations and of the roles are ours, so they need not be parsed in full.
@@ -43,7 +44,8 @@ var (
 	addColumn  = regexp.MustCompile(`\bADD\s+(?:COLUMN\s+)?(?:IF NOT EXISTS\s+)?([a-z]\w*)`)
 
 	granted = regexp.MustCompile(`(?s)(?:^|\n|')GRANT ([^;']*?)\s+ON (FUNCTION|SEQUENCE|SCHEMA|TABLE)?\s*([^;']*?)\s+TO ([^;']*?)[;']`)
-	right   = regexp.MustCompile(`\b(SELECT|INSERT|UPDATE|DELETE|EXECUTE|USAGE)\b\s*(\()?`)
+	right   = regexp.MustCompile(`\b(SELECT|INSERT|UPDATE|DELETE|EXECUTE|USAGE)\b\s*(\(([^)]*)\))?`)
+	column  = regexp.MustCompile(`\b[a-z]\w+`) // no %s
 	name    = regexp.MustCompile(`outbox[_.](\w+)`)
 )
 
@@ -118,9 +120,10 @@ var Grants = sync.OnceValue(func() (all []Grant) {
 			objects = name.FindAllStringSubmatch(m[3], -1)
 		}
 		for _, r := range right.FindAllStringSubmatch(m[1], -1) {
+			columns := strings.Join(column.FindAllString(r[3], -1), " ")
 			for _, object := range objects {
 				for _, group := range name.FindAllStringSubmatch(m[4], -1) {
-					all = append(all, Grant{group[1], r[1], kind, object[1], r[2] != ""})
+					all = append(all, Grant{group[1], r[1], kind, object[1], r[2] != "", columns})
 				}
 			}
 		}

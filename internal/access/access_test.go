@@ -34,12 +34,12 @@ ALTER TABLE app.task ADD COLUMN of_the_app text;`)
 func TestGrantsAreThoseOfTheScript(t *testing.T) {
 	t.Parallel()
 	for _, want := range []Grant{
-		{"worker", "USAGE", "schema", "", false},
-		{"worker", "UPDATE", "sequence", "wake", false},
-		{"worker", "EXECUTE", "function", "note_origin", false},
-		{"worker", "INSERT", "table", "keyed_task", true},
-		{"operator", "DELETE", "table", "dead_task", false},
-		{"operator", "UPDATE", "table", "dead_task", true},
+		{"worker", "USAGE", "schema", "", false, ""},
+		{"worker", "UPDATE", "sequence", "wake", false, ""},
+		{"worker", "EXECUTE", "function", "note_origin", false, ""},
+		{"worker", "INSERT", "table", "keyed_task", true, "on_conflict position"},
+		{"operator", "DELETE", "table", "dead_task", false, ""},
+		{"operator", "UPDATE", "table", "dead_task", true, "run_at"},
 	} {
 		if !slices.Contains(Grants(), want) {
 			t.Errorf("it lacks %v", want)

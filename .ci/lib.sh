@@ -19,15 +19,16 @@ say() {
 
 # install: what the tests need besides Go, on Debian and Ubuntu, and the newest minor of each PostgreSQL that a package there has.
 install() {
-  local missing=() as=() major package named
+  local missing=() as=() major named package programs
   [ -n "$(ls -d /usr/lib/postgresql/*/bin/initdb 2>/dev/null)" ] || command -v initdb >/dev/null || missing+=(postgresql)
   command -v psql >/dev/null || missing+=(postgresql-client)
   command -v chromium >/dev/null || command -v google-chrome >/dev/null || missing+=(chromium)
   command -v gcc >/dev/null || missing+=(gcc libc6-dev)
-  named=$(git grep -hoE 'needs\.(Program|Optional)\(t, "[^"]+", "' -- '*_test.go' ':!internal/testing/needs') # of calls on one line
-  while read -r package; do
-    [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
-  done < <(cut -d'"' -f2 <<<"$named" | sort -u)
+  # What tests name by needs.Program or needs.Optional, in calls on one line: a package, and programs of which one is enough.
+  named=$(git grep -hoE 'needs\.(Program|Optional)\(t(, "[^"]+"){2,}' -- '*_test.go' ':!internal/testing/needs' | sort -u)
+  while read -r package programs; do
+    (PATH=$PATH:/usr/sbin; for program in $programs; do command -v "$program" && exit; done; exit 1) >/dev/null || missing+=("$package")
+  done < <(sed -E 's/^[^"]*//; s/[",]//g' <<<"$named")
   [ -n "$(ls /usr/lib/*/faketime/libfaketime.so.1 2>/dev/null)" ] || missing+=(faketime)
   for major in $(ls /usr/lib/postgresql 2>/dev/null); do
     [ "$(dpkg-query -W -f '${db:Status-Status}' "postgresql-$major" 2>/dev/null)" != installed ] || missing+=("postgresql-$major")

@@ -60,7 +60,8 @@ const (
        COALESCE(t.timeout_ms, 0) AS timeout_ms, t.iterations, t.leased_until,
        COALESCE(t.relay_id::text, '') AS relay_id, COALESCE((SELECT database_id::text FROM outbox.identity), '') AS database_id, `
 
-	taskColumns = sharedColumns + `NULL::timestamptz AS ended_at, NULL::timestamptz AS keep_until, '' AS reason, '' AS outcome`
+	taskColumns = sharedColumns + `NULL::timestamptz AS ended_at, NULL::timestamptz AS keep_until,
+       '' AS reason, '' AS outcome`
 	deadColumns = sharedColumns + `t.died_at, NULL::timestamptz, t.reason, ''`
 	doneColumns = sharedColumns + `t.finished_at, t.keep_until, '',
        COALESCE(t.outcome, CASE WHEN t.last_error IS NULL THEN 'done' ELSE 'discarded' END)`

@@ -187,7 +187,8 @@ func TestRolesThatLackRightsAreFound(t *testing.T) {
 		REVOKE SELECT (outcome) ON %[1]s.done_task FROM %[1]s_viewer; REVOKE ALL ON %[1]s.task FROM %[1]s_enqueuer;
 		REVOKE EXECUTE ON FUNCTION %[1]s.poll FROM %[1]s_worker;
 		REVOKE UPDATE ON SEQUENCE %[1]s.wake FROM %[1]s_worker; REVOKE USAGE ON SCHEMA %[1]s FROM %[1]s_worker; ALTER TABLE %[1]s.slot OWNER TO CURRENT_USER`, name))
-	has(t, diagnosis(t, db, mine), "warning roles "+name+"_viewer … SELECT on done_task, SELECT on schedule … schema.GrantRoles",
+	has(t, diagnosis(t, db, mine),
+		"warning roles "+name+"_viewer … SELECT on done_task, SELECT on schedule … schema.GrantRoles",
 		"warning roles "+name+"_worker … EXECUTE on poll, UPDATE on wake, USAGE on the schema",
 		"warning roles "+name+"_enqueuer … INSERT on task", "warning roles slot … does not belong to")
 	if err := schema.GrantRoles(t.Context(), db.DB, schema.Schema(name)); err != nil {

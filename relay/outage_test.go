@@ -30,8 +30,8 @@ const (
 )
 
 // starved is an outage that is the machine's: it held a statement up until its time limit.
-var starved = regexp.MustCompile(outageBegins + `; the relay waits and tries again" error="[^"]*(context deadline exceeded|` +
-	`no heartbeat came through)"`)
+var starved = regexp.MustCompile(outageBegins + `; the relay waits and tries again" ` +
+	`error="[^"]*(context deadline exceeded|no heartbeat came through)"`)
 
 // noOutage fails the test where another outage was logged.
 func noOutage(t *testing.T, log string) {

@@ -187,7 +187,8 @@ func (a *attempt) judge(entries []decide.Entry, found map[int64][]store.Earlier)
 		}
 	}
 	defer a.p.Report.Due.Postpone(entry.Wait) // from when it is written
-	v := decide.Verdict{Outcome: decide.Released, Change: store.Change{Attempt: r.Attempt, Wait: entry.Wait, Untried: true}}
+	v := decide.Verdict{Outcome: decide.Released,
+		Change: store.Change{Attempt: r.Attempt, Wait: entry.Wait, Untried: true}}
 	for _, e := range found[r.ID] {
 		v.Change.Keep = append(v.Change.Keep, e.Token)
 	}

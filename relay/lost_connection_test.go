@@ -235,7 +235,7 @@ func (l *loops) Upkeep(ctx context.Context, name string) (rest time.Duration, er
 func (l *loops) done(t *testing.T, name string) (rest time.Duration) {
 	t.Helper()
 	rest, err := l.Upkeep(t.Context(), name)
-	for try := 0; errors.Is(err, context.DeadlineExceeded) && try < 20; try++ {
+	for try := 0; try < 20 && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, driver.ErrBadConn)); try++ {
 		rest, err = l.Upkeep(t.Context(), name)
 	}
 	if err != nil {

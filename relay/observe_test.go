@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"os"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -286,12 +288,13 @@ func TestObserversHearOfCompletedTasksAndOfThoseThatMayNotRun(t *testing.T) {
 }
 
 func TestEachOutcomeHasAConstant(t *testing.T) {
+	source, err := os.ReadFile("observe.go")
+	must(err)
 	var got []string
-	for _, o := range []relay.Outcome{relay.OutcomeInfrastructure, relay.OutcomeDone, relay.OutcomeDiscarded, relay.OutcomeRunAgain, relay.OutcomeFailed, relay.OutcomeSnoozed,
-		relay.OutcomeThrottled, relay.OutcomeDead, relay.OutcomeCanceled, relay.OutcomeLeaseLost, relay.OutcomeDrained, relay.OutcomeReleased} {
-		got = append(got, string(o))
+	for _, c := range regexp.MustCompile(`Outcome = "(\w+)"`).FindAllSubmatch(source, -1) {
+		got = append(got, string(c[1]))
 	}
-	if want := decide.Outcomes(); !slices.Equal(got, want) {
+	if want := decide.Outcomes(); !slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want))) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -102,7 +102,7 @@ func (e Run) Tasks(rows []*store.Row) (Work, []Verdict) {
 	}
 	decided, some := Keep, e.failures()
 	switch result := handler.ResultOf(e.Result.Err); {
-	case e.Kind == outbox.KindLeased, result.Action == handler.ActionDiscard, result.Action == handler.ActionRunAgain:
+	case e.Kind == outbox.KindLeased, kept[result.Action] != 0:
 		some = nil // one result for all tasks
 	case some != nil:
 	case e.Result.Drained:
@@ -133,6 +133,9 @@ func (e Run) failures() (some handlers.BatchResult) {
 	return some
 }
 
+// kept are the outcomes of results that keep what the handler wrote.
+var kept = map[handler.Action]Outcome{handler.ActionDiscard: Discarded, handler.ActionRunAgain: RunAgain}
+
 // Verdict says what becomes of one task, of which err is the result.
 func (e Run) Verdict(r *store.Row, err error) Verdict {
 	if err == nil {
@@ -140,12 +143,12 @@ func (e Run) Verdict(r *store.Row, err error) Verdict {
 	}
 	begun := r.Begun()
 	result := handler.ResultOf(err)
-	switch {
-	case result.Action == handler.ActionDiscard:
-		return Verdict{Outcome: Discarded, Change: store.Change{Err: err}}
+	switch keeps := kept[result.Action]; {
+	case keeps.Finishes():
+		return Verdict{Outcome: keeps, Change: store.Change{Err: err}}
 	case slices.Contains(e.Canceled, r.ID):
 		return Verdict{Outcome: Canceled}
-	case result.Action == handler.ActionRunAgain:
+	case keeps == RunAgain:
 		return Verdict{Outcome: RunAgain, Change: NextIteration(result)}
 	case e.Result.Drained:
 		return Verdict{Outcome: Drained, Back: true, Change: store.Change{Attempt: begun - 1, Keep: r.Undecided}}

@@ -24,17 +24,18 @@ var outcomes = [...]struct {
 	name     string // as relay.Outcome has it
 	gone     bool   // the task's row is deleted
 	succeeds bool   // the handler's writes stay; if it is gone too, the history has it
-	tells    bool   // the handler's error is the app's to hear, in outboxtest
+	tells    bool   // in outboxtest a run has its error
+	record   string // of the log, one for all such tasks of a run; others have one of their own, or none
 }{
 	Infrastructure: {name: "infrastructure"},
 	Done:           {name: "done", gone: true, succeeds: true},
-	Discarded:      {name: "discarded", gone: true, succeeds: true, tells: true},
+	Discarded:      {name: "discarded", gone: true, succeeds: true, tells: true, record: "tasks were discarded by their handler"},
 	RunAgain:       {name: "run_again", succeeds: true},
 	Failed:         {name: "failed", tells: true},
 	Snoozed:        {name: "snoozed"},
 	Throttled:      {name: "throttled", tells: true},
 	Dead:           {name: "dead", tells: true},
-	Canceled:       {name: "canceled", gone: true},
+	Canceled:       {name: "canceled", gone: true, record: "running tasks were canceled"},
 	LeaseLost:      {name: "lease_lost"},
 	Drained:        {name: "drained"},
 	Released:       {name: "released"},
@@ -52,8 +53,11 @@ func (o Outcome) Succeeds() bool { return outcomes[o].succeeds }
 // Finishes reports whether the task is done, for the history.
 func (o Outcome) Finishes() bool { return o.Gone() && o.Succeeds() }
 
-// Tells reports whether the handler's error is the app's to hear, in outboxtest.
+// Tells reports whether a run has its error in outboxtest.
 func (o Outcome) Tells() bool { return outcomes[o].tells }
+
+// Record is that of the log, one for all such tasks of a run; "" without one.
+func (o Outcome) Record() string { return outcomes[o].record }
 
 // Outcomes are the texts of all.
 func Outcomes() []string {

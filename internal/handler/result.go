@@ -1,6 +1,7 @@
 package handler
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -22,9 +23,27 @@ const (
 	ActionRunAgain                 // done for this time; run again after Result.Wait, as attempt 1
 )
 
-func (a Action) String() string {
-	return [...]string{"retry", "retry_after", "snooze", "discard", "dead", "run_again"}[a]
+// actions say what others act by.
+var actions = [...]struct {
+	name     string // as handlers.Action has it
+	text     string // before its error's in the task's last error, if it has a text
+	waits    bool   // Result.Wait follows the text
+	outcome  string // of the run as relay.Outcome has it, if the relay does as it is asked
+	finishes int    // how much of the task it finishes: of several results the least counts
+}{
+	ActionRetry:      {name: "retry", text: "retry", outcome: "failed"},
+	ActionRetryAfter: {name: "retry_after", text: "retry after", waits: true, outcome: "throttled"},
+	ActionSnooze:     {name: "snooze", text: "snooze after", waits: true, outcome: "snoozed"},
+	ActionDiscard:    {name: "discard", text: "discard", outcome: "discarded", finishes: 2},
+	ActionDead:       {name: "dead", outcome: "dead"},
+	ActionRunAgain:   {name: "run_again", text: "run again after", waits: true, outcome: "run_again", finishes: 1},
 }
+
+// String is the action as handlers.Action has it.
+func (a Action) String() string { return actions[a].name }
+
+// Outcome is that of the run as relay.Outcome has it, if the relay does as it is asked.
+func (a Action) Outcome() string { return actions[a].outcome }
 
 // Result is the error that Snooze, SnoozeWith, RetryAfter, Discard, Dead, RunAgain and RunAgainWith
 // of package handlers return.
@@ -41,20 +60,15 @@ type Result struct {
 // Error is the text that becomes the task's last error. That of Dead is its error's alone: the
 // task's state says dead.
 func (r *Result) Error() string {
-	if r.Action == ActionDead && r.Err != nil {
+	text := actions[r.Action].text
+	if actions[r.Action].waits {
+		text = fmt.Sprintf("%s %v", text, r.Wait)
+	}
+	switch {
+	case r.Err == nil:
+		return cmp.Or(text, r.Action.String())
+	case text == "":
 		return r.Err.Error()
-	}
-	text := r.Action.String()
-	switch r.Action {
-	case ActionRetryAfter:
-		text = fmt.Sprintf("retry after %v", r.Wait)
-	case ActionSnooze:
-		text = fmt.Sprintf("snooze after %v", r.Wait)
-	case ActionRunAgain:
-		text = fmt.Sprintf("run again after %v", r.Wait)
-	}
-	if r.Err == nil {
-		return text
 	}
 	return text + ": " + r.Err.Error()
 }
@@ -71,24 +85,13 @@ func ResultOf(err error) Result {
 	found := Result{}
 	first := true
 	each(err, func(r *Result) (more bool) {
-		if r != nil && (first || r.finishes() < found.finishes()) {
+		if r != nil && (first || actions[r.Action].finishes < actions[found.Action].finishes) {
 			found, first = *r, false
 		}
 		return true
 	})
 	found.Err = err // the text on record is that of the whole chain, with the context that wrapping added
 	return found
-}
-
-// finishes orders results by how much of the task they finish.
-func (r *Result) finishes() int {
-	switch r.Action {
-	case ActionDiscard:
-		return 2
-	case ActionRunAgain:
-		return 1
-	}
-	return 0
 }
 
 // Find is errors.As without the values of panics, the members of a batch's result and what a

@@ -3,6 +3,7 @@
 package report
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -40,15 +41,14 @@ func (r *Reporter) Claimed(h *handler.Handler, tasks int, began, had time.Time) 
 // Recorded tells what became of tasks of one type, once that is committed. Without verdicts they are
 // done.
 func (r *Reporter) Recorded(rows []*store.Row, verdicts []decide.Verdict) {
-	var discarded, canceled []int64
+	together := map[decide.Outcome][]int64{}
 	var because error
 	for i, v := range verdicts {
 		t := rows[i]
 		switch {
-		case v.Outcome == decide.Discarded:
-			discarded, because = append(discarded, t.ID), v.Change.Err
-		case v.Outcome == decide.Canceled:
-			canceled = append(canceled, t.ID)
+		case v.Outcome.Record() != "":
+			together[v.Outcome] = append(together[v.Outcome], t.ID)
+			because = cmp.Or(v.Change.Err, because)
 		case v.Outcome.Gone(), v.Back:
 		case v.Change.Reason != "":
 			r.Died(t, v.Change)
@@ -57,18 +57,18 @@ func (r *Reporter) Recorded(rows []*store.Row, verdicts []decide.Verdict) {
 			r.Due.Schedule(v.Change.Wait)
 		}
 	}
-	if len(discarded) > 0 {
-		r.Log.Info("outbox: tasks were discarded by their handler",
-			"task_type", rows[0].TaskType, "tasks", discarded, "error", pgerr.Text(because))
-	}
-	if len(canceled) > 0 {
-		r.Canceled(rows[0].TaskType, canceled)
+	for o, ids := range together {
+		r.Together(rows[0].TaskType, o, ids, because)
 	}
 }
 
-// Canceled logs running tasks that were canceled.
-func (r *Reporter) Canceled(taskType string, taskIDs []int64) {
-	r.Log.Info("outbox: running tasks were canceled", "task_type", taskType, "tasks", taskIDs)
+// Together logs tasks of a run whose outcome has one record for all of them.
+func (r *Reporter) Together(taskType string, o decide.Outcome, taskIDs []int64, because error) {
+	attrs := []any{"task_type", taskType, "tasks", taskIDs}
+	if o.Tells() {
+		attrs = append(attrs, "error", pgerr.Text(because))
+	}
+	r.Log.Info("outbox: "+o.Record(), attrs...)
 }
 
 // failed logs an attempt that failed or was throttled and is recorded, if another run follows. Of

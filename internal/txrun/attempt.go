@@ -316,7 +316,7 @@ func (a *attempt) removeCanceled() {
 		return err == nil && n >= len(canceled)
 	})
 	if removed {
-		a.p.Report.Canceled(a.unit.h.Type, canceled)
+		a.p.Report.Together(a.unit.h.Type, decide.Canceled, canceled, nil)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/metric"
@@ -148,7 +149,7 @@ func (t *Telemetry) fail(span trace.Span, err error) {
 //
 // A claim of Leased tasks that took several is shown with each of them. Panics and runtime.Goexit
 // end the spans as failed. A failure is an error or Dead, in a batch of at least one
-// task; Snooze, RetryAfter, Discard and RunAgain are none, and in the attribute outbox.result.
+// task; other results of package handlers are none. The attribute outbox.result has each.
 func (t *Telemetry) Middleware() handlers.Middleware {
 	return func(next handlers.Func) handlers.Func {
 		return func(ctx context.Context, call *handlers.Call) error { return t.process(ctx, call, next) }
@@ -227,16 +228,12 @@ func (t *Telemetry) about(call *handlers.Call) []attribute.KeyValue {
 		attribute.Int("outbox.attempt", task.Attempt), attribute.Int("outbox.max_attempts", task.MaxAttempts))
 }
 
-var results = map[handlers.Action]string{handlers.ActionRetry: "failed", handlers.ActionRetryAfter: "throttled",
-	handlers.ActionSnooze: "snoozed", handlers.ActionDiscard: "discarded", handlers.ActionDead: "dead",
-	handlers.ActionRunAgain: "run_again"}
-
 // end notes how a handler ended that returned an error.
 func (t *Telemetry) end(span trace.Span, err error) {
 	var some handlers.BatchResult
 	if !errors.As(err, &some) {
 		action := handlers.ActionOf(err)
-		span.SetAttributes(attribute.String("outbox.result", results[action]))
+		span.SetAttributes(attribute.String("outbox.result", handler.ResultOf(err).Action.Outcome()))
 		if failed(action) {
 			t.fail(span, err)
 		}

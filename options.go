@@ -127,7 +127,7 @@ func AddHeaders(h map[string]string) Option {
 func MaxPayload(bytes int) Option { return option(func(s *settings) { s.maxPayload = bytes }) }
 
 // OrderedBy makes the tasks of one type and key run one after the other, in the order of their ids:
-// a task starts when the one before it is done, discarded or dead. While one waits for its retry,
+// a task starts when the one before it is done or dead. While one waits for its retry,
 // snoozes or is not due yet, those behind it wait as well; see [SkipFailed]. A dead letter that is
 // redriven runs when no other task of its key does, before those with higher ids.
 //

@@ -26,16 +26,16 @@ type TypeStats struct {
 	// Dead letters that are there.
 	Dead int64
 
-	// Finished are the tasks that are done since the counters began, discarded ones included: all
+	// Finished are all the tasks that are done since the counters began: those
 	// that were enqueued and are neither to do nor died nor were canceled. A task that runs again
 	// is not finished, a redriven dead letter may finish yet, and a row that was deleted by hand
 	// counts as finished.
 	Finished int64
 
-	// Failed are the runs that failed since the counters began: handlers that returned an error,
-	// Dead included, panicked, or ran out of time, each of them an attempt. Snoozed, throttled and
-	// discarded ones did not fail; runs that were lost with their process or their connection are not
-	// counted.
+	// Failed are the runs that failed since the counters began: handlers that returned an error or
+	// Dead, panicked, or ran out of time, each of them an attempt. With another result of package
+	// handlers a run did not fail; runs that were lost with their process or their connection are
+	// not counted.
 	Failed int64
 
 	// OldestReady is how long the oldest ready task has been due, by PostgreSQL's clock, whatever

@@ -43,8 +43,8 @@ type Task struct {
 	EndedAt     time.Time     // died or finished; zero for others
 	KeepUntil   time.Time     // of a finished task
 	Reason      outbox.Reason // of a dead letter
-	Outcome     string        // of a finished task what it ended as, as relay.Outcome has it: done or discarded
-	LastError   string        // at most 4 kB; of a finished task what it was discarded for
+	Outcome     string        // of a finished task what it ended as: a relay.Outcome
+	LastError   string        // at most 4 kB; of a finished task that of its last result, if it had one
 	Timeout     time.Duration // its own; 0: as its handler was registered
 	Iterations  int           // the number of RunAgain results of its handler
 	LeasedUntil time.Time     // of a leased task with a timeout or more time; zero: while its relay is alive
@@ -273,7 +273,7 @@ type Event struct {
 	At       time.Time     // when it was recorded; of a lost run of Tx or Batch when it began
 	RelayID  string        // "" where it is not known
 	Duration time.Duration // of the handler's call; 0 where it is not known
-	Error    string        // at most 1 kB; of a discarded task 4 kB
+	Error    string        // at most 1 kB; at the end of a finished task 4 kB
 	Reason   outbox.Reason // of the event that made the task a dead letter
 	Actor    string        // of a redrive; "" if it is unknown
 	Times    int           // throttled: the number in a row; At is the first one

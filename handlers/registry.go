@@ -14,8 +14,7 @@
 //     least once; [outbox.Task.Complete] makes its database writes exactly-once.
 //
 // A handler returns nil (done), an error (failed: again after the [Backoff], or a dead letter after
-// the last of [MaxAttempts]), or what one of [Snooze], [RetryAfter], [Discard], [Dead] and
-// [RunAgain] made, also wrapped in another error.
+// the last of [MaxAttempts]), or a result such as that of [Snooze], also wrapped in another error.
 //
 // [Middleware] sees each call, and [ActionOf] tells it what a result asks for.
 package handlers
@@ -128,7 +127,7 @@ func add[P any](r *Registry, kind outbox.Kind, t outbox.TaskType[P], size int, m
 // a statement at the handler's timeout.
 //
 // A handler that commits tx gives up the guarantees: its task is done, or a dead letter if the
-// handler fails after that, with the reason committed; [Discard] and [RunAgain] are no failure. One
+// handler fails after that, with the reason committed; a result that keeps its writes is no failure. One
 // that rolls tx back has failed.
 //
 // Registration panics if the type is registered already, r, h or an option is nil, t is the zero

@@ -50,8 +50,7 @@ import (
 // The tables change as by a relay: a task that is done is gone; one that failed is scheduled again
 // by its backoff with attempt and last_error, or a dead letter. Tasks of types that the registry
 // does not know are left alone and counted in the result. A handler's failure does not fail the
-// test: see [Result]. Each failed, throttled, dead or discarded run is in the test's log, and so is
-// a Backoff that panics.
+// test: see [Result]. Each run with an Err is in the test's log, and so is a Backoff that panics.
 //
 // A task that failed or was throttled does not run again in the same Drain, however soon it is due,
 // unless [RetryNow] or [Advance] say so. A task that snoozed or runs again does not
@@ -307,8 +306,8 @@ type Run struct {
 	Type    string
 	Attempt int // 1 in a task's first run
 	Outcome relay.Outcome
-	// Err is the handler's error, for errors.Is and errors.As, if the task was discarded, throttled,
-	// failed or died.
+	// Err is the handler's error, for errors.Is and errors.As. A task that was done, snoozed or is
+	// to run again has none.
 	Err error
 }
 
@@ -343,7 +342,7 @@ func (r *Result) Count(o relay.Outcome) (n int) {
 }
 
 // Err joins the errors of all runs that failed or made a task a dead letter, each with its task;
-// nil if there are none. A discarded or throttled task is none of these: see Count.
+// nil if there are none. For other outcomes see Count.
 func (r *Result) Err() error {
 	var errs []error
 	for _, run := range r.Runs {

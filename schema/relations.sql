@@ -113,9 +113,9 @@ COMMENT ON COLUMN outbox.dead_task.task_max_attempts
   IS 'the task''s own limit, which a redriven task gets back; NULL: it had none';
 COMMENT ON COLUMN outbox.done_task.keep_until IS 'relays delete the row after this time';
 COMMENT ON COLUMN outbox.done_task.last_error
-  IS 'what its handler discarded it for; NULL: the handler succeeded';
+  IS 'of its handler''s last result, if that had one';
 COMMENT ON COLUMN outbox.done_task.outcome
-  IS 'done or discarded; NULL, of older code: done without last_error, else discarded';
+  IS 'what it ended as; NULL, of older code: done without last_error, else discarded';
 COMMENT ON COLUMN outbox.running.task_ids IS 'a batch: all its tasks; NULL: the one task';
 COMMENT ON COLUMN outbox.running.xid      IS 'a batch: the transaction of its claim';
 COMMENT ON COLUMN outbox.relay.workers     IS 'handler calls at once; NULL: not known';

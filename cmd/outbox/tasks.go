@@ -58,8 +58,8 @@ func (a *app) historyCommand() *cobra.Command {
 	list := taskList(a, &cobra.Command{
 		Short:   "list finished tasks, those enqueued last first",
 		Example: "  outbox history list -type SEND_MAIL -limit 10",
-		Long: `Lists the finished tasks of the types whose handlers keep them. OUTCOME is done, or discarded and
-the reason that the handler gave.`,
+		Long: `Lists the finished tasks of the types whose handlers keep them. OUTCOME is what a task ended as,
+and the reason, if its handler gave one.`,
 	}, func(ctx context.Context, c *admin.Client, p pageFlags) (admin.TaskPage, error) {
 		return c.Tasks(ctx, admin.TaskQuery{
 			Type: taskType, State: admin.StateFinished, After: p.after, Limit: p.limit,

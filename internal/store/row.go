@@ -43,7 +43,7 @@ type Row struct {
 // Finish is how a finished task ended, for the history.
 type Finish struct {
 	Outcome string
-	Err     error // that Discard was given; nil: none
+	Err     error // of a result that finishes the task, such as Discard; nil: none
 }
 
 // columns are those of the rest that a relay reads. A new option of a task is here only if the relay

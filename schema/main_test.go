@@ -55,8 +55,28 @@ func noErr(t testing.TB, err error) {
 // migrated is a pool of a new database that has the outbox.
 func migrated(t *testing.T, opts ...Option) *sql.DB {
 	t.Helper()
+	if len(opts) == 0 {
+		return open(t, pgtest.Prepared(t, prepareMigrated))
+	}
 	db := open(t, pgtest.Database(t))
 	migrate(t, db, opts...)
+	return db
+}
+
+func prepareMigrated(url string) error {
+	db, err := sql.Open("postgres", url)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	return Migrate(context.Background(), db)
+}
+
+// original is migrated with no template that it could be a copy of.
+func original(t *testing.T) *sql.DB {
+	t.Helper()
+	db := open(t, pgtest.Database(t))
+	migrate(t, db)
 	return db
 }
 

@@ -19,8 +19,6 @@ func TestMigrateCreatesTheSchemaAndCheckAgrees(t *testing.T) {
 	for _, settings := range [][]string{
 		nil,
 		{"binary_parameters", "yes"},
-		{"default_transaction_isolation", "serializable"},
-		{"search_path", "nowhere"},
 	} {
 		t.Run(strings.Join(settings, " "), func(t *testing.T) {
 			db := open(t, pgtest.Database(t), settings...)
@@ -319,6 +317,7 @@ func TestCheckFindsNothingByTheSearchPath(t *testing.T) {
 
 // An app may have a schema with a table of the outbox's names, or give it its own schema.
 func TestMigrateNamesWhatIsNotTheOutboxsBeforeAnythingIsMade(t *testing.T) {
+	db, w := watched(t, pgtest.Database(t))
 	for _, c := range []struct{ name, prepare, want string }{
 		{"outbox", "CREATE TABLE outbox.task (id integer)", "table task"},
 		{"app", "CREATE TABLE app.task (id integer)", "table task"},
@@ -335,8 +334,8 @@ func TestMigrateNamesWhatIsNotTheOutboxsBeforeAnythingIsMade(t *testing.T) {
 		{"outbox", "CREATE TABLE outbox.job (id integer); CREATE FUNCTION outbox.tick() RETURNS integer LANGUAGE sql RETURN 1", ""},
 	} {
 		t.Run(c.prepare, func(t *testing.T) {
-			db, w := watched(t, pgtest.Database(t))
 			run(t, db, "CREATE SCHEMA "+c.name+"; "+c.prepare)
+			defer run(t, db, "DROP SCHEMA "+c.name+" CASCADE")
 			const objects = "SELECT (SELECT count(*) FROM pg_class WHERE relnamespace = $1::regnamespace) + (SELECT count(*) FROM pg_proc WHERE pronamespace = $1::regnamespace)"
 			before := scan[int](t, db, objects, c.name)
 			w.sent = nil

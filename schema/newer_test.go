@@ -35,6 +35,7 @@ func newer(t *testing.T, db *sql.DB, versions ...[2]int) {
 }
 
 func TestOlderCodeRunsBesideANewerSchemaThatAllowsIt(t *testing.T) {
+	db, w := watched(t, pgtest.Prepared(t, prepareMigrated))
 	for _, c := range []struct {
 		name     string
 		versions [][2]int
@@ -49,8 +50,7 @@ func TestOlderCodeRunsBesideANewerSchemaThatAllowsIt(t *testing.T) {
 		{"one that does not say below one that allows", [][2]int{{1, unsaid}, {2, 0}}, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			db, w := watched(t, pgtest.Database(t))
-			migrate(t, db)
+			run(t, db, fmt.Sprintf("DELETE FROM outbox.migration WHERE version > %d", Version()))
 			newer(t, db, c.versions...)
 			w.sent = nil
 			newest := Version() + c.versions[len(c.versions)-1][0]
@@ -156,7 +156,7 @@ func work(t *testing.T, db *sql.DB, name string) {
 }
 
 func TestMigrateMendsARenamedSchema(t *testing.T) {
-	for _, name := range []string{"tenant", "select", "outbox_2"} {
+	for _, name := range []string{"select", "outbox_2"} {
 		t.Run(name, func(t *testing.T) {
 			db := renamed(t, name)
 			want := fmt.Sprintf(`schema: the outbox is not migrated: the schema %q was renamed: its functions work on the schema "outbox": run schema.Migrate`, name)

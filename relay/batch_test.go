@@ -17,36 +17,6 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// F20, F37. A row that breaks a deferred constraint shows at the commit, or just before it: it
-// takes nobody along.
-func TestADeferredConstraintViolatorAmongGoodTasksDiesAlone(t *testing.T) {
-	t.Parallel()
-	onEachDriver(t, func(t *testing.T, db *database) {
-		db.Do(t, `CREATE TABLE parent (id int PRIMARY KEY)`)
-		db.Do(t, `INSERT INTO parent SELECT generate_series(1, 100)`)
-		db.Do(t, `CREATE TABLE child (parent int REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`)
-		reg := handlers.New()
-		for name, kind := range map[string]string{"TX": "tx", "BATCH": "batch"} {
-			relaytest.Register(reg, kind, name, 16,
-				func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) error {
-					for _, task := range tasks {
-						if _, err := tx.ExecContext(ctx, `INSERT INTO child VALUES ($1)`, task.Payload.N); err != nil {
-							return err
-						}
-					}
-					return nil
-				}, handlers.MaxAttempts(3), retrySoon())
-			db.Enqueue(t, name, 100)
-			db.Do(t, `INSERT INTO outbox.task (task_type, payload) VALUES ($1, '{"n": 1000}')`, name)
-		}
-		run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
-		db.Emptied(t, 60*time.Second)
-		db.wantRows(t, 100, `(SELECT parent FROM child GROUP BY parent HAVING count(*) = 2) c`) // by each of the two handlers
-		db.wantRows(t, 2, `outbox.dead_task WHERE payload->>'n' = '1000' AND attempt = 3 AND reason = 'attempts' AND last_error LIKE '%violates foreign key%'`)
-		db.wantRows(t, 2, `outbox.dead_task`)
-	})
-}
-
 // batchCalls are the calls of a Batch handler: the numbers and attempts of its tasks, as in 7.1. With
 // one worker the calls have an order.
 type batchCalls struct{ noted[string] }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -32,26 +31,6 @@ func TestEachTaskOfEachKindRunsOnce(t *testing.T) {
 			db.OnceEach(t, 300)
 		})
 	}
-}
-
-// I5.
-func TestFailuresAreRetriedAndEndInTheDeadLetters(t *testing.T) {
-	eachKind(t, func(t *testing.T, kind string, db *database) {
-		reg := handlers.New()
-		var calls atomic.Int32
-		kinds[kind](reg, "FAILS", func(*outbox.Task[payload]) error {
-			calls.Add(1)
-			return errors.New("boom")
-		}, handlers.MaxAttempts(3), retrySoon())
-		db.Enqueue(t, "FAILS", 5)
-		run(t, db, reg, relay.Config{PollInterval: 100 * time.Millisecond})
-		db.Emptied(t, 30*time.Second)
-		db.wantRows(t, 5, `outbox.dead_task WHERE attempt = 3 AND max_attempts = 3 AND last_error LIKE '%boom%' AND reason = 'attempts'`)
-		db.wantRows(t, 0, `effect`)
-		if n := calls.Load(); kind != "batch" && n != 15 { // a batch that fails is called for each task again
-			t.Errorf("%d calls, want 15", n)
-		}
-	})
 }
 
 const someUUID = "00000000-0000-4000-8000-000000000001"

@@ -28,16 +28,23 @@ func (db *database) taskState(t testing.TB) string {
 func TestALeasedHandlerEndsWithItsTimeoutWhichIsAnAttempt(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	ended := make(chan error, 1)
+	ended, said := make(chan error, 1), make(chan error, 2)
 	run(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
 		<-ctx.Done()
 		ended <- context.Cause(ctx)
+		said <- task.Extend(ctx, time.Second)
+		said <- task.Complete(ctx, func(*sql.Tx) error { return nil })
 		return fmt.Errorf("interrupted: %w", ctx.Err())
 	}, handlers.Timeout(100*time.Millisecond), handlers.Backoff(constant(time.Hour))), fastPoll)
 	db.Enqueue(t, "LEASED", 1)
 	eventually(t, 20*time.Second, "the failure is recorded", func() bool { return db.taskState(t) == "scheduled 1" })
 	if cause := <-ended; !errors.Is(cause, context.DeadlineExceeded) || errors.Is(cause, outbox.ErrLeaseLost) {
 		t.Errorf("the context ended by %v", cause)
+	}
+	for range cap(said) {
+		if err := <-said; err == nil || strings.Count(err.Error(), "relay: ") > 1 {
+			t.Errorf("Extend or Complete with that context: %v", err)
+		}
 	}
 	db.want(t, "interrupted: context deadline exceeded", "last_error", `SELECT last_error FROM outbox.task`)
 }
@@ -214,24 +221,6 @@ func TestExtendAfterTheLossOfTheLease(t *testing.T) {
 		}
 		db.Emptied(t, 10*time.Second)
 	})
-}
-
-func TestAnErrorOfALeaseNamesItsPackageOnce(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	said := make(chan error, 2)
-	run(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
-		<-ctx.Done()
-		said <- task.Extend(ctx, time.Second)
-		said <- task.Complete(ctx, func(*sql.Tx) error { return nil })
-		return nil
-	}, handlers.Timeout(50*time.Millisecond), handlers.MaxAttempts(1)), fastPoll)
-	db.Enqueue(t, "LEASED", 1)
-	for range cap(said) {
-		if err := <-said; err == nil || strings.Count(err.Error(), "relay: ") > 1 {
-			t.Errorf("got %v", err)
-		}
-	}
 }
 
 func TestExtendRefusesWhatItCannotDo(t *testing.T) {

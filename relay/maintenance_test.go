@@ -255,6 +255,7 @@ func TestPromotingWaitsForNoRow(t *testing.T) {
 // While commits wait for a synchronous standby that is away, a relay beats, polls and keeps house:
 // nothing of that waits for the standby.
 func TestLivenessDoesNotWaitForAStandby(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	db := adopt(t, pgtest.Local(t, map[string]string{"synchronous_commit": "on"}).URL())
 	reg := handlers.New()

@@ -234,6 +234,7 @@ func TestTheCostOfAClaimDoesNotDependOnTheBacklog(t *testing.T) {
 // the planner would take reading all of it for cheap. Claims and polls read none of what was
 // claimed.
 func TestBesideAForgottenTransactionNothingReadsWhatWasClaimed(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	const dead, alive, most = 40_000, 100, 100 // pages: the dead rows fill hundreds
 	db := newDatabase(t)

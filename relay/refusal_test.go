@@ -103,6 +103,7 @@ var oftenRevoked = strings.Fields(`USAGE: SELECT:task DELETE:task INSERT:relay E
 // Of each right that the role lacks, Health, the log and observers name right, object, role and
 // remedy. That is no outage, and the relay goes on by itself once the right is granted.
 func TestAMissingRightIsNamedUntilItIsGranted(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	owner, app := worker(t)
 	h := &heard{}

@@ -126,6 +126,7 @@ func TestAResultSaysWhatBecomesOfTheTaskHoweverItIsWrapped(t *testing.T) {
 	})
 }
 
+// I5.
 func TestAHandlerSeesItsAttemptAndTheLastErrorAndTheRowsMaxAttemptsWin(t *testing.T) {
 	eachKind(t, func(t *testing.T, kind string, db *database) {
 		reg := handlers.New()
@@ -148,6 +149,7 @@ func TestAHandlerSeesItsAttemptAndTheLastErrorAndTheRowsMaxAttemptsWin(t *testin
 		}
 		db.want(t, 3, "dead letters", `SELECT count(*) FROM outbox.dead_task WHERE attempt = 3 AND max_attempts = 3
 			AND last_error = 'failure 3' AND reason = 'attempts'`)
+		db.wantRows(t, 0, `effect`)
 	})
 }
 

@@ -52,11 +52,15 @@ func TestARelayRefusesADatabaseThatItCannotWorkWith(t *testing.T) {
 			}
 			for _, driver := range drivers {
 				db := direct(t, url, driver)
-				r := unstarted(t, db, all(), relay.Config{Logger: discard()})
-				for name, run := range map[string]func(context.Context) error{"Run": r.Run, "RunOnce": r.RunOnce} {
-					if err := run(t.Context()); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
+				for name, run := range map[string]func(*relay.Relay, context.Context) error{
+					"Start": (*relay.Relay).Start, "Run": (*relay.Relay).Run, "RunOnce": (*relay.Relay).RunOnce,
+				} {
+					r := unstarted(t, db, all(), relay.Config{Logger: discard()})
+					done := r.Done()
+					if err := run(r, t.Context()); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
 						t.Errorf("%s: got error %v, want %s", name, err, c.text)
 					}
+					<-done
 				}
 				if n := db.Stats().InUse; n != 0 {
 					t.Errorf("%d connections are in use after that", n)
@@ -154,38 +158,6 @@ func TestTheSmallestPoolThatIsAcceptedIsEnough(t *testing.T) {
 	}
 }
 
-func TestARelayRunsOnceAtATimeAndAsOftenAsOneLikes(t *testing.T) {
-	needs.Long(t)
-	t.Parallel()
-	db := newDatabase(t)
-	started, end := make(chan struct{}, 10), make(chan struct{})
-	reg := handlers.New()
-	each(reg, "TX", func(context.Context, *outbox.Task[payload]) error {
-		started <- struct{}{}
-		<-end
-		return nil
-	})
-	r := run(t, db, reg, relay.Config{})
-	db.Enqueue(t, "TX", 1)
-	<-started
-	r.Log.Want(t, 1, "schema=outbox workers=2 task_types=[TX]")
-	for name, again := range map[string]func(context.Context) error{"Run": r.Run, "RunOnce": r.RunOnce} {
-		if err := again(t.Context()); !errors.Is(err, relay.ErrRunning) {
-			t.Errorf("%s of a relay that runs: got error %v, want ErrRunning", name, err)
-		}
-	}
-	close(end)
-	r.Stop()
-	const stopped = `msg="outbox: relay stopped"`
-	r.Log.Want(t, 1, stopped)
-	for range 3 {
-		db.Enqueue(t, "TX", 1)
-		noErr(t, r.RunOnce(t.Context()))
-		db.want(t, 0, "tasks left", `SELECT count(*) FROM outbox.task`)
-	}
-	r.Log.Want(t, 1, stopped) // RunOnce says nothing of it
-}
-
 // A relay that is idle leaves the connections to others: it keeps the one of its heartbeat and that
 // of its journal.
 func TestAnIdleRelayHoldsTwoConnections(t *testing.T) {
@@ -269,7 +241,7 @@ func TestARelaysRowSaysWhatItMayUse(t *testing.T) {
 // A replica of the old code restarts after each of two migrations.
 func TestARelayStartsBesideANewerSchemaThatAllowsIt(t *testing.T) {
 	t.Parallel()
-	db := adopt(t, pgtest.Database(t))
+	db := newDatabase(t)
 	for n := 1; n <= 2; n++ {
 		db.Do(t, `INSERT INTO outbox.migration (version, oldest_version) VALUES ($1, $2)`, schema.Version()+n,
 			schema.Version())
@@ -281,13 +253,6 @@ func TestARelayStartsBesideANewerSchemaThatAllowsIt(t *testing.T) {
 			t.Errorf("%d records of %s, want 1:\n%s", got, want, said)
 		}
 		db.Emptied(t, 0)
-	}
-	db.Do(t, `INSERT INTO outbox.migration (version, oldest_version) VALUES ($1, $2)`, schema.Version()+3,
-		schema.Version()+1)
-	r := unstarted(t, db, all(), relay.Config{Logger: discard()})
-	if err := r.Run(t.Context()); !errors.Is(err, schema.ErrNewer) ||
-		!strings.Contains(err.Error(), fmt.Sprintf("needs code that knows version %d", schema.Version()+1)) {
-		t.Errorf("got %v, want ErrNewer with the version that is needed", err)
 	}
 }
 

@@ -13,7 +13,6 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/testing/needs"
 	"github.com/txoutbox/outbox/internal/testing/relaytest"
 	"github.com/txoutbox/outbox/relay"
@@ -211,7 +210,7 @@ func TestAForeignKeyToATaskIsHurtByTheFirstFailedAttempt(t *testing.T) {
 	t.Parallel()
 	for action, want := range map[string]string{"CASCADE": "", "SET NULL": "mail null", "NO ACTION": "mail 1"} {
 		t.Run(action, func(t *testing.T) {
-			db := adopt(t, pgtest.Database(t))
+			db := newDatabase(t)
 			db.Do(t, `CREATE TABLE mail (name text DEFAULT 'mail', task_id bigint REFERENCES outbox.task ON DELETE `+action+`)`)
 			db.Enqueue(t, typeTx.Name(), 1)
 			db.Do(t, `INSERT INTO mail (task_id) SELECT task_id FROM outbox.task`)

@@ -176,6 +176,7 @@ func TestWhereListenDoesNotWorkTheRelayWarnsOnceAndPolls(t *testing.T) {
 // it of the outage, it tries until the server is back, and then LISTEN works again. The pool is
 // full of connections that are dead then, and none of them is an outage of its own.
 func TestListenWorksAgainAfterARestartOfTheServer(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	server := pgtest.Local(t, nil)
 	db, reg := adopt(t, server.URL()), handlers.New()

@@ -4,9 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -343,25 +340,5 @@ func TestGuaranteesInTimeOfProcesses(t *testing.T) {
 			within+c.more) != "true" {
 			t.Errorf("of %d lost tasks not within %d s of the death: %s", lost, within+c.more, what)
 		}
-	}
-}
-
-// Relays are killed for ten seconds, and nothing is lost, doubled or left behind. internal/testing/chaos is
-// a module of its own, as it has a NATS server.
-func TestTenSecondsOfChaos(t *testing.T) {
-	needs.Long(t) // .ci/run runs the program itself
-	if runtime.GOOS == "windows" {
-		t.Skip("chaos sends signals")
-	}
-	t.Parallel()
-	program := filepath.Join(t.TempDir(), "chaos")
-	if out, err := exec.Command("go", "build", "-o", program, "../chaos").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-	cmd := exec.CommandContext(t.Context(), program, "-faults", "kill", "-for", "10s", "-tasks", "3000", "-producers", "1")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
-	} else {
-		t.Logf("%s", out)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/testing/invariants"
 	"github.com/txoutbox/outbox/schema"
 )
@@ -110,7 +111,7 @@ func TestCancelAndRunNowNeedOneRightInAnySchema(t *testing.T) {
 		tx := begin(t, d.db)
 		exec(t, tx, `CREATE ROLE changer_of_tests; GRANT USAGE ON SCHEMA app_outbox TO changer_of_tests;
 			SET LOCAL ROLE changer_of_tests; SAVEPOINT s`)
-		if _, err := call(tx); sqlState(err) != "42501" {
+		if _, err := call(tx); pgerr.Code(err) != "42501" {
 			t.Errorf("%s without rights: got %v, want insufficient_privilege", function, err)
 		}
 		exec(t, tx, `ROLLBACK TO s; RESET ROLE; GRANT EXECUTE ON FUNCTION app_outbox.`+function+` TO changer_of_tests;

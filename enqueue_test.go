@@ -168,7 +168,7 @@ func TestPlainSQLInsertsEqualEnqueue(t *testing.T) {
 func TestEnqueueUsesTheNamedSchemaAndNoOther(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
-	for _, name := range []string{"app_outbox", "user", strings.Repeat("s", 63)} { // user is a reserved word
+	for _, name := range []string{"user", strings.Repeat("s", 63)} { // user is a reserved word
 		must(schema.Migrate(t.Context(), d.db, schema.Schema(name)))
 		tx := begin(t, d.db)
 		exec(t, tx, "SET LOCAL search_path = pg_catalog")

@@ -3,7 +3,6 @@ package outbox_test
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"net/url"
 	"sync/atomic"
@@ -180,15 +179,6 @@ const lease = `UPDATE outbox.task SET state = 'leased', relay_id = gen_random_uu
 const bury = `WITH gone AS (DELETE FROM outbox.task WHERE task_id = $1 RETURNING *)
 	INSERT INTO outbox.dead_task (task_id, run_at, created_at, priority, attempt, max_attempts, reason, task_type, payload, unique_key)
 	SELECT task_id, run_at, created_at, priority, 1, 1, 'handler', task_type, payload, unique_key FROM gone`
-
-// sqlState is the SQLSTATE of an error of either driver.
-func sqlState(err error) string {
-	var s interface{ SQLState() string }
-	if errors.As(err, &s) {
-		return s.SQLState()
-	}
-	return ""
-}
 
 // transaction is what the contract is tested on: whatever an app may pass to Enqueue.
 type transaction struct {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 type refusedPayload struct {
@@ -217,7 +218,7 @@ func TestErrorsOfTheServerShowNoPayload(t *testing.T) {
 				_, _ = tx.Exec(c.before)
 			}
 			_, err := outbox.Enqueue(t.Context(), tx, "T", "a secret", c.opts...)
-			if sqlState(err) != c.state || !strings.HasPrefix(err.Error(), "outbox: enqueue ") {
+			if pgerr.Code(err) != c.state || !strings.HasPrefix(err.Error(), "outbox: enqueue ") {
 				t.Errorf("%s: got %v, want SQLSTATE %s, wrapped", c.name, err, c.state)
 				continue
 			}

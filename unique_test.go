@@ -46,7 +46,7 @@ func TestWhatAKeyDoesInEachStateOfItsTask(t *testing.T) {
 		"UniquePayload UntilDone": outbox.UniquePayload(outbox.UntilDone()),
 	} {
 		untilDone := strings.HasSuffix(mode, "UntilDone")
-		for name, onConflict := range map[string]outbox.Option{"default": nil, "skip": outbox.OnConflict(outbox.ConflictSkip),
+		for name, onConflict := range map[string]outbox.Option{"skip": outbox.OnConflict(outbox.ConflictSkip),
 			"replace": outbox.OnConflict(outbox.ConflictReplace), "reschedule": outbox.OnConflict(outbox.ConflictReschedule)} {
 			for _, h := range holders {
 				t.Run(mode+"/"+name+"/"+h.name, func(t *testing.T) {
@@ -66,10 +66,7 @@ func TestWhatAKeyDoesInEachStateOfItsTask(t *testing.T) {
 						payload = "old"
 					}
 					opts := []outbox.Option{unique, outbox.Priority(2), outbox.Headers(map[string]string{"h": "new"}),
-						outbox.After(2 * time.Hour)}
-					if onConflict != nil {
-						opts = append(opts, onConflict)
-					}
+						outbox.After(2 * time.Hour), onConflict}
 					tx := begin(t, d.db)
 					exec(t, tx, `SET LOCAL lock_timeout = '1ms'`) // any wait for a lock is an error
 					got := put(t, tx, taskType, payload, opts...)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
-	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -16,6 +15,7 @@ import (
 
 	_ "github.com/lib/pq"
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/testing/needs"
 	"github.com/txoutbox/outbox/internal/testing/relaytest"
@@ -162,21 +162,13 @@ func TestEachRoleMayDoWhatItIsForAndNothingElse(t *testing.T) {
 					if may && err != nil {
 						t.Errorf("%s as %s: %v", r.name, role, err)
 					}
-					if !may && sqlState(err) != "42501" {
+					if !may && pgerr.Code(err) != "42501" {
 						t.Errorf("%s as %s: got %v, want permission denied", r.name, role, err)
 					}
 				}
 			}
 		})
 	}
-}
-
-func sqlState(err error) string {
-	var s interface{ SQLState() string }
-	if errors.As(err, &s) {
-		return s.SQLState()
-	}
-	return ""
 }
 
 // GrantRoles gives a right back that was taken from a role, and takes one that was added.
@@ -205,7 +197,7 @@ func TestGrantRolesAgainSetsTheRightsRight(t *testing.T) {
 			i := slices.IndexFunc(rights, func(r right) bool { return r.name == c.call })
 			may := slices.Contains(strings.Fields(rights[i].may), c.role) == again
 			err := rights[i].try(t.Context(), g, g.as[c.role])
-			if may && err != nil || !may && sqlState(err) != "42501" {
+			if may && err != nil || !may && pgerr.Code(err) != "42501" {
 				t.Errorf("%s %s, GrantRoles again: %v: %s: got %v", c.change, c.role, again, c.call, err)
 			}
 		}

@@ -212,9 +212,10 @@ workplace() {
 
 untracked() { git ls-files -o --exclude-standard; }
 
-# bare: the README's test command with a PATH that has Go and PostgreSQL only. As root it runs as nobody.
+# bare [PACKAGES]: the README's test command with a PATH that has Go and PostgreSQL only. As root it runs as nobody.
 bare() {
-  say 'go test ./... with Go and PostgreSQL only'
+  [ $# -gt 0 ] || set -- ./...
+  say 'go test with Go and PostgreSQL only'
   local dir="$logs/bare" mod cache as=() path
   path=$(go env GOROOT)/bin:$(dirname "$(ls -d /usr/lib/postgresql/*/bin/initdb | tail -1)")
   mod=$(go env GOMODCACHE)
@@ -230,9 +231,9 @@ bare() {
   fi
   local failed=0
   "${as[@]}" env -i PATH="$path" HOME="$dir/home" GOCACHE="$cache" GOMODCACHE="$mod" GOPROXY=off \
-    go test -count=1 ./... >"$logs/bare.log" 2>&1 || failed=1
+    go test -count=1 "$@" >"$logs/bare.log" 2>&1 || failed=1
   grep -E '^ok ' "$logs/bare.log" || true
-  [ $failed = 0 ] || { grep -v '^ok ' "$logs/bare.log" | tail -200; echo 'FAILED: go test ./... with Go and PostgreSQL only'; exit 1; }
+  [ $failed = 0 ] || { grep -v '^ok ' "$logs/bare.log" | tail -200; echo 'FAILED: go test with Go and PostgreSQL only'; exit 1; }
 }
 
 benchmark() {

@@ -101,8 +101,9 @@ func (e Run) Tasks(rows []*store.Row) (Work, []Verdict) {
 		return Keep, nil
 	}
 	decided, some := Keep, e.failures()
-	switch result := handler.ResultOf(e.Result.Err); {
-	case e.Kind == outbox.KindLeased, kept[result.Action] != 0:
+	result := handler.ResultOf(e.Result.Err)
+	switch _, keeps := kept(result.Action); {
+	case e.Kind == outbox.KindLeased, keeps:
 		some = nil // one result for all tasks
 	case some != nil:
 	case e.Result.Drained:
@@ -133,8 +134,14 @@ func (e Run) failures() (some handlers.BatchResult) {
 	return some
 }
 
-// kept are the outcomes of results that keep what the handler wrote.
-var kept = map[handler.Action]Outcome{handler.ActionDiscard: Discarded, handler.ActionRunAgain: RunAgain}
+// kept is the outcome of a result that keeps what the handler wrote, and whether it is one.
+func kept(a handler.Action) (o Outcome, is bool) {
+	i := slices.Index(Outcomes(), a.Outcome())
+	if i < 0 || !Outcome(i).Succeeds() {
+		return 0, false
+	}
+	return Outcome(i), true
+}
 
 // Verdict says what becomes of one task, of which err is the result.
 func (e Run) Verdict(r *store.Row, err error) Verdict {
@@ -143,12 +150,12 @@ func (e Run) Verdict(r *store.Row, err error) Verdict {
 	}
 	begun := r.Begun()
 	result := handler.ResultOf(err)
-	switch keeps := kept[result.Action]; {
-	case keeps.Finishes():
-		return Verdict{Outcome: keeps, Change: store.Change{Err: err}}
+	switch o, keeps := kept(result.Action); {
+	case keeps && o.Finishes():
+		return Verdict{Outcome: o, Change: store.Change{Err: err}}
 	case slices.Contains(e.Canceled, r.ID):
 		return Verdict{Outcome: Canceled}
-	case keeps == RunAgain:
+	case keeps:
 		return Verdict{Outcome: RunAgain, Change: NextIteration(result)}
 	case e.Result.Drained:
 		return Verdict{Outcome: Drained, Back: true, Change: store.Change{Attempt: begun - 1, Keep: r.Undecided}}

@@ -29,16 +29,17 @@ var outcomes = [...]struct {
 }{
 	Infrastructure: {name: "infrastructure"},
 	Done:           {name: "done", gone: true, succeeds: true},
-	Discarded:      {name: "discarded", gone: true, succeeds: true, tells: true, record: "tasks were discarded by their handler"},
-	RunAgain:       {name: "run_again", succeeds: true},
-	Failed:         {name: "failed", tells: true},
-	Snoozed:        {name: "snoozed"},
-	Throttled:      {name: "throttled", tells: true},
-	Dead:           {name: "dead", tells: true},
-	Canceled:       {name: "canceled", gone: true, record: "running tasks were canceled"},
-	LeaseLost:      {name: "lease_lost"},
-	Drained:        {name: "drained"},
-	Released:       {name: "released"},
+	Discarded: {name: "discarded", gone: true, succeeds: true, tells: true,
+		record: "tasks were discarded by their handler"},
+	RunAgain:  {name: "run_again", succeeds: true},
+	Failed:    {name: "failed", tells: true},
+	Snoozed:   {name: "snoozed"},
+	Throttled: {name: "throttled", tells: true},
+	Dead:      {name: "dead", tells: true},
+	Canceled:  {name: "canceled", gone: true, record: "running tasks were canceled"},
+	LeaseLost: {name: "lease_lost"},
+	Drained:   {name: "drained"},
+	Released:  {name: "released"},
 }
 
 // String is the outcome as relay.Outcome has it.

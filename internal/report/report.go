@@ -3,9 +3,9 @@
 package report
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -41,14 +41,12 @@ func (r *Reporter) Claimed(h *handler.Handler, tasks int, began, had time.Time) 
 // Recorded tells what became of tasks of one type, once that is committed. Without verdicts they are
 // done.
 func (r *Reporter) Recorded(rows []*store.Row, verdicts []decide.Verdict) {
-	together := map[decide.Outcome][]int64{}
-	var because error
+	var together []int // those with one record for all of an outcome
 	for i, v := range verdicts {
 		t := rows[i]
 		switch {
 		case v.Outcome.Record() != "":
-			together[v.Outcome] = append(together[v.Outcome], t.ID)
-			because = cmp.Or(v.Change.Err, because)
+			together = append(together, i)
 		case v.Outcome.Gone(), v.Back:
 		case v.Change.Reason != "":
 			r.Died(t, v.Change)
@@ -57,8 +55,15 @@ func (r *Reporter) Recorded(rows []*store.Row, verdicts []decide.Verdict) {
 			r.Due.Schedule(v.Change.Wait)
 		}
 	}
-	for o, ids := range together {
-		r.Together(rows[0].TaskType, o, ids, because)
+	for len(together) > 0 {
+		v, ids := verdicts[together[0]], []int64(nil)
+		together = slices.DeleteFunc(together, func(i int) (same bool) {
+			if same = verdicts[i].Outcome == v.Outcome; same {
+				ids = append(ids, rows[i].ID)
+			}
+			return same
+		})
+		r.Together(rows[0].TaskType, v.Outcome, ids, v.Change.Err)
 	}
 }
 

@@ -113,7 +113,7 @@ COMMENT ON COLUMN outbox.dead_task.task_max_attempts
   IS 'the task''s own limit, which a redriven task gets back; NULL: it had none';
 COMMENT ON COLUMN outbox.done_task.keep_until IS 'relays delete the row after this time';
 COMMENT ON COLUMN outbox.done_task.last_error
-  IS 'of its handler''s last result, if that had one';
+  IS 'the error of a result such as Discard; NULL: none';
 COMMENT ON COLUMN outbox.done_task.outcome
   IS 'what it ended as; NULL, of older code: done without last_error, else discarded';
 COMMENT ON COLUMN outbox.running.task_ids IS 'a batch: all its tasks; NULL: the one task';

@@ -127,9 +127,9 @@ func AddHeaders(h map[string]string) Option {
 func MaxPayload(bytes int) Option { return option(func(s *settings) { s.maxPayload = bytes }) }
 
 // OrderedBy makes the tasks of one type and key run one after the other, in the order of their ids:
-// a task starts when the one before it is done or dead. While one waits for its retry,
-// snoozes or is not due yet, those behind it wait as well; see [SkipFailed]. A dead letter that is
-// redriven runs when no other task of its key does, before those with higher ids.
+// a task starts when the one before it is done or dead. While one waits for its retry, snoozes or is
+// not due yet, those behind it wait as well; see [SkipFailed]. A dead letter that is redriven runs
+// when no other task of its key does, before those with higher ids.
 //
 // Transactions that are open at the same time have no order: of their tasks the first to commit may
 // run first. Of one EnqueueMany the tasks with unique keys come last, in the order of those keys.

@@ -44,7 +44,7 @@ type Task struct {
 	KeepUntil   time.Time     // of a finished task
 	Reason      outbox.Reason // of a dead letter
 	Outcome     string        // of a finished task what it ended as: a relay.Outcome
-	LastError   string        // at most 4 kB; of a finished task that of its last result, if it had one
+	LastError   string        // at most 4 kB; of a finished task of a result such as handlers.Discard
 	Timeout     time.Duration // its own; 0: as its handler was registered
 	Iterations  int           // the number of RunAgain results of its handler
 	LeasedUntil time.Time     // of a leased task with a timeout or more time; zero: while its relay is alive

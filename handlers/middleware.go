@@ -86,8 +86,8 @@ type PanicError = guard.PanicError
 // Log writes one record for each call of whose result the relay writes none: at Debug when it is
 // done, at Info when it was snoozed or is to run again. It has the type, the task's ID and attempt,
 // or the number of tasks if that is not one, the duration and the error; never a payload. All
-// other results are in the relay's log, once they are committed. A nil logger is the relay's (relay.Config.Logger), or slog.Default where no relay runs
-// the handler.
+// other results are in the relay's log, once they are committed. A nil logger is the relay's
+// (relay.Config.Logger), or slog.Default where no relay runs the handler.
 func Log(logger *slog.Logger) Middleware {
 	return func(next Func) Func {
 		return func(ctx context.Context, call *Call) error {

@@ -306,8 +306,8 @@ type Run struct {
 	Type    string
 	Attempt int // 1 in a task's first run
 	Outcome relay.Outcome
-	// Err is the handler's error, for errors.Is and errors.As. A task that was done, snoozed or is
-	// to run again has none.
+	// Err is the handler's error, for errors.Is and errors.As; nil of the outcomes done, snoozed and
+	// run_again.
 	Err error
 }
 

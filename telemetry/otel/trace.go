@@ -149,7 +149,7 @@ func (t *Telemetry) fail(span trace.Span, err error) {
 //
 // A claim of Leased tasks that took several is shown with each of them. Panics and runtime.Goexit
 // end the spans as failed. A failure is an error or Dead, in a batch of at least one
-// task; other results of package handlers are none. The attribute outbox.result has each.
+// task; other results of package handlers are none. The attribute outbox.result names the result.
 func (t *Telemetry) Middleware() handlers.Middleware {
 	return func(next handlers.Func) handlers.Func {
 		return func(ctx context.Context, call *handlers.Call) error { return t.process(ctx, call, next) }

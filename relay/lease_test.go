@@ -275,7 +275,7 @@ func TestCompleteAfterTheLossOfTheLease(t *testing.T) {
 	onEachDriver(t, func(t *testing.T, db *database) {
 		got := make(chan error, 1)
 		r := run(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
-			db.Do(t, `UPDATE outbox.task SET lease_token = $1`, someUUID)
+			db.takenOver(t)
 			err := task.Complete(context.WithoutCancel(ctx),
 				func(tx *sql.Tx) error { return effect(ctx, tx, task.ID, 1) })
 			got <- err

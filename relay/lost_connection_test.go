@@ -72,6 +72,14 @@ func dead(relayID, alive string) string {
 		`', 'host', 1, now() + interval '` + alive + `', '{}');`
 }
 
+// takenOver gives all leases to another relay, which lives: one of no relay, or of this relay under
+// another token, is given back.
+func (d *database) takenOver(t *testing.T) {
+	t.Helper()
+	d.Do(t, dead(someUUID, "1 hour")+`UPDATE outbox.task SET relay_id = '`+someUUID+`', lease_token = '`+someUUID+`'
+		WHERE state = 'leased'`)
+}
+
 var faultyLoops = []faultyLoop{
 	{name: "heartbeat", pass: func(ctx context.Context, l *loops) error { return l.Heart.Beat(ctx) },
 		state: `SELECT count(*) FROM outbox.relay WHERE alive_until > clock_timestamp() - interval '1 minute'`},

@@ -330,8 +330,7 @@ func TestObserversHearOfRunsThatAreCanceledDrainedOrLost(t *testing.T) {
 			db.gone(t)
 		}, map[string]string{"TX": "canceled", "BATCH": "canceled", "LEASED": "canceled"}},
 		"lost": {func(t *testing.T, db *database, h *heard, _ []int64) {
-			db.Do(t, `UPDATE outbox.task SET lease_token = $1, leased_until = now() + interval '1 hour' WHERE state = 'leased'`,
-				someUUID)
+			db.takenOver(t)
 			eventually(t, 20*time.Second, "the lease is lost", func() bool { return h.outcomes()["LEASED"] != "" })
 		}, map[string]string{"TX": "drained", "BATCH": "drained", "LEASED": "lease_lost"}},
 	} {

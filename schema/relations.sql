@@ -66,11 +66,11 @@ CREATE OR REPLACE TRIGGER task_changed AFTER UPDATE ON outbox.task
 CREATE OR REPLACE TRIGGER task_truncated AFTER TRUNCATE ON outbox.task
   FOR EACH STATEMENT EXECUTE FUNCTION outbox.task_truncated();
 CREATE OR REPLACE TRIGGER dead_task_added AFTER INSERT ON outbox.dead_task
-  REFERENCING NEW TABLE AS added
-  FOR EACH STATEMENT EXECUTE FUNCTION outbox.dead_task_added();
+  REFERENCING NEW TABLE AS changed
+  FOR EACH STATEMENT EXECUTE FUNCTION outbox.dead_task_changed();
 CREATE OR REPLACE TRIGGER dead_task_removed AFTER DELETE ON outbox.dead_task
-  REFERENCING OLD TABLE AS removed
-  FOR EACH STATEMENT EXECUTE FUNCTION outbox.dead_task_removed();
+  REFERENCING OLD TABLE AS changed
+  FOR EACH STATEMENT EXECUTE FUNCTION outbox.dead_task_changed();
 CREATE OR REPLACE TRIGGER dead_task_truncated AFTER TRUNCATE ON outbox.dead_task
   FOR EACH STATEMENT EXECUTE FUNCTION outbox.task_truncated();
 CREATE OR REPLACE TRIGGER keyed_task_insert INSTEAD OF INSERT ON outbox.keyed_task

@@ -1,26 +1,17 @@
 -- The counts of dead letters, and of what TRUNCATE takes away.
 
--- Counts new dead letters.
-CREATE OR REPLACE FUNCTION outbox.dead_task_added() RETURNS trigger
+-- Counts new dead letters, and those that are gone.
+CREATE OR REPLACE FUNCTION outbox.dead_task_changed() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 BEGIN
   INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind)
-  SELECT count(*), count(*), task_type, 'dead' FROM added GROUP BY task_type;
+  SELECT CASE TG_OP WHEN 'INSERT' THEN count(*) ELSE -count(*) END,
+         CASE TG_OP WHEN 'INSERT' THEN count(*) ELSE 0 END, task_type, 'dead'
+    FROM changed GROUP BY task_type;
   RETURN NULL;
 END
 $$;
-REVOKE EXECUTE ON FUNCTION outbox.dead_task_added() FROM PUBLIC;
-
--- Counts dead letters that are gone.
-CREATE OR REPLACE FUNCTION outbox.dead_task_removed() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
-BEGIN
-  INSERT INTO outbox.counter_log (tasks, task_type, kind)
-  SELECT -count(*), task_type, 'dead' FROM removed GROUP BY task_type;
-  RETURN NULL;
-END
-$$;
-REVOKE EXECUTE ON FUNCTION outbox.dead_task_removed() FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION outbox.dead_task_changed() FROM PUBLIC;
 
 -- Counts after a TRUNCATE. Its rows count as never enqueued: they did not finish. It sees all counts,
 -- as TRUNCATE waits for all writers; above READ COMMITTED it is as inexact as TRUNCATE itself.

@@ -316,9 +316,12 @@ func leaseOf(taskType string, limit int, relayID, token string, length time.Dura
 	if length > 0 {
 		until = length.Microseconds()
 	}
-	var places [][]any
-	for _, id := range from {
-		places = append(places, []any{0, 0, id, 0, due})
+	if due == nil {
+		due = "NULL"
 	}
-	return statement{store.LeaseSQL, []any{taskType, limit, relayID, token, until, 1000, 0, pq.Array(places)}}
+	places := make([]string, len(from))
+	for i, id := range from {
+		places[i] = fmt.Sprintf("{0,0,%d,0,%v}", id, due)
+	}
+	return statement{store.LeaseSQL, []any{taskType, limit, relayID, token, until, 1000, 0, "{" + strings.Join(places, ",") + "}"}}
 }

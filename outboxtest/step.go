@@ -47,11 +47,11 @@ type stepper struct {
 	log   *slog.Logger // gets a relay's records of an app's functions
 }
 
-// newRun is how a run of the handler ended, by the stepper's clock.
-func (s *stepper) newRun(h *handler.Handler, out call.Result) decide.Run {
-	e := decide.NewRun(s.log, h, out)
-	e.Ended = e.Ended.Add(s.store.Ahead)
-	return e
+// advance has decisions on claimed tasks go by the stepper's clock.
+func (s *stepper) advance(rows ...*store.Row) {
+	for _, r := range rows {
+		r.Advance(s.store.Ahead)
+	}
 }
 
 // stepOf is the step of a task in its given attempt.
@@ -98,6 +98,7 @@ func (s *stepper) stepTx(ctx context.Context, h *handler.Handler, c txrun.Claim)
 		if err != nil || len(u.Rows) == 0 {
 			return err
 		}
+		s.advance(u.Rows...)
 		solo = store.IDs(u.Rows)
 		entries := decide.Before(u.Rows, nil)
 		switch {
@@ -142,7 +143,7 @@ func (s *stepper) runUnit(ctx context.Context, h *handler.Handler, u *txrun.Unit
 	var verdicts []decide.Verdict
 	end := u.Tx.End(out.Err, func(failure error) apptx.Plan {
 		out.Err = failure
-		work, verdicts = s.newRun(h, out).Tasks(u.Rows)
+		work, verdicts = decide.NewRun(s.log, h, out).Tasks(u.Rows)
 		switch work {
 		case decide.Keep:
 			return u.Keep(verdicts)
@@ -191,6 +192,7 @@ func (s *stepper) stepLeased(ctx context.Context, h *handler.Handler) ([]step, e
 	if err != nil || t == nil {
 		return nil, err
 	}
+	s.advance(t)
 	if v, buried := decide.Buried(t, store.Fresh); buried {
 		return s.finish(ctx, h, t, token, v)
 	}
@@ -214,7 +216,7 @@ func (s *stepper) stepLeased(ctx context.Context, h *handler.Handler) ([]step, e
 	if v := l.completed.Load(); v != nil {
 		return []step{stepOf(t, t.Begun(), *v)}, nil
 	}
-	_, verdicts := s.newRun(h, out).Tasks([]*store.Row{t})
+	_, verdicts := decide.NewRun(s.log, h, out).Tasks([]*store.Row{t})
 	return s.finish(ctx, h, t, token, verdicts[0])
 }
 

@@ -268,7 +268,7 @@ func Before(rows []*store.Row, found map[int64][]store.Earlier) []Entry {
 }
 
 // Buried is the verdict on a claimed task that may not run, and whether it is one: by itself, or by what
-// the journal says. All kinds of handlers, groups and outboxtest ask it.
+// the journal says. All kinds of handlers and outboxtest ask it at the claim; a group asks for all its tasks.
 func Buried(r *store.Row, earlier store.Judgement) (v Verdict, buried bool) {
 	c := store.Change{Attempt: r.Max, Reason: outbox.ReasonAttempts}
 	switch {

@@ -207,6 +207,12 @@ func (r *Row) FirstFailure() (at time.Time, failed bool) {
 // NoteTime notes PostgreSQL's clock at this moment, in µs since 1970.
 func (r *Row) NoteTime(micros int64) { r.askedAt, r.answered = time.Now(), micros }
 
+// Advance has the row's clock go on by a time that a test does not wait for.
+func (r *Row) Advance(by time.Duration) {
+	now := time.Now()
+	r.askedAt, r.answered = now, r.At(now).Add(by).UnixMicro()
+}
+
 // At is a time of the process's clock by PostgreSQL's clock, if that was noted.
 func (r *Row) At(t time.Time) time.Time {
 	if r.askedAt.IsZero() {

@@ -186,7 +186,7 @@ func TestATaskIsFoundWhereverItIs(t *testing.T) {
 		dead := full("DIES", admin.StateDead, 1)
 		dead.Reason, dead.LastError = outbox.ReasonHandler, "boom"
 		finished := full("KEPT", admin.StateFinished, 1)
-		finished.Outcome, finished.LastError = "discarded", "discard: gone"
+		finished.Outcome, finished.LastError = "discarded", "gone"
 		inTx := admin.Task{Type: "TX", State: admin.StateReady, Runs: []admin.Run{{TaskIDs: []int64{s.tx}}}}
 		inBatch := admin.Task{Type: "BATCH", State: admin.StateReady, Runs: []admin.Run{{TaskIDs: s.batch}}}
 		for _, of := range []struct {

@@ -110,7 +110,7 @@ func TestABatchResultFailsOnlyTheTasksItNames(t *testing.T) {
 				tasks[2].ID: handlers.RetryAfter(5*time.Minute, boom), tasks[3].ID: handlers.Snooze(5 * time.Minute),
 				tasks[4].ID: handlers.Dead(boom), tasks[5].ID: handlers.Discard(boom), tasks[6].ID: nil})
 		}, want: []string{"done effect", "1 0 60 min boom effect", "0 0 5 min retry after 5m0s: boom effect",
-			"0 0 5 min effect", "dead 1 handler boom effect", "done discard: boom effect", "done effect"}},
+			"0 0 5 min effect", "dead 1 handler boom effect", "done boom effect", "done effect"}},
 		"again": {result: func(tasks []*outbox.Task[payload]) error {
 			return handlers.BatchResult{tasks[1].ID: handlers.RunAgainWith(tasks[1], time.Hour, payload{N: 20}),
 				tasks[2].ID: handlers.RunAgain(time.Hour), tasks[3].ID: boom}

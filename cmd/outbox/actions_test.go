@@ -242,7 +242,7 @@ func TestTheHistoryIsListedAndShown(t *testing.T) {
 	db := newDB(t)
 	db.Do(t, `INSERT INTO outbox.done_task (task_id, run_at, created_at, attempted_at, finished_at, keep_until, priority,
 		attempt, task_type, payload, last_error) SELECT n, now(), now(), now(), now(), now(), 0, 1, 'KEPT', '{}',
-		(ARRAY[NULL, 'discard: not wanted'])[n] FROM generate_series(1, 2) n`)
+		(ARRAY[NULL, 'not wanted'])[n] FROM generate_series(1, 2) n`)
 	key := db.Text(t, `SELECT concat(left(database_id::text, 14), '8', substr(database_id::text, 16, 3),
 		'-8000-000000000001') FROM outbox.identity`)
 	db.steps(t,

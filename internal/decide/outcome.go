@@ -24,7 +24,7 @@ var outcomes = [...]struct {
 	name     string // as relay.Outcome has it
 	gone     bool   // the task's row is deleted
 	succeeds bool   // the handler's writes stay; if it is gone too, the history has it
-	tells    bool   // in outboxtest a run has its error
+	tells    bool   // a run in outboxtest, and the record, have its error
 	record   string // of the log, one for all such tasks of a run; others have one of their own, or none
 }{
 	Infrastructure: {name: "infrastructure"},
@@ -54,7 +54,7 @@ func (o Outcome) Succeeds() bool { return outcomes[o].succeeds }
 // Finishes reports whether the task is done, for the history.
 func (o Outcome) Finishes() bool { return o.Gone() && o.Succeeds() }
 
-// Tells reports whether a run has its error in outboxtest.
+// Tells reports whether a run in outboxtest, and the record, have its error.
 func (o Outcome) Tells() bool { return outcomes[o].tells }
 
 // Record is that of the log, one for all such tasks of a run; "" without one.

@@ -120,6 +120,15 @@ func say(r *rand.Rand, depth int) said {
 	return said{some, nil, members, true}
 }
 
+// The log is where the error of such a task is found, as its type may have no history.
+func TestAnOutcomeThatFinishesATaskThoughItIsNotDoneIsInTheLogWithItsError(t *testing.T) {
+	for o := range Outcome(len(Outcomes())) {
+		if o.Finishes() && o != Done && (!o.Tells() || o.Record() == "") {
+			t.Errorf("%s: tells %v, record %q", o, o.Tells(), o.Record())
+		}
+	}
+}
+
 // What a handler says by mistake never finishes a task: a task is done by nil, or by a result that
 // says done and nothing else.
 func TestATaskIsDoneOnlyByAResultThatSaysSo(t *testing.T) {

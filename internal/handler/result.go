@@ -34,7 +34,7 @@ var actions = [...]struct {
 	ActionRetry:      {name: "retry", text: "retry", outcome: "failed"},
 	ActionRetryAfter: {name: "retry_after", text: "retry after", waits: true, outcome: "throttled"},
 	ActionSnooze:     {name: "snooze", text: "snooze after", waits: true, outcome: "snoozed"},
-	ActionDiscard:    {name: "discard", text: "discard", outcome: "discarded", finishes: 2},
+	ActionDiscard:    {name: "discard", outcome: "discarded", finishes: 2},
 	ActionDead:       {name: "dead", outcome: "dead"},
 	ActionRunAgain:   {name: "run_again", text: "run again after", waits: true, outcome: "run_again", finishes: 1},
 }
@@ -57,8 +57,8 @@ type Result struct {
 	TaskID  int64 // that Payload is for
 }
 
-// Error is the text that becomes the task's last error. That of Dead is its error's alone: the
-// task's state says dead.
+// Error is the text that becomes the task's last error. That of Dead and Discard is their error's
+// alone: the dead letter, or the outcome, says the rest.
 func (r *Result) Error() string {
 	text := actions[r.Action].text
 	if actions[r.Action].waits {

@@ -104,7 +104,7 @@ func Outcome(t admin.Task) string {
 	if t.LastError == "" || t.State != admin.StateFinished {
 		return t.Outcome
 	}
-	return t.Outcome + ": " + strings.TrimPrefix(t.LastError, "discard: ")
+	return t.Outcome + ": " + t.LastError
 }
 
 // Reasons are the reasons of dead letters with what they mean.
@@ -227,7 +227,6 @@ var events = map[admin.EventKind]struct {
 	admin.EventRedriven:  {"redriven", Neutral},
 	admin.EventReplaced:  {"replaced by an enqueue of its unique key", Neutral},
 	admin.EventFinished:  {"finished", Good},
-	admin.EventDiscarded: {"discarded", Neutral},
 }
 
 // Timeline returns the events of a task and its runs, the oldest first.

@@ -86,7 +86,7 @@ func TestATimelineHasTheRunsAndIsInTheOrderOfTime(t *testing.T) {
 func TestFactsHaveEachFieldOfATask(t *testing.T) {
 	t.Parallel()
 	shownElsewhere := []string{"ID", "State", "LastError", "MaxAttempts", "Runs", "Timeline"}
-	full := admin.Task{State: admin.StateFinished, Outcome: "discarded", LastError: "discard: old"}
+	full := admin.Task{State: admin.StateFinished, Outcome: "discarded", LastError: "old"}
 	fields := reflect.TypeFor[admin.Task]()
 	for i := range fields.NumField() {
 		switch to := reflect.ValueOf(&full).Elem().Field(i); {

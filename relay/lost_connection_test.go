@@ -287,9 +287,7 @@ func TestATerminatedBackendCostsNoAttempt(t *testing.T) {
 		AND application_name = 'relay') `
 	db := newDatabase(t)
 	app := open(t, with(t, db.URL, "application_name", "relay"))
-	log := &relaytest.Records{}
-	run(t, app, everyKind(), relay.Config{Workers: 4, ListenDSN: app.URL,
-		Logger: slog.New(slog.NewTextHandler(log, nil))})
+	r := run(t, app, everyKind(), relay.Config{Workers: 4, ListenDSN: app.URL})
 	killer := direct(t, db.URL) // a pooler could give it a connection that it has just killed
 	n := 0
 	for range relaytest.Times(8, 20) {
@@ -304,7 +302,7 @@ func TestATerminatedBackendCostsNoAttempt(t *testing.T) {
 	db.Emptied(t, 5*time.Minute)
 	db.OnceEach(t, 2*n)
 	late := 0
-	for line := range strings.Lines(log.String()) {
+	for line := range strings.Lines(r.Log.String()) {
 		if strings.Contains(line, "an attempt failed") &&
 			strings.Contains(line, "canceling statement due to user request") {
 			late++

@@ -102,7 +102,7 @@ suite() {
     echo "FAILED: $name"
     grep -E '^(\s*--- FAIL|FAIL|panic:|fatal error:)' "$log" | head -50 || true
     echo "--- what the failed tests said:"; said_by_failed "$log" | sed -n 1,300p
-    echo "--- the end of the log:"; grep -vE '^\s*(=== |--- PASS)' "$log" | tail -50
+    echo "--- the end of the log:"; grep -vE '^\s*(=== |--- PASS)' "$log" | tail -150
     exit 1
   fi
   grep -E '^ok ' "$log" || true

@@ -51,7 +51,7 @@ func TestAStartedRelayWorksUntilItIsStopped(t *testing.T) {
 	db := newDatabase(t)
 	reg, begun, release := waiting()
 	defer release()
-	r, log := background(t, db, reg, relay.Config{})
+	r, log := background(t, db, reg, relay.Config{Workers: 1})
 	noErr(t, r.Stop(t.Context())) // Stop of a relay that was never started
 	db.Enqueue(t, "TX", 1)
 	noErr(t, r.Start(t.Context()))
@@ -76,7 +76,7 @@ func TestAStartedRelayWorksUntilItIsStopped(t *testing.T) {
 	relaytest.Eventually(t, time.Minute, "the relay stops", func() bool {
 		return strings.Contains(log.String(), "relay stopping")
 	})
-	db.Enqueue(t, "TX", 1) // it claims no more
+	db.Enqueue(t, "TX", 1) // it claims no more, also when its only worker is free
 	release()
 	noErr(t, r.Stop(t.Context()))
 	for range 10 {

@@ -147,15 +147,19 @@ func TestARelayEndsWhenItsPoolIsClosed(t *testing.T) {
 			pool := open(t, db.URL)
 			began := make(chan struct{}, 1)
 			reg := handlers.New()
-			handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED"), func(ctx context.Context, _ *outbox.Task[payload]) error {
-				began <- struct{}{}
+			hold := func(ctx context.Context) error {
+				select {
+				case began <- struct{}{}:
+				default: // it runs again until the relay finds out
+				}
 				<-ctx.Done()
 				return ctx.Err()
+			}
+			handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED"), func(ctx context.Context, _ *outbox.Task[payload]) error {
+				return hold(ctx)
 			}, handlers.MaxAttempts(1))
 			handlers.Tx(reg, outbox.NewTaskType[payload]("TX"), func(ctx context.Context, _ *sql.Tx, _ *outbox.Task[payload]) error {
-				began <- struct{}{}
-				<-ctx.Done()
-				return ctx.Err()
+				return hold(ctx)
 			}, handlers.MaxAttempts(1))
 			r := unstarted(t, pool, reg, relay.Config{PollInterval: 50 * time.Millisecond})
 			must(r.Start(t.Context()))

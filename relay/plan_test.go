@@ -323,5 +323,6 @@ func leaseOf(taskType string, limit int, relayID, token string, length time.Dura
 	for i, id := range from {
 		places[i] = fmt.Sprintf("{0,0,%d,0,%v}", id, due)
 	}
-	return statement{store.LeaseSQL, []any{taskType, limit, relayID, token, until, 1000, 0, "{" + strings.Join(places, ",") + "}"}}
+	return statement{store.LeaseSQL, []any{taskType, limit, relayID, token, until, 1000, 0,
+		"{" + strings.Join(places, ",") + "}"}}
 }

@@ -155,10 +155,10 @@ func TestARelayEndsWhenItsPoolIsClosed(t *testing.T) {
 				<-ctx.Done()
 				return ctx.Err()
 			}
-			handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED"), func(ctx context.Context, _ *outbox.Task[payload]) error {
+			handlers.Leased(reg, typeLeased, func(ctx context.Context, _ *outbox.Task[payload]) error {
 				return hold(ctx)
 			}, handlers.MaxAttempts(1))
-			handlers.Tx(reg, outbox.NewTaskType[payload]("TX"), func(ctx context.Context, _ *sql.Tx, _ *outbox.Task[payload]) error {
+			handlers.Tx(reg, typeTx, func(ctx context.Context, _ *sql.Tx, _ *outbox.Task[payload]) error {
 				return hold(ctx)
 			}, handlers.MaxAttempts(1))
 			r := unstarted(t, pool, reg, relay.Config{PollInterval: 50 * time.Millisecond})

@@ -16,7 +16,8 @@ func TestTheTableRefusesRowsThatNoRelayCouldRun(t *testing.T) {
 	db := migrated(t)
 	run(t, db, "INSERT INTO outbox.task (task_type) VALUES ('here')")
 	const token, relay = "'00000000-0000-0000-0000-000000000001'", "'00000000-0000-0000-0000-000000000002'"
-	cases := []struct{ columns, values, violates string }{
+	type tried struct{ columns, values, violates string }
+	cases := []tried{
 		{"task_type", "''", "task_type_check"},
 		{"task_type", "repeat('x', 128)", ""},
 		{"task_type", "repeat('x', 129)", "task_type_check"},
@@ -51,11 +52,12 @@ func TestTheTableRefusesRowsThatNoRelayCouldRun(t *testing.T) {
 		{"task_type, run_at", "'T', '4713-01-01 00:00:00+00 BC'", ""},
 		{"task_type, task_id", "'T', 1", "428C9"}, // ids are the sequence's
 	}
+	// leased_until alone violates task_lease_check.
 	times := scan[string](t, db, `SELECT string_agg(attname, ' ') FROM pg_attribute
 		WHERE attrelid = 'outbox.task'::regclass AND atttypid = 'timestamptz'::regtype AND attname <> 'leased_until'`)
 	for _, column := range strings.Fields(times) {
 		for _, time := range []string{"infinity", "-infinity", "10000-01-01 00:00:00+00"} {
-			cases = append(cases, struct{ columns, values, violates string }{"task_type, " + column, "'T', '" + time + "'", "task_time_check"})
+			cases = append(cases, tried{"task_type, " + column, "'T', '" + time + "'", "task_time_check"})
 		}
 	}
 	for _, c := range cases {

@@ -88,7 +88,7 @@ func (d *Dispatcher) pollFailed(f Failure, began time.Time) {
 	case d.params.Once:
 		d.failed = f.Err
 	case d.withhold(f):
-	case f.Passing && !d.outage.Active() && d.polls.failed < passing:
+	case f.Passing && !d.outage.Away() && d.polls.failed < passing:
 		d.polls.failed++
 		d.do(DiscardConns{})
 		d.polls.endedAt, d.polls.next = time.Time{}, d.now.Time
@@ -353,6 +353,9 @@ func (o *Outage) Covers(began time.Time) bool { return o.failures > 0 || began.B
 
 // Active reports whether there is an outage.
 func (o *Outage) Active() bool { return o.failures > 0 }
+
+// Away reports whether there is an outage in which PostgreSQL does not answer, as far as is known.
+func (o *Outage) Away() bool { return o.Active() && !o.lasting && !o.busy }
 
 // Wait is for how long the pause goes on.
 func (o *Outage) Wait(now time.Time) time.Duration { return o.until.Sub(now) }

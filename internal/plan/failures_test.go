@@ -279,6 +279,18 @@ func TestAnOutageTellsWhichKindItIs(t *testing.T) {
 	}
 	g.want("it works", strings.TrimSuffix(g.polled(nil), ", poll"), "TellAnswer, OutageEnded")
 
+	// The end of a connection makes no outage of another kind.
+	for _, f := range []Failure{busy, refused} {
+		g = newPlay(t, nil)
+		g.step(Tick{})
+		g.want("it begins", g.pollFails(f), "OutageBegan")
+		g.want("after a pause", g.later(g.wait), "poll writable")
+		for range passing {
+			g.want("a connection ends", g.pollFails(Failure{Err: errFake, Passing: true}), "DiscardConns, poll writable")
+		}
+		g.want("and again", g.pollFails(Failure{Err: errFake, Passing: true}), "OutageBegan")
+	}
+
 	// A heartbeat that PostgreSQL refuses makes the outage of its kind, though polls succeed.
 	g = newPlay(t, nil)
 	g.now.NoHeartbeat = Failure{Err: errFake}

@@ -19,7 +19,8 @@ type TypeStats struct {
 	// its claim commits, as a rollback of the claim would leave it so. Handlers of a GroupCommit
 	// count the tasks of their group as ready too.
 	Ready     int64
-	Scheduled int64 // until their run_at, a retry's included
+	Scheduled int64 // until their run_at, but for those in Retrying
+	Retrying  int64 // until their next attempt: scheduled, and attempted before
 	Leased    int64 // held by Leased handlers
 	Waiting   int64 // for another task
 
@@ -41,7 +42,7 @@ type TypeStats struct {
 	// its priority and attempts. 0 without a ready task.
 	OldestReady time.Duration
 
-	// NextRunAt is when the first scheduled task is due; zero without one. It is past while no
+	// NextRunAt is when the first scheduled or retrying task is due; zero without one. It is past while no
 	// relay is at work.
 	NextRunAt time.Time
 }
@@ -74,7 +75,7 @@ func Stats(ctx context.Context, q Querier, opts ...SchemaOption) ([]TypeStats, e
 	for rows.Next() {
 		var s TypeStats
 		var age, due sql.NullInt64
-		if err := rows.Scan(&s.Type, &s.Ready, &s.Scheduled, &s.Leased, &s.Waiting, &s.Dead, &s.Finished, &s.Failed,
+		if err := rows.Scan(&s.Type, &s.Ready, &s.Scheduled, &s.Retrying, &s.Leased, &s.Waiting, &s.Dead, &s.Finished, &s.Failed,
 			&age, &due); err != nil {
 			return nil, fmt.Errorf("outbox: stats: %w", err)
 		}

@@ -323,6 +323,7 @@ type Sample struct {
 	Type        string
 	Ready       int64
 	Scheduled   int64
+	Retrying    int64
 	Leased      int64
 	Waiting     int64
 	Dead        int64
@@ -332,7 +333,7 @@ type Sample struct {
 }
 
 const samplesSQL = `/* outbox: inspect samples */
-SELECT at, ready, scheduled, leased, waiting, dead, finished, failed, oldest_ready
+SELECT at, ready, scheduled, retrying, leased, waiting, dead, finished, failed, oldest_ready
   FROM outbox.sample
  WHERE task_type = $1 AND at >= now() - $2::bigint * interval '1 microsecond' ORDER BY at LIMIT 10000`
 
@@ -357,7 +358,7 @@ func (c *Client) Samples(ctx context.Context, q SampleQuery) ([]Sample, error) {
 	last := cmp.Or(q.Last, 24*time.Hour)
 	return list(ctx, c, "samples", samplesSQL, []any{q.Type, last.Microseconds()}, func(row scanner, s *Sample) error {
 		var oldest int64
-		err := row.Scan(&s.At, &s.Ready, &s.Scheduled, &s.Leased, &s.Waiting, &s.Dead, &s.Finished, &s.Failed, &oldest)
+		err := row.Scan(&s.At, &s.Ready, &s.Scheduled, &s.Retrying, &s.Leased, &s.Waiting, &s.Dead, &s.Finished, &s.Failed, &oldest)
 		s.Type, s.OldestReady = q.Type, time.Duration(oldest)*time.Microsecond
 		return err
 	})

@@ -240,8 +240,9 @@ SELECT pg_catalog.setval(oid, id + 1000000) FROM behind`
 // least 0.
 const countsSQL = `
 WITH held AS (
-  SELECT task_type, state AS kind, count(*) AS n, count(*) - count(attempted_at) AS fresh
-    FROM outbox.task GROUP BY task_type, state
+  SELECT task_type, outbox.kind_of(state, attempt) AS kind, count(*) AS n,
+         count(*) - count(attempted_at) AS fresh
+    FROM outbox.task GROUP BY 1, 2
    UNION ALL
   SELECT task_type, 'dead' COLLATE "C", count(*), 0 FROM outbox.dead_task GROUP BY task_type),
 counted AS (

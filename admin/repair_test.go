@@ -322,7 +322,7 @@ func TestARestoreOfTheDataAloneIsRepaired(t *testing.T) {
 		}
 		if i == 0 {
 			for _, part := range []string{
-				"count MAIL scheduled: 2 -> 1", "count MAIL dead: 4 -> 2", "count MAIL finished: ",
+				"count MAIL retrying: 2 -> 1", "count MAIL dead: 4 -> 2", "count MAIL finished: ",
 				"unique_key REPORT: tasks without their key: 2 -> 0",
 			} {
 				if !strings.Contains(done, part) {

@@ -21,7 +21,8 @@ type State string
 // a [Run].
 const (
 	StateReady     State = "ready"
-	StateScheduled State = "scheduled" // until a relay makes it ready at its RunAt, a retry's included
+	StateScheduled State = "scheduled" // until a relay makes it ready at its RunAt
+	StateRetrying  State = "retrying"  // likewise, and it was attempted before
 	StateLeased    State = "leased"    // a Leased handler has it
 	StateWaiting   State = "waiting"   // for another task of its ordering key
 	StateDead      State = "dead"      // a dead letter
@@ -55,7 +56,8 @@ type Task struct {
 
 // The columns of a Task in each table. A new column of task is in all of them.
 const (
-	sharedColumns = `t.task_id, t.task_type, t.state, t.priority, t.attempt, COALESCE(t.max_attempts, 0) AS max_attempts,
+	sharedColumns = `t.task_id, t.task_type,
+       CASE WHEN t.state = 'scheduled' AND t.attempt > 0 THEN 'retrying' ELSE t.state END AS state, t.priority, t.attempt, COALESCE(t.max_attempts, 0) AS max_attempts,
        t.created_at, t.run_at, t.attempted_at, COALESCE(t.last_error, '') AS last_error,
        COALESCE(t.timeout_ms, 0) AS timeout_ms, t.iterations, t.leased_until,
        COALESCE(t.relay_id::text, '') AS relay_id, COALESCE((SELECT database_id::text FROM outbox.identity), '') AS database_id, `

@@ -20,23 +20,6 @@ SELECT ` + taskColumns + ` FROM outbox.task t
    AND (t.priority, t.attempt, t.task_id) > ($2::smallint, $3::smallint, $4::bigint)
  ORDER BY t.priority, t.attempt, t.task_id LIMIT $5`
 
-	// The index has no ids, so a page is sorted. What it may have in it is bounded first, by a
-	// search in the index's order: statistics that are old would have PostgreSQL sort all that is
-	// behind the place.
-	scheduledSQL = `/* outbox: list scheduled tasks */
-WITH page AS MATERIALIZED (
-  SELECT t.run_at FROM outbox.task t
-   WHERE t.state = 'scheduled' AND t.task_type = $1
-     AND (t.run_at, t.task_id)
-         > (COALESCE(timestamptz 'epoch' + $2::bigint * interval '1 microsecond', '-infinity'), $3::bigint)
-   ORDER BY t.run_at OFFSET $4::bigint - 1 LIMIT 1)
-SELECT ` + taskColumns + ` FROM outbox.task t
- WHERE t.state = 'scheduled' AND t.task_type = $1
-   AND (t.run_at, t.task_id)
-       > (COALESCE(timestamptz 'epoch' + $2::bigint * interval '1 microsecond', '-infinity'), $3::bigint)
-   AND t.run_at <= COALESCE((SELECT run_at FROM page), 'infinity')
- ORDER BY t.run_at, t.task_id LIMIT $4::bigint`
-
 	// There are no more than workers, of all types together: they are all read.
 	leasedSQL = `/* outbox: list leased tasks */
 WITH leased AS MATERIALIZED (SELECT ` + taskColumns + ` FROM outbox.task t WHERE t.state = 'leased')
@@ -73,10 +56,30 @@ SELECT ` + doneColumns + ` FROM outbox.done_task t
  ORDER BY t.task_type DESC, t.task_id DESC LIMIT $3`
 )
 
+// dueSQL lists tasks by due time. Such an index has no ids, so a page is sorted. What it may have in
+// it is bounded first, by a search in the index's order: statistics that are old would have
+// PostgreSQL sort all that is behind the place.
+func dueSQL(state State, condition string) string {
+	return `/* outbox: list ` + string(state) + ` tasks */
+WITH page AS MATERIALIZED (
+  SELECT t.run_at FROM outbox.task t
+   WHERE t.state = 'scheduled' AND ` + condition + ` AND t.task_type = $1
+     AND (t.run_at, t.task_id)
+         > (COALESCE(timestamptz 'epoch' + $2::bigint * interval '1 microsecond', '-infinity'), $3::bigint)
+   ORDER BY t.run_at OFFSET $4::bigint - 1 LIMIT 1)
+SELECT ` + taskColumns + ` FROM outbox.task t
+ WHERE t.state = 'scheduled' AND ` + condition + ` AND t.task_type = $1
+   AND (t.run_at, t.task_id)
+       > (COALESCE(timestamptz 'epoch' + $2::bigint * interval '1 microsecond', '-infinity'), $3::bigint)
+   AND t.run_at <= COALESCE((SELECT run_at FROM page), 'infinity')
+ ORDER BY t.run_at, t.task_id LIMIT $4::bigint`
+}
+
 // orders are how the tasks of a state are listed: of one type, and of all.
 var orders = map[State]struct{ ofType, ofAll string }{
 	StateReady:     {readySQL, ""},
-	StateScheduled: {scheduledSQL, ""},
+	StateScheduled: {dueSQL(StateScheduled, "t.attempt = 0"), ""},
+	StateRetrying:  {dueSQL(StateRetrying, "t.attempt > 0"), ""},
 	StateLeased:    {leasedSQL, ""},
 	StateWaiting:   {waitingSQL, ""},
 	StateDead:      {deadOfTypeSQL, deadSQL},
@@ -97,13 +100,14 @@ type TaskPage struct {
 	Next  string // After of the next page; "": this is the last page
 }
 
-// Tasks returns a page of the tasks in a state: ready ones as they are claimed, scheduled ones by
-// RunAt, leased and waiting ones by id, dead ones with the latest death first, finished ones with
+// Tasks returns a page of the tasks in a state: ready ones as they are claimed, scheduled and
+// retrying ones by RunAt, leased and waiting ones by id, dead ones with the latest death first, finished ones with
 // the latest id first.
 //
-// A page costs the same wherever it is and however many there are, but of scheduled tasks: those
-// that are due at the very same microsecond, as tasks enqueued in one transaction with outbox.After
-// may be, are sorted by id for each page that has some of them.
+// A page costs the same wherever it is and however many there are, but for two. Scheduled or
+// retrying tasks that are due at the very same microsecond, as tasks enqueued in one transaction
+// with outbox.After may be, are sorted by id for each page that has some of them. And scheduled
+// tasks are looked for among the type's retrying ones that are due before.
 func (c *Client) Tasks(ctx context.Context, q TaskQuery) (page TaskPage, err error) {
 	order, known := orders[q.State]
 	if !known {
@@ -158,6 +162,7 @@ const maxMicroseconds = 253402300799999999
 var places = map[string][]bounds{
 	string(StateReady):     {{math.MinInt16, math.MaxInt16, math.MinInt16}, {0, math.MaxInt16, -1}, {0, math.MaxInt64, 0}},
 	string(StateScheduled): {{-maxMicroseconds, maxMicroseconds, nil}, {0, math.MaxInt64, 0}},
+	string(StateRetrying):  {{-maxMicroseconds, maxMicroseconds, nil}, {0, math.MaxInt64, 0}},
 	string(StateLeased):    {{0, math.MaxInt64, 0}},
 	string(StateWaiting):   {{0, math.MaxInt64, 0}},
 	string(StateDead):      {{-maxMicroseconds, maxMicroseconds, nil}, {0, math.MaxInt64, int64(math.MaxInt64)}},
@@ -170,8 +175,8 @@ func (t Task) place() string {
 	switch t.State {
 	case StateReady:
 		return formatPlace(string(StateReady), int64(t.Priority), int64(t.Attempt), t.ID)
-	case StateScheduled:
-		return formatPlace(string(StateScheduled), t.RunAt.UnixMicro(), t.ID)
+	case StateScheduled, StateRetrying:
+		return formatPlace(string(t.State), t.RunAt.UnixMicro(), t.ID)
 	case StateDead:
 		return deadPlace{t.EndedAt.UnixMicro(), t.ID}.String()
 	}

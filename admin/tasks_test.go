@@ -27,7 +27,10 @@ var listed = map[admin.State]struct{ insert, order string }{
 	admin.StateReady: {`INSERT INTO outbox.task (task_type, priority, attempt) SELECT 'A', n % 3 - 1, n % 2`,
 		`FROM outbox.task WHERE state = 'ready' AND task_type = 'A' ORDER BY priority, attempt, task_id`},
 	admin.StateScheduled: {`INSERT INTO outbox.task (task_type, run_at) SELECT 'A', now() + (7 - n % 7) * interval '1 hour'`,
-		`FROM outbox.task WHERE state = 'scheduled' AND task_type = 'A' ORDER BY run_at, task_id`},
+		`FROM outbox.task WHERE state = 'scheduled' AND attempt = 0 AND task_type = 'A' ORDER BY run_at, task_id`},
+	admin.StateRetrying: {`INSERT INTO outbox.task (task_type, state, attempt, run_at)
+			SELECT 'A', 'scheduled', 1 + n % 3, now() + (7 - n % 7) * interval '1 hour'`,
+		`FROM outbox.task WHERE state = 'scheduled' AND attempt > 0 AND task_type = 'A' ORDER BY run_at, task_id`},
 	admin.StateLeased: {`INSERT INTO outbox.task (task_type, state, relay_id, lease_token)
 			SELECT 'A', 'leased', gen_random_uuid(), gen_random_uuid()`,
 		`FROM outbox.task WHERE state = 'leased' AND task_type = 'A' ORDER BY task_id`},
@@ -257,7 +260,7 @@ func TestATaskIsFoundWhereverItIs(t *testing.T) {
 			taskType string
 			ids      []int64
 		}{
-			admin.StateReady: {"BATCH", s.batch}, admin.StateScheduled: {"FAILS", []int64{s.retried}},
+			admin.StateReady: {"BATCH", s.batch}, admin.StateRetrying: {"FAILS", []int64{s.retried}},
 			admin.StateLeased: {"LEASED", []int64{s.leased}}, admin.StateWaiting: {"ORDERED", []int64{s.waiting}},
 			admin.StateDead: {"", []int64{s.dead}}, admin.StateFinished: {"", []int64{s.finished}},
 		} {

@@ -174,7 +174,7 @@ func buildOurs(taskType string, tasks int) func(context.Context, *database) erro
 func leftOurs(ctx context.Context, db *sql.DB) (n int, err error) {
 	stats, err := outbox.Stats(ctx, db)
 	for _, s := range stats {
-		n += int(s.Ready + s.Scheduled + s.Leased + s.Waiting)
+		n += int(s.Ready + s.Scheduled + s.Retrying + s.Leased + s.Waiting)
 	}
 	return n, err
 }

@@ -45,7 +45,7 @@ func TestPagesShowWhatIsThere(t *testing.T) {
 	db.Do(t, `UPDATE outbox.task SET iterations = 7 WHERE task_type = 'LEDGER'`)
 	db.Do(t, `UPDATE outbox.dead_task SET iterations = 7 WHERE task_id = 900103`)
 	for path, wants := range map[string][]string{
-		"": {"Ready 1,975", "Scheduled 45", "Leased 16", "Waiting 60", "Dead 53", "SYNC_CRM paused", "LEDGER no relay",
+		"": {"Ready 1,975", "Scheduled 36", "Retrying 9", "Leased 16", "Waiting 60", "Dead 53", "SYNC_CRM paused", "LEDGER no relay",
 			"web-1.fra",
 			"RESIZE_IMAGE × 7", "GRANT_CREDIT × 5", "web-0.fra pid 3999 dead"},
 		"type?name=SEND_WELCOME": {"Pause this type", "ready 120", "dead 40", "Relays with a handler 2"},
@@ -61,7 +61,7 @@ func TestPagesShowWhatIsThere(t *testing.T) {
 		"task?id=900001": {"Task 900001 dead", "all attempts were used", "10 of 10", "Redrive",
 			"recipient address rejected",
 			"enqueued", "Show the payload", "Audit When Actor Action Tool", "grace@example.com mark test"},
-		fmt.Sprint("task?id=", scheduled): {"scheduled", "Run now", "Cancel", "421 4.3.2", "attempt 3 failed",
+		fmt.Sprint("task?id=", scheduled): {"retrying", "Run now", "Cancel", "421 4.3.2", "attempt 3 failed",
 			"attempt 2 lost: its process died", "Last error attempt 3"},
 		fmt.Sprint("task?id=", leased): {"leased", "Cancel", "running, on relay 0197a1f2-7c11"},
 		"dead": {"53 dead letters", "900101", "welcome: user 8123 has no address", "Redrive all…",

@@ -56,7 +56,7 @@ func (v *view) overview() error {
 	for _, t := range s.types {
 		h := history(samples[t.Type], t, s.at)
 		r := typeRow{Type: t, Rate: rateOf(h), Stuck: t.Relays == 0 &&
-			t.Ready+t.Scheduled+t.Leased+t.Waiting > 0}
+			t.Ready+t.Scheduled+t.Retrying+t.Leased+t.Waiting > 0}
 		r.Spark = draw(chart{Title: "Ready", Over: over, Tone: "plain"}, counts(h, readyOf), s.at, span)
 		d.Types = append(d.Types, r)
 	}
@@ -112,7 +112,7 @@ func (v *view) taskType() error {
 	d.Type, d.Known = s.typeNamed(name)
 	d.Type.Type = name
 	d.States = []stateTab{{admin.StateReady, d.Ready, true}, {admin.StateScheduled, d.Scheduled, true},
-		{admin.StateLeased, d.Leased, true}, {admin.StateWaiting, d.Waiting, true},
+		{admin.StateRetrying, d.Retrying, true}, {admin.StateLeased, d.Leased, true}, {admin.StateWaiting, d.Waiting, true},
 		{admin.StateDead, d.Dead, true}, {State: admin.StateFinished}}
 	if d.State == "" {
 		d.State = admin.StateReady

@@ -34,7 +34,7 @@ func (d taskData) CanCancel() bool {
 	return d.State != admin.StateDead && d.State != admin.StateFinished
 }
 func (d taskData) CanRunNow(now time.Time) bool {
-	return d.State == admin.StateScheduled && d.RunAt.After(now)
+	return (d.State == admin.StateScheduled || d.State == admin.StateRetrying) && d.RunAt.After(now)
 }
 func (d taskData) CanRevive() bool { return d.State == admin.StateDead }
 

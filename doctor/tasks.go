@@ -44,7 +44,7 @@ func checkTasks(ctx context.Context, v *visit) error {
 	now := time.UnixMicro(us)
 	var todo, ready int64
 	for _, t := range types {
-		todo += t.Ready + t.Scheduled + t.Leased + t.Waiting
+		todo += t.Ready + t.Scheduled + t.Retrying + t.Leased + t.Waiting
 		ready += t.Ready
 		if overdue(t, now) > v.settings.starving {
 			ready++ // it would be, if a relay promoted it
@@ -79,7 +79,7 @@ func overdue(t admin.Type, now time.Time) time.Duration {
 
 // checkType reports a type whose tasks no relay runs, or not in time.
 func (v *visit) checkType(t admin.Type, relays []worker, now time.Time) {
-	if t.Ready+t.Scheduled+t.Waiting == 0 {
+	if t.Ready+t.Scheduled+t.Retrying+t.Waiting == 0 {
 		return
 	}
 	if t.Paused {
@@ -162,7 +162,7 @@ func (v *visit) checkPaused(t admin.Type) {
 }
 
 func tasksWait(t admin.Type) string {
-	return plural(t.Ready+t.Scheduled+t.Waiting, "task waits", "tasks wait")
+	return plural(t.Ready+t.Scheduled+t.Retrying+t.Waiting, "task waits", "tasks wait")
 }
 
 // worker is a relay's process. Zero workers: unknown.

@@ -32,8 +32,8 @@ func statsOf(t testing.TB, q outbox.Querier, taskType string) outbox.TypeStats {
 
 // counts are the numbers of s without its times.
 func counts(s outbox.TypeStats) string {
-	return fmt.Sprintf("ready %d scheduled %d leased %d dead %d finished %d failed %d", s.Ready, s.Scheduled, s.Leased,
-		s.Dead, s.Finished, s.Failed)
+	return fmt.Sprintf("ready %d scheduled %d retrying %d leased %d dead %d finished %d failed %d", s.Ready, s.Scheduled, s.Retrying,
+		s.Leased, s.Dead, s.Finished, s.Failed)
 }
 
 func TestStatsUseNoParallelWorkers(t *testing.T) {
@@ -68,28 +68,38 @@ func TestStatsCountEachState(t *testing.T) {
 	near("the age of the oldest, which is not the lane's head", a.OldestReady, 2*time.Hour)
 	near("the next run_at", time.Until(a.NextRunAt), 3*time.Hour)
 	near("without a ready task", b.OldestReady, 0)
-	if got, want := counts(b), "ready 0 scheduled 1 leased 0 dead 0 finished 0 failed 0"; got != want {
+	if got, want := counts(b), "ready 0 scheduled 1 retrying 0 leased 0 dead 0 finished 0 failed 0"; got != want {
 		t.Errorf("B: got %s, want %s", got, want)
 	}
 	for _, step := range []struct{ name, statement, want string }{
 		{"an update of what is not counted", `UPDATE outbox.task SET priority = 3`,
-			"ready 2 scheduled 2 leased 1 dead 0 finished 0 failed 0"},
+			"ready 2 scheduled 2 retrying 0 leased 1 dead 0 finished 0 failed 0"},
 		{"promote", `UPDATE outbox.task SET state = 'ready' WHERE state = 'scheduled' AND task_type = 'A'`,
-			"ready 4 scheduled 0 leased 1 dead 0 finished 0 failed 0"},
+			"ready 4 scheduled 0 retrying 0 leased 1 dead 0 finished 0 failed 0"},
+		{"a retry", `UPDATE outbox.task SET state = 'scheduled', attempt = 1 WHERE task_id = 1`,
+			"ready 3 scheduled 0 retrying 1 leased 1 dead 0 finished 0 failed 0"},
+		{"begun anew", `UPDATE outbox.task SET attempt = 0 WHERE task_id = 1`,
+			"ready 3 scheduled 1 retrying 0 leased 1 dead 0 finished 0 failed 0"},
+		{"written back", `WITH t AS (DELETE FROM outbox.task WHERE task_id <= 2 RETURNING *)
+			INSERT INTO outbox.task (task_id, task_type, state, attempt, attempted_at) OVERRIDING SYSTEM VALUE
+			SELECT task_id, task_type, 'scheduled', 2, now() FROM t`,
+			"ready 2 scheduled 0 retrying 2 leased 1 dead 0 finished 0 failed 0"},
+		{"due", `UPDATE outbox.task SET state = 'ready' WHERE task_id <= 2`,
+			"ready 4 scheduled 0 retrying 0 leased 1 dead 0 finished 0 failed 0"},
 		{"another type", `UPDATE outbox.task SET task_type = 'B' WHERE task_id = 1`,
-			"ready 3 scheduled 0 leased 1 dead 0 finished 0 failed 0"},
+			"ready 3 scheduled 0 retrying 0 leased 1 dead 0 finished 0 failed 0"},
 		{"and back", `UPDATE outbox.task SET task_type = 'A' WHERE task_id = 1`,
-			"ready 4 scheduled 0 leased 1 dead 0 finished 0 failed 0"},
+			"ready 4 scheduled 0 retrying 0 leased 1 dead 0 finished 0 failed 0"},
 		{"dead letter", `WITH d AS (DELETE FROM outbox.task WHERE task_id = 2 RETURNING *)
 			INSERT INTO outbox.dead_task (task_id, run_at, created_at, priority, attempt, max_attempts, reason, task_type,
 			payload)
 			SELECT task_id, run_at, created_at, priority, 1, 1, 'handler', task_type, payload
-			FROM d`, "ready 3 scheduled 0 leased 1 dead 1 finished 0 failed 0"},
+			FROM d`, "ready 3 scheduled 0 retrying 0 leased 1 dead 1 finished 0 failed 0"},
 		{"redrive", `WITH d AS (DELETE FROM outbox.dead_task RETURNING *)
 			INSERT INTO outbox.task (task_id, task_type, payload) OVERRIDING SYSTEM VALUE SELECT task_id, task_type, payload
-			FROM d`, "ready 4 scheduled 0 leased 1 dead 0 finished 0 failed 0"},
-		{"done", `DELETE FROM outbox.task WHERE task_id = 2`, "ready 3 scheduled 0 leased 1 dead 0 finished 1 failed 0"},
-		{"truncate", `TRUNCATE outbox.task, outbox.dead_task`, "ready 0 scheduled 0 leased 0 dead 0 finished 1 failed 0"},
+			FROM d`, "ready 4 scheduled 0 retrying 0 leased 1 dead 0 finished 0 failed 0"},
+		{"done", `DELETE FROM outbox.task WHERE task_id = 2`, "ready 3 scheduled 0 retrying 0 leased 1 dead 0 finished 1 failed 0"},
+		{"truncate", `TRUNCATE outbox.task, outbox.dead_task`, "ready 0 scheduled 0 retrying 0 leased 0 dead 0 finished 1 failed 0"},
 	} {
 		db.Do(t, step.statement)
 		if got := counts(statsOf(t, db, "A")); got != step.want {

@@ -165,7 +165,7 @@ GRANT SELECT (task_id, relay_id, lost_connection, started_at, task_ids, first_id
 GRANT SELECT (relay_id, host, pid, started_at, alive_until, task_types, workers, connections, taken_over_at)
    ON outbox.relay TO outbox_viewer, outbox_operator;
 GRANT SELECT ON outbox.origin TO outbox_viewer, outbox_operator;
-GRANT EXECUTE ON FUNCTION outbox.origin_state TO outbox_worker, outbox_viewer, outbox_operator;
+GRANT EXECUTE ON FUNCTION outbox.origin_state, outbox.kind_of TO outbox_worker, outbox_viewer, outbox_operator;
 GRANT SELECT ON outbox.unowned_schedule TO outbox_worker, outbox_viewer, outbox_operator;
 GRANT SELECT ON outbox.counter, outbox.counter_log, outbox.maintenance, outbox.cancel, outbox.task_type, outbox.bucket, outbox.sample
    TO outbox_viewer, outbox_operator;

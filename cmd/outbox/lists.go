@@ -23,9 +23,9 @@ ten million. FINISHED and FAILED are since the counters began; OLDEST is how lon
 next has been due. Tasks in Tx or Batch handlers count as ready.`,
 	}, "types", func(_ *admin.Client, ctx context.Context) ([]outbox.TypeStats, error) {
 		return outbox.Stats(ctx, a.db, outbox.Schema(a.schema))
-	}, "TYPE >READY >SCHEDULED >LEASED >WAITING >DEAD >FINISHED >FAILED >OLDEST NEXT",
+	}, "TYPE >READY >SCHEDULED >RETRYING >LEASED >WAITING >DEAD >FINISHED >FAILED >OLDEST NEXT",
 		func(s outbox.TypeStats) []any {
-			return []any{s.Type, s.Ready, s.Scheduled, s.Leased, s.Waiting, s.Dead, s.Finished, s.Failed,
+			return []any{s.Type, s.Ready, s.Scheduled, s.Retrying, s.Leased, s.Waiting, s.Dead, s.Finished, s.Failed,
 				s.OldestReady, s.NextRunAt}
 		})
 }
@@ -35,9 +35,9 @@ func (a *app) typesCommand() *cobra.Command {
 		Use: "types", Short: "list task types with their limits and relays", Example: "  outbox types",
 		Long: `Lists the task types that were ever enqueued, or have a setting or a handler in a living relay.
 RELAYS is the number of living relays with a handler: with 0 no relay runs its tasks.`,
-	}, "types", (*admin.Client).Types, "TYPE STATE >RELAYS >READY >SCHEDULED >DEAD >OLDEST LIMITS",
+	}, "types", (*admin.Client).Types, "TYPE STATE >RELAYS >READY >SCHEDULED >RETRYING >DEAD >OLDEST LIMITS",
 		func(t admin.Type) []any {
-			return []any{t.Type, stateOf(t), t.Relays, t.Ready, t.Scheduled, t.Dead, t.OldestReady,
+			return []any{t.Type, stateOf(t), t.Relays, t.Ready, t.Scheduled, t.Retrying, t.Dead, t.OldestReady,
 				limits(t)}
 		})
 }

@@ -237,7 +237,7 @@ func (a *app) askAdopt(ctx context.Context, o admin.AdoptOptions) (question stri
 		}
 		state = fmt.Sprintf("this database is %q%s, and not known to be a copy", of.Name, environment)
 	}
-	waiting := count(sum.Ready+sum.Scheduled+sum.Leased+sum.Waiting, "task")
+	waiting := count(sum.Ready+sum.Scheduled+sum.Retrying+sum.Leased+sum.Waiting, "task")
 	letters := count(sum.Dead, "dead letter")
 	do := fmt.Sprintf("Take it over, with %s to run", waiting)
 	switch {

@@ -20,7 +20,7 @@ import (
 // mostRows is the most tasks that one transaction changes.
 const mostRows = 1000
 
-const states = "ready, scheduled, leased, waiting, dead, finished"
+const states = "ready, scheduled, retrying, leased, waiting, dead, finished"
 
 func (a *app) tasksCommand() *cobra.Command {
 	var taskType, state string

@@ -156,15 +156,15 @@ func (v *view) lines(order string, width, height int) []string {
 
 // typeTable has names that leave room for the numbers.
 func (v *view) typeTable(width int) *table {
-	const numbers = 70
-	t := newTable("TYPE >READY >SCHED >RUN >WAIT >DEAD >DONE/S >FAIL/S >OLDEST")
+	const numbers = 77
+	t := newTable("TYPE >READY >SCHED >RETRY >RUN >WAIT >DEAD >DONE/S >FAIL/S >OLDEST")
 	for _, k := range v.types {
 		state := ""
 		if s := stateOf(k.Type); s != "on" {
 			state = " (" + s + ")"
 		}
 		name := cut(k.Type.Type, max(width-numbers-len(state), 8)) + state
-		t.add(nil, name, k.Ready, k.Scheduled, k.running, k.Waiting, k.Dead, rate(k.done), rate(k.failures), k.OldestReady)
+		t.add(nil, name, k.Ready, k.Scheduled, k.Retrying, k.running, k.Waiting, k.Dead, rate(k.done), rate(k.failures), k.OldestReady)
 	}
 	return t
 }

@@ -82,10 +82,10 @@ func Columns(tasks []admin.Task) (out []Column) {
 	return out
 }
 
-// State is the state of a task at a time. A scheduled task whose time has come is due: a relay is
+// State is the state of a task at a time. A scheduled or retrying task whose time has come is due: a relay is
 // to make it ready.
 func State(t admin.Task, now time.Time) string {
-	if t.State == admin.StateScheduled && !t.RunAt.After(now) {
+	if (t.State == admin.StateScheduled || t.State == admin.StateRetrying) && !t.RunAt.After(now) {
 		return "due"
 	}
 	return string(t.State)
@@ -279,6 +279,7 @@ func Sum(types []admin.Type) (sum admin.Type) {
 	for _, t := range types {
 		sum.Ready += t.Ready
 		sum.Scheduled += t.Scheduled
+		sum.Retrying += t.Retrying
 		sum.Leased += t.Leased
 		sum.Waiting += t.Waiting
 		sum.Dead += t.Dead

@@ -47,6 +47,14 @@ BEGIN
 END
 $$;
 
+-- Returns the kind of counter.kind that a task counts as: its state, or retrying. A statement inlines
+-- it, so it has no SET, and each name in it has its schema.
+CREATE OR REPLACE FUNCTION outbox.kind_of(state text, attempt smallint) RETURNS text
+LANGUAGE sql IMMUTABLE AS $$
+  SELECT CASE WHEN state OPERATOR(pg_catalog.=) 'scheduled' AND attempt OPERATOR(pg_catalog.>) 0
+    THEN 'retrying' ELSE state END
+$$;
+
 -- Changes a new task that is not simply ready. Rows that arrive in another state are the library's
 -- own, written back: they keep their unique key if it still names them, and are never dropped. A
 -- row whose unique key is taken is dropped. A task with an ordering key waits until it is promoted,
@@ -104,7 +112,7 @@ DECLARE
   n bigint;
 BEGIN
   INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind)
-  SELECT 1::bigint, num_nulls(attempted_at)::bigint, task_type, state FROM added
+  SELECT 1::bigint, num_nulls(attempted_at)::bigint, task_type, outbox.kind_of(state, attempt) FROM added
    WHERE state IN ('ready', 'scheduled') AND attempt >= 0
      AND num_nonnulls(lease_token, leased_until, max_attempts, headers, timeout_ms,
                       attempted_at) = 0
@@ -116,7 +124,7 @@ BEGIN
   GET DIAGNOSTICS n = ROW_COUNT;
   IF n = 3 THEN
     INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind)
-    SELECT count(*), count(*) - count(attempted_at), task_type, state
+    SELECT count(*), count(*) - count(attempted_at), task_type, outbox.kind_of(state, attempt)
       FROM (SELECT * FROM added OFFSET 3) AS rest
      WHERE (state IN ('ready', 'scheduled') OR state = 'waiting' AND ordering_key IS NOT NULL)
        AND attempt >= 0
@@ -127,7 +135,7 @@ BEGIN
        AND least(run_at, created_at, attempted_at) > '-infinity'
        AND greatest(run_at, created_at, attempted_at) < '10000-01-01 00:00:00+00'
         OR outbox.check_task(task_id)
-     GROUP BY task_type, state;
+     GROUP BY task_type, outbox.kind_of(state, attempt);
   END IF;
   IF pg_sequence_last_value('outbox.home'::regclass)
      IS DISTINCT FROM split_part(pg_relation_filepath('outbox.home'::regclass), '/', -2)::bigint THEN
@@ -171,18 +179,18 @@ BEGIN
     RETURN NULL;
   END IF;
   INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind)
-  SELECT (-1)::bigint, 0::bigint, task_type, state FROM removed
+  SELECT (-1)::bigint, 0::bigint, task_type, outbox.kind_of(state, attempt) FROM removed
    WHERE ordering_key IS NULL OR state = 'waiting'
       OR outbox.mark_headless(task_type, ordering_key)
    LIMIT 3;
   GET DIAGNOSTICS n = ROW_COUNT;
   IF n = 3 THEN
     INSERT INTO outbox.counter_log (tasks, task_type, kind)
-    SELECT -count(*), task_type, state
-      FROM (SELECT task_type, state, ordering_key FROM removed OFFSET 3) AS rest
+    SELECT -count(*), task_type, outbox.kind_of(state, attempt)
+      FROM (SELECT task_type, state, attempt, ordering_key FROM removed OFFSET 3) AS rest
      WHERE ordering_key IS NULL OR state = 'waiting'
         OR outbox.mark_headless(task_type, ordering_key)
-     GROUP BY task_type, state;
+     GROUP BY task_type, outbox.kind_of(state, attempt);
   END IF;
   RETURN NULL;
 END
@@ -195,8 +203,8 @@ CREATE OR REPLACE FUNCTION outbox.task_changed() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 BEGIN
   INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind)
-  SELECT sum(n), sum(n), task_type, state
-    FROM (SELECT 1 AS n, task_type, state FROM added
+  SELECT sum(n), sum(n), task_type, kind
+    FROM (SELECT 1 AS n, task_type, outbox.kind_of(state, attempt) AS kind FROM added
            WHERE (state IN ('ready', 'scheduled') AND num_nonnulls(lease_token, leased_until) = 0
                OR state = 'leased' AND num_nulls(lease_token, relay_id) = 0) AND attempt >= 0
              AND (max_attempts > 0) IS NOT FALSE AND (jsonb_typeof(headers) = 'object') IS NOT FALSE
@@ -204,8 +212,8 @@ BEGIN
              AND least(run_at, created_at, attempted_at) > '-infinity'
              AND greatest(run_at, created_at, attempted_at) < '10000-01-01 00:00:00+00'
               OR outbox.check_task(task_id)
-          UNION ALL SELECT -1, task_type, state FROM removed) AS change
-   GROUP BY task_type, state HAVING sum(n) <> 0;
+          UNION ALL SELECT -1, task_type, outbox.kind_of(state, attempt) FROM removed) AS change
+   GROUP BY task_type, kind HAVING sum(n) <> 0;
   RETURN NULL;
 END
 $$;

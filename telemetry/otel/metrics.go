@@ -84,8 +84,8 @@ func (t *Telemetry) observeStats(m metric.Meter) error {
 		}
 		for _, s := range all {
 			of := metric.WithAttributes(semconv.MessagingDestinationName(s.Type))
-			for state, n := range map[string]int64{"ready": s.Ready, "scheduled": s.Scheduled, "leased": s.Leased,
-				"waiting": s.Waiting, "dead": s.Dead} {
+			for state, n := range map[string]int64{"ready": s.Ready, "scheduled": s.Scheduled, "retrying": s.Retrying,
+				"leased": s.Leased, "waiting": s.Waiting, "dead": s.Dead} {
 				o.ObserveInt64(tasks, n, of, metric.WithAttributes(attribute.String("outbox.state", state)))
 			}
 			o.ObserveFloat64(oldest, s.OldestReady.Seconds(), of)

@@ -113,8 +113,8 @@ func (c *Collector) collectDatabase(to chan<- prometheus.Metric) {
 		for _, of := range []struct {
 			state string
 			tasks int64
-		}{{"ready", t.Ready}, {"scheduled", t.Scheduled}, {"leased", t.Leased}, {"waiting", t.Waiting},
-			{"dead", t.Dead}} {
+		}{{"ready", t.Ready}, {"scheduled", t.Scheduled}, {"retrying", t.Retrying}, {"leased", t.Leased},
+			{"waiting", t.Waiting}, {"dead", t.Dead}} {
 			gauge(tasksDesc, float64(of.tasks), t.Type, of.state)
 		}
 		gauge(oldestDesc, t.OldestReady.Seconds(), t.Type)

@@ -23,7 +23,7 @@ var Always = map[string]string{
 // Miscounted counts the types and kinds of which outbox.counter and its log say something else than count(*).
 const Miscounted = `SELECT count(*) FROM (
 	SELECT task_type, kind, sum(n) FROM (
-		SELECT task_type, state AS kind, count(*) AS n FROM outbox.task GROUP BY 1, 2
+		SELECT task_type, outbox.kind_of(state, attempt) AS kind, count(*) AS n FROM outbox.task GROUP BY 1, 2
 		UNION ALL SELECT task_type, 'dead', count(*) FROM outbox.dead_task GROUP BY 1
 		UNION ALL SELECT task_type, kind, -tasks FROM outbox.counter WHERE kind NOT IN ('failed', 'canceled')
 		UNION ALL SELECT task_type, kind, -tasks FROM outbox.counter_log WHERE kind NOT IN ('failed', 'canceled')) AS c

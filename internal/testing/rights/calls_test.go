@@ -226,8 +226,8 @@ func readsTasks(c call) error {
 			return errors.Join(err, fmt.Errorf("task %d is %s", id, got.State))
 		}
 	}
-	for _, state := range []admin.State{admin.StateReady, admin.StateScheduled, admin.StateLeased, admin.StateWaiting,
-		admin.StateDead, admin.StateFinished} {
+	for _, state := range []admin.State{admin.StateReady, admin.StateScheduled, admin.StateRetrying, admin.StateLeased,
+		admin.StateWaiting, admin.StateDead, admin.StateFinished} {
 		q := admin.TaskQuery{Type: "A", State: state, Limit: 1}
 		page, err := c.client.Tasks(c.ctx, q)
 		if q.After = page.Next; err == nil && q.After != "" {

@@ -225,8 +225,8 @@ func (c *calls) operate() {
 	c.say("Redrive", len(done.IDs), err)
 	done, err = client.Purge(c.ctx, admin.DeadFilter{Type: "leased dies"}, admin.Bulk{})
 	c.say("Purge", len(done.IDs), err)
-	for _, state := range []admin.State{admin.StateReady, admin.StateScheduled, admin.StateLeased, admin.StateWaiting,
-		admin.StateDead, admin.StateFinished} {
+	for _, state := range []admin.State{admin.StateReady, admin.StateScheduled, admin.StateRetrying, admin.StateLeased,
+		admin.StateWaiting, admin.StateDead, admin.StateFinished} {
 		q := admin.TaskQuery{Type: "tx dies", State: state, Limit: 1}
 		page, err := client.Tasks(c.ctx, q)
 		c.say("Tasks", state, len(page.Tasks), err)

@@ -22,10 +22,13 @@ func huge(t *testing.T, n int) *database {
 		SET session_replication_role = replica;
 		INSERT INTO outbox.task (task_type, payload, state, run_at, priority, attempt, ordering_key, relay_id, lease_token)
 			SELECT CASE WHEN i > $n - 50 THEN 'RARE' ELSE 'A' END, '{"user_id": 12345, "text": "that of an ordinary task"}',
-			       s.state, CASE s.state WHEN 'scheduled' THEN now() + i * interval '1 second' ELSE now() END, i % 3, i % 2,
+			       CASE s.state WHEN 'retrying' THEN 'scheduled' ELSE s.state END,
+			       CASE s.state WHEN 'scheduled' THEN now() + i * interval '1 second'
+			         WHEN 'retrying' THEN now() + ($n + i) * interval '1 second' ELSE now() END,
+			       i % 3, CASE s.state WHEN 'scheduled' THEN 0 WHEN 'retrying' THEN 1 ELSE i % 2 END,
 			       CASE s.state WHEN 'waiting' THEN 'key ' || i % 1000 END, CASE s.state WHEN 'leased' THEN $relay END,
 			       CASE s.state WHEN 'leased' THEN $relay END
-			  FROM generate_series(1, $n) i, unnest('{ready,scheduled,waiting,leased}'::text[]) s (state)
+			  FROM generate_series(1, $n) i, unnest('{ready,scheduled,retrying,waiting,leased}'::text[]) s (state)
 			 WHERE s.state <> 'leased' OR i > $n - 300;
 		INSERT INTO outbox.dead_task
 			(task_id, run_at, created_at, died_at, priority, attempt, max_attempts, reason, task_type, payload, last_error)
@@ -36,7 +39,7 @@ func huge(t *testing.T, n int) *database {
 			SELECT 200000000 + i, now(), now(), now(), now() + interval '1 day', 0, 1,
 			       CASE WHEN i <= 50 THEN 'RARE' ELSE 'A' END, '{}' FROM generate_series(1, $n) i;
 		INSERT INTO outbox.counter (task_type, kind, tasks, arrived)
-			SELECT a, k, $n, 1 FROM unnest('{A,RARE}'::text[]) a, unnest('{ready,scheduled,waiting,dead,leased}'::text[]) k;
+			SELECT a, k, $n, 1 FROM unnest('{A,RARE}'::text[]) a, unnest('{ready,scheduled,retrying,waiting,dead,leased,failed}'::text[]) k;
 		INSERT INTO outbox.sample SELECT now() - m * interval '1 minute', 1, 1, 1, 1, 1, 1, 1, 1, a
 			FROM generate_series(1, 1440) m, unnest('{"",A,RARE,B,C,D,E,F,G,H}'::text[]) a;
 		INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types)
@@ -115,7 +118,7 @@ func calls(t *testing.T, db *database, n int) map[string]call {
 		"task":      {400, func(c *admin.Client) error { _, err := c.Task(ctx, middle); return err }},
 		"payload":   {10, func(c *admin.Client) error { _, err := c.Payload(ctx, middle); return err }},
 		"relays":    {2000, func(c *admin.Client) error { _, err := c.Relays(ctx); return err }},
-		"types":     {100, func(c *admin.Client) error { _, err := c.Types(ctx); return err }},
+		"types":     {300, func(c *admin.Client) error { _, err := c.Types(ctx); return err }},
 		"schedules": {10, func(c *admin.Client) error { _, err := c.Schedules(ctx); return err }},
 		"samples": {100, func(c *admin.Client) error {
 			_, err := c.Samples(ctx, admin.SampleQuery{Type: "A", Last: time.Hour})
@@ -123,6 +126,10 @@ func calls(t *testing.T, db *database, n int) map[string]call {
 		}},
 	}
 	for state, o := range listed {
+		rows := 400
+		if state == admin.StateScheduled {
+			rows *= 20 // it passes over retrying ones
+		}
 		places := map[string][]string{"A": {""}, "RARE": {""}}
 		if state == admin.StateDead || state == admin.StateFinished {
 			places[""] = []string{""}
@@ -138,7 +145,7 @@ func calls(t *testing.T, db *database, n int) map[string]call {
 		}
 		for taskType, places := range places {
 			for _, place := range places {
-				all[fmt.Sprint(state, " ", taskType, " ", place)] = call{400, func(c *admin.Client) error {
+				all[fmt.Sprint(state, " ", taskType, " ", place)] = call{rows, func(c *admin.Client) error {
 					_, err := c.Tasks(ctx, admin.TaskQuery{Type: taskType, State: state, After: place})
 					return err
 				}}

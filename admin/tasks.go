@@ -78,7 +78,7 @@ SELECT ` + taskColumns + ` FROM outbox.task t
 // orders are how the tasks of a state are listed: of one type, and of all.
 var orders = map[State]struct{ ofType, ofAll string }{
 	StateReady:     {readySQL, ""},
-	StateScheduled: {dueSQL(StateScheduled, "t.attempt = 0"), ""},
+	StateScheduled: {dueSQL(StateScheduled, "true"), ""}, // with those that are retrying
 	StateRetrying:  {dueSQL(StateRetrying, "t.attempt > 0"), ""},
 	StateLeased:    {leasedSQL, ""},
 	StateWaiting:   {waitingSQL, ""},
@@ -101,13 +101,13 @@ type TaskPage struct {
 }
 
 // Tasks returns a page of the tasks in a state: ready ones as they are claimed, scheduled and
-// retrying ones by RunAt, leased and waiting ones by id, dead ones with the latest death first, finished ones with
-// the latest id first.
+// retrying ones by RunAt, leased and waiting ones by id, dead ones with the latest death first,
+// finished ones with the latest id first.
 //
-// A page costs the same wherever it is and however many there are, but for two. Scheduled or
-// retrying tasks that are due at the very same microsecond, as tasks enqueued in one transaction
-// with outbox.After may be, are sorted by id for each page that has some of them. And scheduled
-// tasks are looked for among the type's retrying ones that are due before.
+// A page costs the same wherever it is and however many there are, but of scheduled and retrying
+// tasks: those that are due at the very same microsecond, as tasks enqueued in one transaction with
+// outbox.After may be, are sorted by id for each page that has some of them. Where many retrying
+// tasks are due between scheduled ones, a page of these has fewer than Limit, or none, and a Next.
 func (c *Client) Tasks(ctx context.Context, q TaskQuery) (page TaskPage, err error) {
 	order, known := orders[q.State]
 	if !known {
@@ -119,7 +119,7 @@ func (c *Client) Tasks(ctx context.Context, q TaskQuery) (page TaskPage, err err
 	if q.Type == "" && order.ofAll == "" {
 		return page, invalid("TaskQuery.Type: it is needed for %s tasks", q.State)
 	}
-	args, err := parsePlace(string(q.State), q.After)
+	args, err := parsePlace(listOf(q.State), q.After)
 	if err != nil {
 		return page, err
 	}
@@ -128,13 +128,42 @@ func (c *Client) Tasks(ctx context.Context, q TaskQuery) (page TaskPage, err err
 		query, args = order.ofType, append([]any{q.Type}, args...)
 	}
 	args = append(args, q.Limit+1) // one more, to know whether there is a next page
-	found, err := list(ctx, c, "list tasks", query, args, scanTask)
-	page.Tasks, page.Next = cut(found, q.Limit, Task.place)
-	return page, err
+	for range scans {
+		found, err := list(ctx, c, "list tasks", query, args, scanTask)
+		if err != nil {
+			return page, err
+		}
+		found, page.Next = cut(found, q.Limit, Task.place)
+		page.Tasks = append(page.Tasks, slices.DeleteFunc(found, func(t Task) bool {
+			return q.State == StateScheduled && t.State != q.State
+		})...)
+		if page.Next == "" || len(page.Tasks) >= q.Limit {
+			break
+		}
+		next, err := parsePlace(listOf(q.State), page.Next)
+		if err != nil {
+			return page, err
+		}
+		copy(args[1:], next)
+	}
+	if len(page.Tasks) > q.Limit {
+		page.Tasks = page.Tasks[:q.Limit]
+		page.Next = page.Tasks[q.Limit-1].place()
+	}
+	return page, nil
+}
+
+// listOf is the name of a state's list: scheduled and retrying tasks are in one order.
+func listOf(s State) string {
+	if s == StateRetrying {
+		s = StateScheduled
+	}
+	return string(s)
 }
 
 const (
 	defaultLimit = 100
+	scans        = 20   // for a page of scheduled tasks, each of Limit rows
 	maxRows      = 1000 // of a page, and that one statement moves or deletes
 )
 
@@ -162,7 +191,6 @@ const maxMicroseconds = 253402300799999999
 var places = map[string][]bounds{
 	string(StateReady):     {{math.MinInt16, math.MaxInt16, math.MinInt16}, {0, math.MaxInt16, -1}, {0, math.MaxInt64, 0}},
 	string(StateScheduled): {{-maxMicroseconds, maxMicroseconds, nil}, {0, math.MaxInt64, 0}},
-	string(StateRetrying):  {{-maxMicroseconds, maxMicroseconds, nil}, {0, math.MaxInt64, 0}},
 	string(StateLeased):    {{0, math.MaxInt64, 0}},
 	string(StateWaiting):   {{0, math.MaxInt64, 0}},
 	string(StateDead):      {{-maxMicroseconds, maxMicroseconds, nil}, {0, math.MaxInt64, int64(math.MaxInt64)}},
@@ -176,7 +204,7 @@ func (t Task) place() string {
 	case StateReady:
 		return formatPlace(string(StateReady), int64(t.Priority), int64(t.Attempt), t.ID)
 	case StateScheduled, StateRetrying:
-		return formatPlace(string(t.State), t.RunAt.UnixMicro(), t.ID)
+		return formatPlace(listOf(t.State), t.RunAt.UnixMicro(), t.ID)
 	case StateDead:
 		return deadPlace{t.EndedAt.UnixMicro(), t.ID}.String()
 	}

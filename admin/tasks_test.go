@@ -173,6 +173,29 @@ func newScene(t *testing.T, db *database) *scene {
 	return s
 }
 
+// A page of scheduled tasks passes over so many retrying ones, and says where to go on.
+func TestAPageOfScheduledTasksEndsAmongManyRetryingOnes(t *testing.T) {
+	t.Parallel()
+	db := relaytest.Open(t, relaytest.Migrated(t))
+	db.Do(t, `INSERT INTO outbox.task (task_type, state, attempt, run_at)
+		SELECT 'A', 'scheduled', CASE n WHEN 50 THEN 0 ELSE 1 END, now() + n * interval '1 hour' FROM generate_series(1, 60) AS n`)
+	q := admin.TaskQuery{Type: "A", State: admin.StateScheduled, Limit: 1}
+	var got []int
+	for {
+		page, err := client(t, db.DB).Tasks(t.Context(), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, len(page.Tasks))
+		if q.After = page.Next; q.After == "" {
+			break
+		}
+	}
+	if !slices.Equal(got, []int{0, 0, 1, 0}) {
+		t.Errorf("the pages have %v tasks, want none, none, one and none", got)
+	}
+}
+
 func TestATaskIsFoundWhereverItIs(t *testing.T) {
 	t.Parallel()
 	onEachDriver(t, func(t *testing.T, db *database) {
@@ -183,7 +206,7 @@ func TestATaskIsFoundWhereverItIs(t *testing.T) {
 				Type: taskType, State: state, Priority: 3, Attempt: attempt, MaxAttempts: 4, Timeout: 90 * time.Second,
 			}
 		}
-		retried := admin.Task{Type: "FAILS", State: admin.StateScheduled, Attempt: 1, LastError: "busy"}
+		retried := admin.Task{Type: "FAILS", State: admin.StateRetrying, Attempt: 1, LastError: "busy"}
 		leased := full("LEASED", admin.StateLeased, 1)
 		leased.Runs, leased.RelayID = []admin.Run{{TaskIDs: []int64{s.leased}}}, relayID
 		dead := full("DIES", admin.StateDead, 1)

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/upkeep"
 	"github.com/txoutbox/outbox/internal/wake"
@@ -160,6 +161,19 @@ type Type struct {
 	Rate       int // handlers.Rate; 0: any number
 	RatePer    time.Duration
 	Relays     int // alive, with a handler for it
+	Failing    *Failing
+}
+
+// Failing says that a type fails: of the runs since its last good minute, or of the last hour, at
+// least three failed, and more than tasks finished. It is nil for a type that does not, and for one
+// without runs in the last hour. In a good minute tasks finished, and at most as many runs failed.
+//
+// It is seen within two minutes or so, by the samples that relays take; see [Sample].
+type Failing struct {
+	Since     time.Time // the sample that it is counted from; zero: the type has none yet
+	Finished  int64     // tasks since then
+	Failed    int64     // runs since then
+	LastError string    // of a task that is retrying, else of the latest dead letter; "": there is none
 }
 
 const typesSQL = `/* outbox: inspect types */
@@ -172,9 +186,62 @@ SELECT s.task_type, bool_or(s.paused), COALESCE(max(s.max_running), 0), COALESCE
          WHERE l.alive_until > clock_timestamp() GROUP BY t.task_type) s
  GROUP BY s.task_type`
 
+// The counts of a type, and its samples of the last hour. What a good minute is, Failing says.
+const failingSQL = `/* outbox: inspect types that fail */
+WITH minute AS MATERIALIZED (
+  SELECT s.task_type, s.at, s.finished, s.failed,
+         s.finished - lag(s.finished) OVER each AS finishes, s.failed - lag(s.failed) OVER each AS failures
+    FROM unnest($1::text[]) AS g (task_type)
+   CROSS JOIN LATERAL (SELECT * FROM outbox.sample o WHERE o.task_type = g.task_type
+                          AND o.at >= now() - interval '1 hour' ORDER BY o.at LIMIT 100) AS s
+  WINDOW each AS (PARTITION BY s.task_type ORDER BY s.at)),
+begin AS MATERIALIZED (
+  SELECT task_type, COALESCE(max(at) FILTER (WHERE finishes > 0 AND finishes >= failures), min(at)) AS at
+    FROM minute GROUP BY task_type)
+SELECT g.task_type, s.at, g.finished - COALESCE(s.finished, 0), g.failed - COALESCE(s.failed, 0),
+       COALESCE((SELECT t.last_error FROM outbox.task t
+                  WHERE t.state = 'scheduled' AND t.attempt > 0 AND t.task_type = g.task_type
+                  ORDER BY t.run_at DESC LIMIT 1),
+                (SELECT d.last_error FROM outbox.dead_task d
+                  WHERE (d.task_type, d.died_at) <= (g.task_type, 'infinity'::timestamptz)
+                    AND d.task_type >= g.task_type
+                  ORDER BY d.task_type DESC, d.died_at DESC, d.task_id DESC LIMIT 1), '')
+  FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS g (task_type, finished, failed)
+  LEFT JOIN (begin JOIN minute AS s USING (task_type, at)) ON s.task_type = g.task_type
+ WHERE g.failed - COALESCE(s.failed, 0) >= 3
+   AND g.failed - COALESCE(s.failed, 0) > g.finished - COALESCE(s.finished, 0)
+   AND (s.task_type IS NOT NULL
+        OR NOT EXISTS (SELECT FROM outbox.sample o WHERE o.task_type = g.task_type))`
+
+// failing returns those of the types that fail.
+func (c *Client) failing(ctx context.Context, q outbox.Querier, all []outbox.TypeStats) (map[string]*Failing, error) {
+	var types []string
+	var finished, failed []int64
+	for _, t := range all {
+		if t.Failed > 0 {
+			types, finished, failed = append(types, t.Type), append(finished, t.Finished), append(failed, t.Failed)
+		}
+	}
+	found := map[string]*Failing{}
+	if len(types) == 0 {
+		return found, nil
+	}
+	args := []any{pq.Array(types), pq.Array(finished), pq.Array(failed)}
+	_, err := rows(ctx, q, c.schema.SQL(failingSQL), args, func(row scanner, _ *struct{}) error {
+		var taskType string
+		var since sql.NullTime
+		var f Failing
+		err := row.Scan(&taskType, &since, &f.Finished, &f.Failed, &f.LastError)
+		f.Since, found[taskType] = since.Time, &f
+		return err
+	})
+	return found, err
+}
+
 // Types returns all task types, sorted by name. Its counts are those of [outbox.Stats].
 func (c *Client) Types(ctx context.Context) (types []Type, err error) {
 	all := map[string]Type{}
+	var failing map[string]*Failing
 	err = c.read(func(q outbox.Querier) error {
 		stats, err := outbox.Stats(ctx, q, outbox.Schema(string(c.schema)))
 		if err != nil {
@@ -182,6 +249,9 @@ func (c *Client) Types(ctx context.Context) (types []Type, err error) {
 		}
 		for _, of := range stats {
 			all[of.Type] = Type{TypeStats: of}
+		}
+		if failing, err = c.failing(ctx, q, stats); err != nil {
+			return err
 		}
 		types, err = rows(ctx, q, c.schema.SQL(typesSQL), nil, scanType)
 		return err
@@ -194,6 +264,11 @@ func (c *Client) Types(ctx context.Context) (types []Type, err error) {
 			t.TypeStats = counted.TypeStats
 		}
 		all[t.Type] = t
+	}
+	for name, f := range failing {
+		t := all[name]
+		t.Failing = f
+		all[name] = t
 	}
 	return slices.SortedFunc(maps.Values(all), func(a, b Type) int { return strings.Compare(a.Type, b.Type) }), nil
 }

@@ -94,6 +94,7 @@ var functions = template.FuncMap{
 	},
 	"runs":     runsOf,
 	"reason":   taskview.Reason,
+	"failing":  taskview.Failing,
 	"attempts": taskview.Attempts,
 	"state":    taskview.State,
 	"columns":  taskview.Columns,

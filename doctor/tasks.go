@@ -16,7 +16,8 @@ var taskChecks = []check{
 	{name: "relays", fine: "relays are alive, and the dead ones hold nothing", look: checkTasks, also: []passed{
 		{"unhandled-type", "there is a relay for each type with tasks"},
 		{"paused-type", "no type with tasks is paused"},
-		{"starving-type", "no type waits for longer than it should"}}},
+		{"starving-type", "no type waits for longer than it should"},
+		{"failing-type", "of no type most runs fail"}}},
 	{name: "maintenance", fine: "the relays do it in time", query: maintenanceSQL},
 	{name: "schedules", fine: "they fire in time, and living relays have them", query: schedulesSQL},
 	{name: "future-times", fine: "no stored time lies further ahead than it can", query: futureTimesSQL},
@@ -79,6 +80,11 @@ func overdue(t admin.Type, now time.Time) time.Duration {
 
 // checkType reports a type whose tasks no relay runs, or not in time.
 func (v *visit) checkType(t admin.Type, relays []worker, now time.Time) {
+	if t.Failing != nil {
+		v.add("failing-type", SeverityWarning, t.Type,
+			fmt.Sprintf("most runs of the type %s fail: %s", t.Type, taskview.Failing(t.Failing)),
+			"mend the cause; until then outbox pause TYPE, or admin.Client.PauseType, saves the attempts of its tasks")
+	}
 	if t.Ready+t.Scheduled+t.Retrying+t.Waiting == 0 {
 		return
 	}

@@ -93,6 +93,11 @@ func TestFaultsOfRelaysAndTasksAreFound(t *testing.T) {
 			[]string{"info starving-type A … a limit of runs or a rate"}, ""},
 		{`INSERT INTO outbox.task (task_type, state, run_at) VALUES ('B', 'scheduled', now() - interval '40 minutes')`,
 			[]string{"warning starving-type B … a scheduled task of the type B has been due for 4#m"}, ""},
+		{`INSERT INTO outbox.task (task_type, state, attempt, last_error, run_at)
+			VALUES ('A', 'scheduled', 1, E'no such\nhost', now() + interval '1 hour');
+			INSERT INTO outbox.counter_log (tasks, task_type, kind) VALUES (7, 'A', 'failed')`,
+			[]string{"warning failing-type A … failed runs: 7, finished tasks: 0; the last error: no such host … outbox pause TYPE"},
+			""},
 		{`UPDATE outbox.relay SET connections = 11`,
 			[]string{"warning relay-pool " + alive + " … limited to 11 connections, and it has 10 workers"}, ""},
 		{`UPDATE outbox.relay SET workers = 100`,

@@ -185,7 +185,7 @@ func (o object) MarshalJSON() ([]byte, error) {
 }
 
 // jsonValue is a value as JSON has it: a time is RFC 3339 in UTC, or null if it is zero; a duration
-// is seconds; a struct is an object; a list is never null.
+// is seconds; a struct is an object; a nil pointer is null, and a list never.
 func jsonValue(v any) any {
 	switch v := v.(type) {
 	case time.Time:
@@ -201,6 +201,11 @@ func jsonValue(v any) any {
 	switch of := reflect.ValueOf(v); of.Kind() {
 	case reflect.Struct:
 		return objectOf(v)
+	case reflect.Pointer:
+		if of.IsNil() {
+			return nil
+		}
+		return jsonValue(of.Elem().Interface())
 	case reflect.Slice:
 		list := make([]any, of.Len())
 		for i := range list {

@@ -259,6 +259,7 @@ func TestTheShapesOfJSON(t *testing.T) {
 	db.ok(t, "enqueue", slow, "{}")
 	db.bury(t, "MAIL", "no such mailbox", 1001, 20)
 	db.bury(t, "REPORT", "disk full", 2001, 1)
+	db.Do(t, `INSERT INTO outbox.counter_log (tasks, task_type, kind) VALUES (20, 'MAIL', 'failed')`)
 	eventually(t, "a task runs", func() bool {
 		return strings.Contains(db.ok(t, "relays", "-json"), `"task_ids"`)
 	})

@@ -290,6 +290,18 @@ func Sum(types []admin.Type) (sum admin.Type) {
 	return sum
 }
 
+// Failing says how a type fails, in one line.
+func Failing(f *admin.Failing) string {
+	text := fmt.Sprintf("failed runs: %d, finished tasks: %d", f.Failed, f.Finished)
+	if !f.Since.IsZero() {
+		text += ", since " + f.Since.UTC().Format("2006-01-02 15:04 MST")
+	}
+	if f.LastError != "" {
+		text += "; the last error: " + strings.Join(strings.Fields(f.LastError), " ")
+	}
+	return text
+}
+
 // TypeRuns are the runs of one type in a relay.
 type TypeRuns struct {
 	Type   string // "" where it is not known

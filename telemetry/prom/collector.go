@@ -10,13 +10,15 @@
 //
 // Of the database, read at a scrape, in any process:
 //
-//   - outbox_tasks{type,state}: tasks; state is ready, scheduled, leased, waiting or dead
+//   - outbox_tasks{type,state}: tasks; state is ready, scheduled, retrying, leased, waiting or
+//     dead
 //   - outbox_oldest_ready_seconds{type}: for how long the ready task that has waited longest has
 //     been due, the lag
 //   - outbox_tasks_finished_total{type}, outbox_runs_failed_total{type}: tasks that are done, and
 //     runs that failed, of all relays
-//   - outbox_type_relays{type}, outbox_type_paused{type}: relays that are alive and have a handler
-//     for the type; 1 while it is paused
+//   - outbox_type_relays{type}, outbox_type_paused{type}, outbox_type_failing{type}: relays that are
+//     alive and have a handler for the type; 1 while it is paused; 1 while most of its runs fail, see
+//     admin.Type
 //   - outbox_relays_alive: relays that are alive
 //   - outbox_scrape_success, outbox_scrape_duration_seconds: of the reading itself. Where it fails,
 //     the others of this list are missing.

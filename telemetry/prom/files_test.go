@@ -71,6 +71,7 @@ var promised = strings.Fields(`
 	outbox_scrape_success
 	outbox_tasks_finished_total{type}
 	outbox_tasks{type,state}
+	outbox_type_failing{type}
 	outbox_type_paused{type}
 	outbox_type_relays{type}
 	outbox_wait_duration_seconds{type}`)

@@ -22,12 +22,14 @@ var (
 	failedDesc   = desc("outbox_runs_failed_total", "Runs that failed, of all relays.", "type")
 	handlersDesc = desc("outbox_type_relays", "Relays that are alive and have a handler for the type.", "type")
 	pausedDesc   = desc("outbox_type_paused", "Whether the type is paused.", "type")
-	aliveDesc    = desc("outbox_relays_alive", "Relays that are alive, in all processes.")
-	successDesc  = desc("outbox_scrape_success", "Whether the database could be read.")
-	tookDesc     = desc("outbox_scrape_duration_seconds", "How long the reading of the database took.")
+	failingDesc  = desc("outbox_type_failing",
+		"Whether most runs of the type fail lately, as admin.Type.Failing says.", "type")
+	aliveDesc   = desc("outbox_relays_alive", "Relays that are alive, in all processes.")
+	successDesc = desc("outbox_scrape_success", "Whether the database could be read.")
+	tookDesc    = desc("outbox_scrape_duration_seconds", "How long the reading of the database took.")
 
 	databaseDescs = []*prometheus.Desc{
-		tasksDesc, oldestDesc, finishedDesc, failedDesc, handlersDesc, pausedDesc, aliveDesc, successDesc, tookDesc,
+		tasksDesc, oldestDesc, finishedDesc, failedDesc, handlersDesc, pausedDesc, failingDesc, aliveDesc, successDesc, tookDesc,
 	}
 )
 
@@ -122,13 +124,17 @@ func (c *Collector) collectDatabase(to chan<- prometheus.Metric) {
 			counter(finishedDesc, t.Finished, t.Type)
 			counter(failedDesc, t.Failed, t.Type)
 			gauge(handlersDesc, float64(t.Relays), t.Type)
-			paused := 0.0
-			if t.Paused {
-				paused = 1
-			}
-			gauge(pausedDesc, paused, t.Type)
+			gauge(pausedDesc, flag(t.Paused), t.Type)
+			gauge(failingDesc, flag(t.Failing != nil), t.Type)
 		}
 	}
+}
+
+func flag(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
 }
 
 // bounded are at most MaxTypes types, those of this process' relays first, and the sum of all

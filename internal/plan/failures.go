@@ -93,6 +93,9 @@ func (d *Dispatcher) pollFailed(f Failure, began time.Time) {
 		d.do(DiscardConns{})
 		d.polls.endedAt, d.polls.next = time.Time{}, d.now.Time
 	default:
+		if !f.Passing {
+			d.polls.failed = 0
+		}
 		d.outageFails(f, began)
 	}
 }

@@ -288,6 +288,14 @@ func TestAnOutageTellsWhichKindItIs(t *testing.T) {
 		for range passing {
 			g.want("a connection ends", g.pollFails(Failure{Err: errFake, Passing: true}), "DiscardConns, poll writable")
 		}
+		again := g.pollFails(f)
+		if f.Lasting && again != "OutageBegan" || f.Busy && again != "" {
+			t.Errorf("it goes on: %q", again)
+		}
+		g.want("after a pause", g.later(g.wait), "poll writable")
+		for range passing {
+			g.want("a connection ends", g.pollFails(Failure{Err: errFake, Passing: true}), "DiscardConns, poll writable")
+		}
 		g.want("and again", g.pollFails(Failure{Err: errFake, Passing: true}), "OutageBegan")
 	}
 

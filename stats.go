@@ -19,8 +19,8 @@ type TypeStats struct {
 	// its claim commits, as a rollback of the claim would leave it so. Handlers of a GroupCommit
 	// count the tasks of their group as ready too.
 	Ready     int64
-	Scheduled int64 // until their run_at, but for those in Retrying
-	Retrying  int64 // until their next attempt: scheduled, and attempted before
+	Scheduled int64 // until their run_at, with Attempt 0
+	Retrying  int64 // likewise, with an Attempt above 0: their last try failed, or was snoozed after one
 	Leased    int64 // held by Leased handlers
 	Waiting   int64 // for another task
 

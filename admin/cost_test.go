@@ -39,7 +39,8 @@ func huge(t *testing.T, n int) *database {
 			SELECT 200000000 + i, now(), now(), now(), now() + interval '1 day', 0, 1,
 			       CASE WHEN i <= 50 THEN 'RARE' ELSE 'A' END, '{}' FROM generate_series(1, $n) i;
 		INSERT INTO outbox.counter (task_type, kind, tasks, arrived)
-			SELECT a, k, $n, 1 FROM unnest('{A,RARE}'::text[]) a, unnest('{ready,scheduled,retrying,waiting,dead,leased,failed}'::text[]) k;
+			SELECT a, k, $n, 1 FROM unnest('{A,RARE}'::text[]) a,
+				unnest('{ready,scheduled,retrying,waiting,dead,leased,failed}'::text[]) k;
 		INSERT INTO outbox.sample SELECT now() - m * interval '1 minute', 1, 1, 1, 1, 1, 1, 1, 1, a
 			FROM generate_series(1, 1440) m, unnest('{"",A,RARE,B,C,D,E,F,G,H}'::text[]) a;
 		INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types)
@@ -120,6 +121,7 @@ func calls(t *testing.T, db *database, n int) map[string]call {
 		"relays":    {2000, func(c *admin.Client) error { _, err := c.Relays(ctx); return err }},
 		"types":     {300, func(c *admin.Client) error { _, err := c.Types(ctx); return err }},
 		"schedules": {10, func(c *admin.Client) error { _, err := c.Schedules(ctx); return err }},
+		"newest":    {1000, func(c *admin.Client) error { _, err := c.Tasks(ctx, admin.TaskQuery{}); return err }},
 		"samples": {100, func(c *admin.Client) error {
 			_, err := c.Samples(ctx, admin.SampleQuery{Type: "A", Last: time.Hour})
 			return err

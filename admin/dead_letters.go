@@ -51,7 +51,8 @@ func (c *Client) DeadLetters(ctx context.Context, q DeadQuery) (page TaskPage, e
 	}
 	// One more than the limit, to know whether there is a next page.
 	found, err := deadRows(ctx, c, "list dead letters", &d, listDeadSQL, d.limited(), scanTask, d.Limit+1)
-	if page.Tasks, page.Next = cut(found, d.Limit, Task.place); page.Next == "" {
+	page.Tasks, page.Next = cut(found, d.Limit, func(t Task) string { return t.placeIn(StateDead) })
+	if page.Next == "" {
 		page.Next = d.until.String()
 	}
 	return page, err

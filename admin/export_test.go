@@ -1,7 +1,7 @@
 package admin
 
 // PlaceOf is where the page begins after one that ends with a task.
-var PlaceOf = Task.place
+func PlaceOf(t Task) string { return t.placeIn(t.State) }
 
 // Searches reports whether the filter has conditions that no index answers.
 func Searches(f DeadFilter) bool { return f.searches() }

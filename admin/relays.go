@@ -164,16 +164,17 @@ type Type struct {
 	Failing    *Failing
 }
 
-// Failing says that a type fails: of the runs since its last good minute, or of the last hour, at
-// least three failed, and more than tasks finished. It is nil for a type that does not, and for one
-// without runs in the last hour. In a good minute tasks finished, and at most as many runs failed.
+// Failing says that a type fails: since its last good minute, or within the last hour, at least three
+// runs failed, and more than tasks finished. It is nil for a type that does not fail. In a good
+// minute tasks finished, and at most as many runs failed. A run that ends with handlers.Snooze,
+// RetryAfter or RunAgain is neither.
 //
-// It is seen within two minutes or so, by the samples that relays take; see [Sample].
+// It is known about a minute later, by the samples that relays take; see [Sample].
 type Failing struct {
-	Since     time.Time // the sample that it is counted from; zero: the type has none yet
+	Since     time.Time // the sample that it is counted from
 	Finished  int64     // tasks since then
 	Failed    int64     // runs since then
-	LastError string    // of a task that is retrying, else of the latest dead letter; "": there is none
+	LastError string    // of the latest dead letter, or of a retrying task that failed later; may be ""
 }
 
 const typesSQL = `/* outbox: inspect types */
@@ -186,32 +187,47 @@ SELECT s.task_type, bool_or(s.paused), COALESCE(max(s.max_running), 0), COALESCE
          WHERE l.alive_until > clock_timestamp() GROUP BY t.task_type) s
  GROUP BY s.task_type`
 
-// The counts of a type, and its samples of the last hour. What a good minute is, Failing says.
+// The counts of types, and their samples of the last hour. What a good minute is, Failing says. A type
+// that is missing in a sample was not known yet, unless there are too many for all to have samples.
+// The last error is looked for among the tasks that are due first.
 const failingSQL = `/* outbox: inspect types that fail */
-WITH minute AS MATERIALIZED (
-  SELECT s.task_type, s.at, s.finished, s.failed,
+WITH failed AS MATERIALIZED (
+  SELECT g.task_type, g.finished, g.failed, unknown.at AS unknown_at
+    FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS g (task_type, finished, failed)
+    LEFT JOIN LATERAL (SELECT o.at, o.failed FROM outbox.sample o
+                        WHERE o.task_type = g.task_type AND o.at >= now() - interval '1 hour'
+                        ORDER BY o.at LIMIT 1) AS first ON true
+    LEFT JOIN LATERAL (SELECT o.at FROM outbox.sample o
+                        WHERE $4 AND o.task_type = '' AND o.at < COALESCE(first.at, now())
+                          AND NOT EXISTS (SELECT FROM outbox.sample e WHERE e.task_type = g.task_type
+                                             AND e.at < COALESCE(first.at, now()))
+                        ORDER BY o.at DESC LIMIT 1) AS unknown ON true
+   WHERE g.failed - CASE WHEN unknown.at IS NULL THEN first.failed ELSE 0 END >= 3),
+minute AS MATERIALIZED (
+  SELECT f.task_type, s.at, s.finished, s.failed,
          s.finished - lag(s.finished) OVER each AS finishes, s.failed - lag(s.failed) OVER each AS failures
-    FROM unnest($1::text[]) AS g (task_type)
-   CROSS JOIN LATERAL (SELECT * FROM outbox.sample o WHERE o.task_type = g.task_type
-                          AND o.at >= now() - interval '1 hour' ORDER BY o.at LIMIT 100) AS s
-  WINDOW each AS (PARTITION BY s.task_type ORDER BY s.at)),
+    FROM failed AS f CROSS JOIN LATERAL (
+      SELECT f.unknown_at AS at, 0 AS finished, 0 AS failed WHERE f.unknown_at IS NOT NULL
+       UNION ALL
+      SELECT o.at, o.finished, o.failed FROM outbox.sample o
+       WHERE o.task_type = f.task_type AND o.at >= now() - interval '1 hour') AS s
+  WINDOW each AS (PARTITION BY f.task_type ORDER BY s.at)),
 begin AS MATERIALIZED (
   SELECT task_type, COALESCE(max(at) FILTER (WHERE finishes > 0 AND finishes >= failures), min(at)) AS at
     FROM minute GROUP BY task_type)
-SELECT g.task_type, s.at, g.finished - COALESCE(s.finished, 0), g.failed - COALESCE(s.failed, 0),
-       COALESCE((SELECT t.last_error FROM outbox.task t
-                  WHERE t.state = 'scheduled' AND t.attempt > 0 AND t.task_type = g.task_type
-                  ORDER BY t.run_at DESC LIMIT 1),
-                (SELECT d.last_error FROM outbox.dead_task d
-                  WHERE (d.task_type, d.died_at) <= (g.task_type, 'infinity'::timestamptz)
-                    AND d.task_type >= g.task_type
-                  ORDER BY d.task_type DESC, d.died_at DESC, d.task_id DESC LIMIT 1), '')
-  FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS g (task_type, finished, failed)
-  LEFT JOIN (begin JOIN minute AS s USING (task_type, at)) ON s.task_type = g.task_type
- WHERE g.failed - COALESCE(s.failed, 0) >= 3
-   AND g.failed - COALESCE(s.failed, 0) > g.finished - COALESCE(s.finished, 0)
-   AND (s.task_type IS NOT NULL
-        OR NOT EXISTS (SELECT FROM outbox.sample o WHERE o.task_type = g.task_type))`
+SELECT f.task_type, m.at, f.finished - m.finished, f.failed - m.failed, COALESCE((
+         SELECT e.last_error FROM (
+           (SELECT t.last_error, t.attempted_at AS at FROM outbox.task t
+             WHERE t.state = 'scheduled' AND t.attempt > 0 AND t.task_type = f.task_type
+             ORDER BY t.run_at LIMIT 100)
+            UNION ALL
+           (SELECT d.last_error, d.died_at FROM outbox.dead_task d
+             WHERE (d.task_type, d.died_at) <= (f.task_type, 'infinity'::timestamptz)
+               AND d.task_type >= f.task_type
+             ORDER BY d.task_type DESC, d.died_at DESC, d.task_id DESC LIMIT 1)) AS e
+          WHERE e.last_error IS NOT NULL ORDER BY e.at DESC NULLS LAST LIMIT 1), '')
+  FROM failed AS f JOIN begin USING (task_type) JOIN minute AS m USING (task_type, at)
+ WHERE f.failed - m.failed >= 3 AND f.failed - m.failed > f.finished - m.finished`
 
 // failing returns those of the types that fail.
 func (c *Client) failing(ctx context.Context, q outbox.Querier, all []outbox.TypeStats) (map[string]*Failing, error) {
@@ -226,13 +242,12 @@ func (c *Client) failing(ctx context.Context, q outbox.Querier, all []outbox.Typ
 	if len(types) == 0 {
 		return found, nil
 	}
-	args := []any{pq.Array(types), pq.Array(finished), pq.Array(failed)}
+	args := []any{pq.Array(types), pq.Array(finished), pq.Array(failed), len(all) <= upkeep.SampleTypes}
 	_, err := rows(ctx, q, c.schema.SQL(failingSQL), args, func(row scanner, _ *struct{}) error {
 		var taskType string
-		var since sql.NullTime
 		var f Failing
-		err := row.Scan(&taskType, &since, &f.Finished, &f.Failed, &f.LastError)
-		f.Since, found[taskType] = since.Time, &f
+		err := row.Scan(&taskType, &f.Since, &f.Finished, &f.Failed, &f.LastError)
+		found[taskType] = &f
 		return err
 	})
 	return found, err
@@ -433,7 +448,8 @@ func (c *Client) Samples(ctx context.Context, q SampleQuery) ([]Sample, error) {
 	last := cmp.Or(q.Last, 24*time.Hour)
 	return list(ctx, c, "samples", samplesSQL, []any{q.Type, last.Microseconds()}, func(row scanner, s *Sample) error {
 		var oldest int64
-		err := row.Scan(&s.At, &s.Ready, &s.Scheduled, &s.Retrying, &s.Leased, &s.Waiting, &s.Dead, &s.Finished, &s.Failed, &oldest)
+		err := row.Scan(&s.At, &s.Ready, &s.Scheduled, &s.Retrying, &s.Leased, &s.Waiting, &s.Dead,
+			&s.Finished, &s.Failed, &oldest)
 		s.Type, s.OldestReady = q.Type, time.Duration(oldest)*time.Microsecond
 		return err
 	})

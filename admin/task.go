@@ -21,8 +21,8 @@ type State string
 // a [Run].
 const (
 	StateReady     State = "ready"
-	StateScheduled State = "scheduled" // until a relay makes it ready at its RunAt
-	StateRetrying  State = "retrying"  // likewise, and it was attempted before
+	StateScheduled State = "scheduled" // until a relay makes it ready at its RunAt; its Attempt is 0
+	StateRetrying  State = "retrying"  // likewise, with an Attempt above 0
 	StateLeased    State = "leased"    // a Leased handler has it
 	StateWaiting   State = "waiting"   // for another task of its ordering key
 	StateDead      State = "dead"      // a dead letter
@@ -54,10 +54,12 @@ type Task struct {
 	Timeline    []Event       // at most 20 events, the oldest first, and its end; only Client.Task reads it
 }
 
-// The columns of a Task in each table. A new column of task is in all of them.
+// The columns of a Task in each table. A new column of task is in all of them. The state is as
+// outbox.kind_of has it, which older schemas lack, and viewers without their new rights.
 const (
 	sharedColumns = `t.task_id, t.task_type,
-       CASE WHEN t.state = 'scheduled' AND t.attempt > 0 THEN 'retrying' ELSE t.state END AS state, t.priority, t.attempt, COALESCE(t.max_attempts, 0) AS max_attempts,
+       CASE WHEN t.state = 'scheduled' AND t.attempt > 0 THEN 'retrying' ELSE t.state END AS state, t.priority, t.attempt,
+       COALESCE(t.max_attempts, 0) AS max_attempts,
        t.created_at, t.run_at, t.attempted_at, COALESCE(t.last_error, '') AS last_error,
        COALESCE(t.timeout_ms, 0) AS timeout_ms, t.iterations, t.leased_until,
        COALESCE(t.relay_id::text, '') AS relay_id, COALESCE((SELECT database_id::text FROM outbox.identity), '') AS database_id, `

@@ -56,6 +56,18 @@ SELECT ` + doneColumns + ` FROM outbox.done_task t
  ORDER BY t.task_type DESC, t.task_id DESC LIMIT $3`
 )
 
+// newestSQL lists the tasks of all states. One that came back after it was finished, as after a
+// failover, is in two tables, and listed once.
+const newestSQL = `/* outbox: list the newest tasks */
+SELECT DISTINCT ON (task_id) * FROM (
+  (SELECT ` + taskColumns + ` FROM outbox.task t WHERE t.task_id < $1::bigint ORDER BY t.task_id DESC LIMIT $2)
+   UNION ALL
+  (SELECT ` + deadColumns + ` FROM outbox.dead_task t WHERE t.task_id < $1::bigint ORDER BY t.task_id DESC LIMIT $2)
+   UNION ALL
+  (SELECT ` + doneColumns + ` FROM outbox.done_task t WHERE t.task_id < $1::bigint ORDER BY t.task_id DESC LIMIT $2)
+  ) AS newest
+ ORDER BY task_id DESC, state = 'finished', state = 'dead' LIMIT $2`
+
 // dueSQL lists tasks by due time. Such an index has no ids, so a page is sorted. What it may have in
 // it is bounded first, by a search in the index's order: statistics that are old would have
 // PostgreSQL sort all that is behind the place.
@@ -77,6 +89,7 @@ SELECT ` + taskColumns + ` FROM outbox.task t
 
 // orders are how the tasks of a state are listed: of one type, and of all.
 var orders = map[State]struct{ ofType, ofAll string }{
+	"":             {"", newestSQL},
 	StateReady:     {readySQL, ""},
 	StateScheduled: {dueSQL(StateScheduled, "true"), ""}, // with those that are retrying
 	StateRetrying:  {dueSQL(StateRetrying, "t.attempt > 0"), ""},
@@ -88,8 +101,8 @@ var orders = map[State]struct{ ofType, ofAll string }{
 
 // TaskQuery selects a page of the tasks of a type in a state.
 type TaskQuery struct {
-	Type  string // "": all types; only for dead and finished tasks
-	State State  // required
+	Type  string // "": all types, of dead, finished and all tasks; else it is needed
+	State State  // "": all states, which needs all types
 	After string // TaskPage.Next of the page before; "": the first page
 	Limit int    // at most 1,000; 0: 100
 }
@@ -102,7 +115,7 @@ type TaskPage struct {
 
 // Tasks returns a page of the tasks in a state: ready ones as they are claimed, scheduled and
 // retrying ones by RunAt, leased and waiting ones by id, dead ones with the latest death first,
-// finished ones with the latest id first.
+// finished ones and those of all states with the latest id first.
 //
 // A page costs the same wherever it is and however many there are, but of scheduled and retrying
 // tasks: those that are due at the very same microsecond, as tasks enqueued in one transaction with
@@ -111,13 +124,17 @@ type TaskPage struct {
 func (c *Client) Tasks(ctx context.Context, q TaskQuery) (page TaskPage, err error) {
 	order, known := orders[q.State]
 	if !known {
-		return page, invalid("TaskQuery.State: %q: must be one of %q", q.State, slices.Sorted(maps.Keys(orders)))
+		states := slices.DeleteFunc(slices.Sorted(maps.Keys(orders)), func(s State) bool { return s == "" })
+		return page, invalid("TaskQuery.State: %q: must be one of %q", q.State, states)
 	}
 	if err := errors.Join(checkText("TaskQuery.Type", q.Type), checkLimit(&q.Limit, defaultLimit)); err != nil {
 		return page, err
 	}
 	if q.Type == "" && order.ofAll == "" {
 		return page, invalid("TaskQuery.Type: it is needed for %s tasks", q.State)
+	}
+	if q.Type != "" && order.ofType == "" {
+		return page, invalid("TaskQuery.State: it is needed for tasks of a type")
 	}
 	args, err := parsePlace(listOf(q.State), q.After)
 	if err != nil {
@@ -133,7 +150,7 @@ func (c *Client) Tasks(ctx context.Context, q TaskQuery) (page TaskPage, err err
 		if err != nil {
 			return page, err
 		}
-		found, page.Next = cut(found, q.Limit, Task.place)
+		found, page.Next = cut(found, q.Limit, func(t Task) string { return t.placeIn(q.State) })
 		page.Tasks = append(page.Tasks, slices.DeleteFunc(found, func(t Task) bool {
 			return q.State == StateScheduled && t.State != q.State
 		})...)
@@ -148,15 +165,18 @@ func (c *Client) Tasks(ctx context.Context, q TaskQuery) (page TaskPage, err err
 	}
 	if len(page.Tasks) > q.Limit {
 		page.Tasks = page.Tasks[:q.Limit]
-		page.Next = page.Tasks[q.Limit-1].place()
+		page.Next = page.Tasks[q.Limit-1].placeIn(q.State)
 	}
 	return page, nil
 }
 
 // listOf is the name of a state's list: scheduled and retrying tasks are in one order.
 func listOf(s State) string {
-	if s == StateRetrying {
-		s = StateScheduled
+	switch s {
+	case "":
+		return "newest"
+	case StateRetrying:
+		return string(StateScheduled)
 	}
 	return string(s)
 }
@@ -195,20 +215,21 @@ var places = map[string][]bounds{
 	string(StateWaiting):   {{0, math.MaxInt64, 0}},
 	string(StateDead):      {{-maxMicroseconds, maxMicroseconds, nil}, {0, math.MaxInt64, int64(math.MaxInt64)}},
 	string(StateFinished):  {{0, math.MaxInt64, int64(math.MaxInt64)}},
+	"newest":               {{0, math.MaxInt64, int64(math.MaxInt64)}},
 	"audit":                {{0, math.MaxInt64, int64(math.MaxInt64)}},
 }
 
-// place is where the task is in the order of its state.
-func (t Task) place() string {
-	switch t.State {
+// placeIn is where the task is in the order of a state.
+func (t Task) placeIn(list State) string {
+	switch list {
 	case StateReady:
 		return formatPlace(string(StateReady), int64(t.Priority), int64(t.Attempt), t.ID)
 	case StateScheduled, StateRetrying:
-		return formatPlace(listOf(t.State), t.RunAt.UnixMicro(), t.ID)
+		return formatPlace(listOf(list), t.RunAt.UnixMicro(), t.ID)
 	case StateDead:
 		return deadPlace{t.EndedAt.UnixMicro(), t.ID}.String()
 	}
-	return formatPlace(string(t.State), t.ID)
+	return formatPlace(listOf(list), t.ID)
 }
 
 func formatPlace(list string, numbers ...int64) string {

@@ -173,6 +173,36 @@ func newScene(t *testing.T, db *database) *scene {
 	return s
 }
 
+func TestWithoutATypeAndAStateTheNewestTasksAreListed(t *testing.T) {
+	t.Parallel()
+	onEachDriver(t, func(t *testing.T, db *database) {
+		db.Do(t, `CREATE SEQUENCE ids START 1000000`)
+		for _, of := range listed {
+			db.Do(t, of.insert+` FROM generate_series(1, $1::int) n`, 4)
+		}
+		text := db.Text(t, `SELECT json_agg(task_id ORDER BY task_id DESC) FROM (SELECT task_id FROM outbox.task
+			UNION ALL SELECT task_id FROM outbox.dead_task UNION ALL SELECT task_id FROM outbox.done_task) AS every`)
+		var want []int64
+		if err := json.Unmarshal([]byte(text), &want); err != nil {
+			t.Fatal(err)
+		}
+		db.Do(t, `INSERT INTO outbox.done_task (task_id, run_at, created_at, finished_at, keep_until, priority, attempt,
+				task_type, payload)
+			SELECT task_id, run_at, created_at, now(), now(), 0, 1, task_type, payload FROM outbox.task`) // they came back
+		tasks, _ := pages(t, 3, func(after string) ([]admin.Task, string, error) {
+			return tasksOf(client(t, db.DB).Tasks(t.Context(), admin.TaskQuery{After: after, Limit: 3}))
+		})
+		if !slices.Equal(ids(tasks), want) || len(want) != 4*len(listed) {
+			t.Errorf("got %v, want %v", ids(tasks), want)
+		}
+		for state := range listed {
+			if !slices.ContainsFunc(tasks, func(x admin.Task) bool { return x.State == state }) {
+				t.Errorf("no task is %s", state)
+			}
+		}
+	})
+}
+
 // A page of scheduled tasks passes over so many retrying ones, and says where to go on.
 func TestAPageOfScheduledTasksEndsAmongManyRetryingOnes(t *testing.T) {
 	t.Parallel()

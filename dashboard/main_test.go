@@ -153,6 +153,7 @@ func (a answer) leads(t testing.TB, to string) {
 }
 
 var allPages = []string{"", "?range=24h", "type?name=SEND_WELCOME", "type?name=SEND_WELCOME&state=scheduled",
+	"type?name=SYNC_CRM", "type?name=SEND_WELCOME&state=retrying",
 	"type?name=NEVER",
 	"task?id=900001", "dead", "dead?type=SEND_WELCOME&reason=attempts&error=user&older=1h", "schedules", "relays",
 	"audit"}

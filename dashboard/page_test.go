@@ -49,7 +49,7 @@ func TestPagesShowWhatIsThere(t *testing.T) {
 			"web-1.fra",
 			"RESIZE_IMAGE × 7", "GRANT_CREDIT × 5", "web-0.fra pid 3999 dead"},
 		"type?name=SEND_WELCOME": {"Pause this type", "ready 120", "dead 40", "Relays with a handler 2"},
-		"type?name=SYNC_CRM": {"SYNC_CRM paused", "Most runs fail: failed runs: ", "Resume this type", "100 in 1 min",
+		"type?name=SYNC_CRM": {"SYNC_CRM paused", "More runs fail than tasks finish: failed runs: ", "Resume this type", "100 in 1 min",
 			"At once in all relays 4"},
 		"type?name=LEDGER":                      {"Relays with a handler none", "waiting 60", "Iterations Last error"},
 		"type?name=SEND_WELCOME&state=dead":     {"900001", "recipient address rejected"},

@@ -17,7 +17,7 @@ var taskChecks = []check{
 		{"unhandled-type", "there is a relay for each type with tasks"},
 		{"paused-type", "no type with tasks is paused"},
 		{"starving-type", "no type waits for longer than it should"},
-		{"failing-type", "of no type most runs fail"}}},
+		{"failing-type", "of no type more runs fail than tasks finish"}}},
 	{name: "maintenance", fine: "the relays do it in time", query: maintenanceSQL},
 	{name: "schedules", fine: "they fire in time, and living relays have them", query: schedulesSQL},
 	{name: "future-times", fine: "no stored time lies further ahead than it can", query: futureTimesSQL},
@@ -81,9 +81,14 @@ func overdue(t admin.Type, now time.Time) time.Duration {
 // checkType reports a type whose tasks no relay runs, or not in time.
 func (v *visit) checkType(t admin.Type, relays []worker, now time.Time) {
 	if t.Failing != nil {
+		pause := "; outbox pause TYPE, or admin.Client.PauseType, saves the attempts of its tasks until then"
+		if t.Paused {
+			pause = ""
+		}
 		v.add("failing-type", SeverityWarning, t.Type,
-			fmt.Sprintf("most runs of the type %s fail: %s", t.Type, taskview.Failing(t.Failing)),
-			"mend the cause; until then outbox pause TYPE, or admin.Client.PauseType, saves the attempts of its tasks")
+			fmt.Sprintf("of the type %s more runs fail than tasks finish: %s", t.Type, taskview.Failing(t.Failing)),
+			"look at the last errors (outbox tasks list -type TYPE -state retrying, outbox dead list -type TYPE; "+
+				"admin.Type.Failing has one), and mend the cause"+pause)
 	}
 	if t.Ready+t.Scheduled+t.Retrying+t.Waiting == 0 {
 		return

@@ -95,8 +95,10 @@ func TestFaultsOfRelaysAndTasksAreFound(t *testing.T) {
 			[]string{"warning starving-type B … a scheduled task of the type B has been due for 4#m"}, ""},
 		{`INSERT INTO outbox.task (task_type, state, attempt, last_error, run_at)
 			VALUES ('A', 'scheduled', 1, E'no such\nhost', now() + interval '1 hour');
-			INSERT INTO outbox.counter_log (tasks, task_type, kind) VALUES (7, 'A', 'failed')`,
-			[]string{"warning failing-type A … failed runs: 7, finished tasks: 0; the last error: no such host … outbox pause TYPE"},
+			INSERT INTO outbox.counter_log (tasks, task_type, kind) VALUES (7, 'A', 'failed');
+			INSERT INTO outbox.sample (task_type, at, ready, scheduled, leased, waiting, dead, finished, failed, oldest_ready)
+			VALUES ('', now() - interval '1 minute', 0, 0, 0, 0, 0, 0, 0, 0)`,
+			[]string{"warning failing-type A … failed runs: 7, finished tasks: 0, since … -state retrying … outbox pause TYPE"},
 			""},
 		{`UPDATE outbox.relay SET connections = 11`,
 			[]string{"warning relay-pool " + alive + " … limited to 11 connections, and it has 10 workers"}, ""},

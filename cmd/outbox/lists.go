@@ -34,8 +34,8 @@ func (a *app) typesCommand() *cobra.Command {
 	return list(a, &cobra.Command{
 		Use: "types", Short: "list task types with their limits and relays", Example: "  outbox types",
 		Long: `Lists the task types that were ever enqueued, or have a setting or a handler in a living relay.
-RELAYS is the number of living relays with a handler: with 0 no relay runs its tasks. The runs of a
-type that is failing mostly failed lately; the doctor says since when, with the last error.`,
+RELAYS is the number of living relays with a handler: with 0 no relay runs its tasks. Of a type
+that is failing more runs failed than tasks finished, within the last hour; outbox doctor has more.`,
 	}, "types", (*admin.Client).Types, "TYPE STATE >RELAYS >READY >SCHEDULED >RETRYING >DEAD >OLDEST LIMITS",
 		func(t admin.Type) []any {
 			return []any{t.Type, stateOf(t), t.Relays, t.Ready, t.Scheduled, t.Retrying, t.Dead, t.OldestReady,

@@ -25,14 +25,18 @@ const states = "ready, scheduled, retrying, leased, waiting, dead, finished"
 func (a *app) tasksCommand() *cobra.Command {
 	var taskType, state string
 	list := taskList(a, &cobra.Command{
-		Short:   "list tasks of a type in a state",
-		Example: "  outbox tasks list -type SEND_MAIL -state scheduled",
-		Long: `Lists tasks of one type in one state: ready (in the order of claiming), scheduled (by due time,
-retries included), leased, waiting (for another of their ordering key), dead or finished (the latest
-first; all types without --type). A scheduled task whose time has come is shown as due: a relay is to
-make it ready.`,
+		Short:   "list tasks: the newest, or those of a type in a state",
+		Example: "  outbox tasks list\n  outbox tasks list -type SEND_MAIL -state retrying",
+		Long: `Without --type and --state it lists the newest tasks in any state. Else it lists those of one type in
+one state: ready (in the order of claiming; the state without --state), scheduled (by due time),
+retrying (likewise, after a failed attempt), leased, waiting (for another of their ordering key),
+dead or finished (the latest first; all types without --type). A scheduled or retrying task whose time
+has come is shown as due: a relay is to make it ready.`,
 	}, func(ctx context.Context, c *admin.Client, p pageFlags) (admin.TaskPage, error) {
 		q := admin.TaskQuery{Type: taskType, State: admin.State(state), After: p.after, Limit: p.limit}
+		if taskType != "" && state == "" {
+			q.State = admin.StateReady
+		}
 		found, err := c.Tasks(ctx, q)
 		if errors.Is(err, outbox.ErrInvalidOption) {
 			err = usage("%w: use --type NAME and --state %s", err, states)
@@ -43,10 +47,10 @@ make it ready.`,
 			since(t.CreatedAt), t.RunAt, cutError(t.LastError)}
 	})
 	typeFlag(list, &taskType)
-	list.Flags().StringVar(&state, "state", "ready", "in this state: "+states)
+	list.Flags().StringVar(&state, "state", "", "in this state: "+states)
 	return group(&cobra.Command{
 		Use: "tasks", Short: "tasks: list, show, cancel, run-now",
-		Example: "  outbox tasks list -type SEND_MAIL -state scheduled",
+		Example: "  outbox tasks list -type SEND_MAIL -state retrying",
 	}, list, a.showCommand("", &cobra.Command{
 		Short: "show a task in any state", Example: "  outbox tasks show 815",
 		Long: "Shows a task: it waits or runs, or is a dead letter, or is finished and of a type that keeps its tasks.",

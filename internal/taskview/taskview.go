@@ -290,16 +290,10 @@ func Sum(types []admin.Type) (sum admin.Type) {
 	return sum
 }
 
-// Failing says how a type fails, in one line.
+// Failing says how a type fails, without the error.
 func Failing(f *admin.Failing) string {
-	text := fmt.Sprintf("failed runs: %d, finished tasks: %d", f.Failed, f.Finished)
-	if !f.Since.IsZero() {
-		text += ", since " + f.Since.UTC().Format("2006-01-02 15:04 MST")
-	}
-	if f.LastError != "" {
-		text += "; the last error: " + strings.Join(strings.Fields(f.LastError), " ")
-	}
-	return text
+	return fmt.Sprintf("failed runs: %d, finished tasks: %d, since %s", f.Failed, f.Finished,
+		f.Since.UTC().Format("2006-01-02 15:04 MST"))
 }
 
 // TypeRuns are the runs of one type in a relay.

@@ -93,7 +93,7 @@ func purge(query string, args ...any) func(context.Context, pg.Schema, *slog.Log
 const (
 	sampleInterval = time.Minute
 	sampleKept     = 24 * time.Hour
-	sampleTypes    = 1000 // of one sample: those with most tasks
+	SampleTypes    = 1000 // of one sample: those with most tasks
 	samplePurge    = 2000 // rows that are deleted with it
 )
 
@@ -124,6 +124,6 @@ func sample(ctx context.Context, in pg.Schema, _ *slog.Logger, tx *sql.Tx) (next
 	if _, err := tx.ExecContext(ctx, settings); err != nil {
 		return 0, err
 	}
-	_, err = tx.ExecContext(ctx, in.SQL(sampleSQL), sampleKept.Microseconds(), samplePurge, sampleTypes)
+	_, err = tx.ExecContext(ctx, in.SQL(sampleSQL), sampleKept.Microseconds(), samplePurge, SampleTypes)
 	return sampleInterval, err
 }

@@ -17,8 +17,8 @@
 //   - outbox_tasks_finished_total{type}, outbox_runs_failed_total{type}: tasks that are done, and
 //     runs that failed, of all relays
 //   - outbox_type_relays{type}, outbox_type_paused{type}, outbox_type_failing{type}: relays that are
-//     alive and have a handler for the type; 1 while it is paused; 1 while most of its runs fail, see
-//     admin.Type
+//     alive and have a handler for the type; 1 while it is paused; 1 while more of its runs fail
+//     than tasks finish, see admin.Failing
 //   - outbox_relays_alive: relays that are alive
 //   - outbox_scrape_success, outbox_scrape_duration_seconds: of the reading itself. Where it fails,
 //     the others of this list are missing.
@@ -66,7 +66,7 @@ import (
 
 // Config has the sources of the metrics. New copies it; the zero value of a field is its default.
 type Config struct {
-	// DB, if set, is read at a scrape, with four statements on one or more connections. Its role is
+	// DB, if set, is read at a scrape, with five statements on one or more connections. Its role is
 	// a viewer's (docs/security.md). Without it there are no metrics of the database.
 	DB *sql.DB
 	// Schema is the PostgreSQL schema of the outbox. Default "outbox".

@@ -23,7 +23,7 @@ var (
 	handlersDesc = desc("outbox_type_relays", "Relays that are alive and have a handler for the type.", "type")
 	pausedDesc   = desc("outbox_type_paused", "Whether the type is paused.", "type")
 	failingDesc  = desc("outbox_type_failing",
-		"Whether most runs of the type fail lately, as admin.Type.Failing says.", "type")
+		"Whether more runs of the type fail than tasks finish, see admin.Failing.", "type")
 	aliveDesc   = desc("outbox_relays_alive", "Relays that are alive, in all processes.")
 	successDesc = desc("outbox_scrape_success", "Whether the database could be read.")
 	tookDesc    = desc("outbox_scrape_duration_seconds", "How long the reading of the database took.")

@@ -262,6 +262,10 @@ func TestTheOldestCodeThatIsAllowedWorksBesideTheSchema(t *testing.T) {
 	if oldest == 1 { // that version wrote this answer of Cancel with a blank
 		command(t, dir, nil, "sed", "-i", `s/"not found"$/"not_found"/`, "change.go")
 	}
+	if oldest < 4 { // code of these versions knows no kind retrying; its tests count the rows
+		command(t, dir, nil, "sh", "-c",
+			`grep -rl "state AS kind" internal | xargs sed -i "s/state AS kind, count/outbox.kind_of(state, attempt) AS kind, count/"`)
+	}
 	// What this run was asked for is not asked of that one.
 	env := []string{"OUTBOX_TEST_REQUIRE=", "OUTBOX_TEST_LONG=", "OUTBOX_TEST_TIMING="}
 	said := command(t, dir, env, "go", "test", "-count=1", "-vet=off", "-v", "-run", ofTasks, ".", "./relay", "./admin")

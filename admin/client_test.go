@@ -44,6 +44,7 @@ var changes = map[string]func(context.Context, *admin.Client) error{
 	},
 	"Cancel":         func(ctx context.Context, c *admin.Client) error { return second(c.Cancel(ctx, []int64{100})) },
 	"RunNow":         func(ctx context.Context, c *admin.Client) error { return second(c.RunNow(ctx, []int64{100})) },
+	"RetryNow":       func(ctx context.Context, c *admin.Client) error { return second(c.RetryNow(ctx, "A")) },
 	"PauseType":      func(ctx context.Context, c *admin.Client) error { return c.PauseType(ctx, "A") },
 	"ResumeType":     func(ctx context.Context, c *admin.Client) error { return c.ResumeType(ctx, "A") },
 	"PauseSchedule":  func(ctx context.Context, c *admin.Client) error { return c.PauseSchedule(ctx, "s") },
@@ -182,6 +183,7 @@ func TestAnActionAndItsEntryAreOne(t *testing.T) {
 	bury(t, db, "X", "attempts", "boom", 1000, 2, 60)
 	db.Do(t, `INSERT INTO outbox.task (task_id, task_type, run_at) OVERRIDING SYSTEM VALUE
 		VALUES (100, 'A', now() + interval '1 hour')`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, state, attempt) VALUES ('A', 'scheduled', 1)`)
 	db.Do(t, `INSERT INTO outbox.schedule (name, task_type, payload, spec, timing, definition)
 		VALUES ('s', 'A', '{}', '', '', '')`)
 	lease(t, db, liveRelay, 1)

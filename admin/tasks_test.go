@@ -443,6 +443,35 @@ func TestTheTimelineOfATaskHasEachAttemptTheRedriveAndItsEnd(t *testing.T) {
 	}
 }
 
+func TestTheRetryingTasksOfATypeAreMadeDueInPortions(t *testing.T) {
+	t.Parallel()
+	db := relaytest.NewDatabase(t)
+	db.Do(t, `INSERT INTO outbox.task (task_type, state, attempt, run_at)
+		SELECT 'A', 'scheduled', 1, now() + n * interval '1 minute' FROM generate_series(1, 2003) AS n`)
+	db.Do(t, `INSERT INTO outbox.task (task_id, task_type, state, attempt, run_at) OVERRIDING SYSTEM VALUE
+		VALUES (9001, 'A', 'scheduled', 0, now() + interval '1 hour'),
+			(9002, 'B', 'scheduled', 1, now() + interval '1 hour'),
+			(9003, 'A', 'scheduled', 1, now() + interval '1 hour'),
+			(9004, 'A', 'scheduled', 1, now() + interval '9 days')`)
+	db.Do(t, `UPDATE outbox.task SET attempted_at = now() + CASE task_id WHEN 9003 THEN 1 ELSE 0 END * interval '1 minute'
+		WHERE attempt > 0 AND task_id <> 9004`)
+	release := db.Hold(t, `SELECT FROM outbox.task WHERE task_id = 9004 FOR UPDATE`)
+	c := client(t, db.DB, admin.Config{Actor: "ada", Tool: "test"})
+	if n, err := c.RetryNow(t.Context(), "A"); n != 2003 || err != nil {
+		t.Errorf("%d tasks are due, %v", n, err)
+	}
+	release()
+	db.Want(t, "9001 9002 9003 9004", `SELECT string_agg(task_id::text, ' ' ORDER BY task_id) FROM outbox.task
+		WHERE state = 'scheduled'`)
+	db.Want(t, "1000 1000 3", `SELECT string_agg(count::text, ' ' ORDER BY entry_id) FROM outbox.audit
+		WHERE action = 'run_now' AND target = 'retrying tasks: type A'`)
+	for _, bad := range []string{"", "a\x00b"} {
+		if _, err := c.RetryNow(t.Context(), bad); !errors.Is(err, outbox.ErrInvalidOption) {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}
+
 // Each task has its result, at its place, and the entry of the audit log names those that changed.
 func TestCancelAndRunNowSayWhatBecameOfEachTask(t *testing.T) {
 	t.Parallel()

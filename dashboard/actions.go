@@ -128,6 +128,16 @@ func (v *view) runNow() error {
 	return v.done(err, "task", ofTask(id), "run-now", n)
 }
 
+// retryNow makes all retrying tasks of a type due, in transactions of its own.
+func (v *view) retryNow() error {
+	name := v.r.PostForm.Get("name")
+	v.limit = 6 * v.site.config.StatementTimeout
+	n, err := v.acted("run_now", "type "+name, v.limit, func(ctx context.Context, c *admin.Client) (int64, error) {
+		return c.RetryNow(ctx, name)
+	})
+	return v.done(err, "type", url.Values{"name": {name}}, "retry-now", n)
+}
+
 // redrive redrives one dead letter, by the button of its row or its page. If another task holds its
 // unique key, its page asks whether to redrive it without the key.
 func (v *view) redrive() error {
@@ -185,6 +195,7 @@ var notices = map[string]struct{ none, some string }{
 	"canceled":         {"The task has gone meanwhile; nothing changed.", "The task is canceled."},
 	"requested":        {"", "The task runs. Its relay has been asked to end it."},
 	"run-now":          {"The task is no longer scheduled; nothing changed.", "The task is due now."},
+	"retry-now":        {"No task of the type is retrying; nothing changed.", "The retrying tasks are due now."},
 	"redriven":         {"It was redriven or purged meanwhile; nothing changed.", "The dead letter is a task again."},
 	"key-held":         {"0 redriven, 1 skipped: another task holds its unique key.", ""},
 	"schedule-paused":  {"", "The schedule is paused: it skips its firings."},

@@ -69,6 +69,7 @@ var routes = map[string]route{
 		operate: true},
 	"cancel":    {page: (*view).askCancel, act: (*view).cancel, operate: true},
 	"run-now":   {act: (*view).runNow, operate: true},
+	"retry-now": {act: (*view).retryNow, operate: true},
 	"redrive":   {act: (*view).redrive, operate: true},
 	"hand-back": {act: (*view).handBack, operate: true},
 	"settings":  {act: (*view).settings},

@@ -45,6 +45,8 @@ func TestCommandsChangeTypesTasksAndSchedules(t *testing.T) {
 		db.ok(t, "enqueue", "MAIL", `{}`, "-after", "1h")
 	}
 	db.schedule(t, "nightly")
+	db.Do(t, `INSERT INTO outbox.task (task_type, state, attempt, run_at)
+		VALUES ('RETRIED', 'scheduled', 1, now() + interval '1 hour')`)
 	db.steps(t,
 		step{"pause MAIL -actor ada", 0, "type MAIL: paused\n"},
 		step{"pause MIAL", 0, "no task of type MIAL was ever enqueued"},
@@ -53,6 +55,11 @@ func TestCommandsChangeTypesTasksAndSchedules(t *testing.T) {
 		step{"pause A\u202eB\x01", exitUsage, "outbox: "},
 		step{"tasks run-now 1 1", 0, "task 1: due\n"},
 		step{"tasks run-now 2 99", exitNotFound, "task 2: due\noutbox: not scheduled: 99\n"},
+		step{"tasks run-now", exitUsage, "by their ids, or a type by --type"},
+		step{"tasks run-now 1 -type MAIL", exitUsage, "by their ids, or a type by --type"},
+		step{"tasks run-now -type RETRIED", exitUsage, "Run 1 task of the type RETRIED now that waits for another attempt?"},
+		step{"tasks run-now -type RETRIED -yes", 0, "1 task due\n"},
+		step{"tasks run-now -type RETRIED -yes", 0, "0 tasks due\n"},
 		step{"tasks cancel 3 98 -yes", exitNotFound, "task 3: canceled\noutbox: neither waiting nor running: 98\n"},
 		step{"schedules", 0, "nightly  REPORT  @daily"},
 		step{"schedules pause nightly", 0, "schedule nightly: paused\n"},
@@ -62,9 +69,10 @@ func TestCommandsChangeTypesTasksAndSchedules(t *testing.T) {
 	)
 	db.is(t, `SELECT string_agg(task_type || ' ' || paused, ', ' ORDER BY task_type) FROM outbox.task_type`,
 		"MAIL true, MIAL false")
-	db.is(t, `SELECT count(*) FROM outbox.task WHERE run_at <= now()`, "2")
+	db.is(t, `SELECT count(*) FROM outbox.task WHERE run_at <= now()`, "3")
 	db.wantAudit(t, "pause MAIL 1", "pause MIAL 1", "resume MIAL 1", "run_now task 1 1", "run_now task 2 1",
-		"cancel task 3 1", "pause_schedule nightly 1", "resume_schedule nightly 1", "remove_schedule nightly 1")
+		"run_now retrying tasks: type RETRIED 1", "cancel task 3 1",
+		"pause_schedule nightly 1", "resume_schedule nightly 1", "remove_schedule nightly 1")
 	db.is(t, `SELECT string_agg(DISTINCT regexp_replace(actor, '^[^@]+@[^@]+$', 'user@host') || ' ' || tool, ', ')
 		FROM outbox.audit`, "ada outbox, user@host outbox")
 }

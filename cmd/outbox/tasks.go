@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -147,11 +148,19 @@ is deleted unless its handler succeeds. Dead letters cannot be canceled: purge t
 }
 
 func (a *app) tasksRunNowCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "run-now ID...", Short: "make scheduled tasks due at once", Args: cobra.RangeArgs(1, mostRows),
-		Example: "  outbox tasks run-now 815",
-		Long:    "Makes scheduled tasks due: delayed tasks, and those between two attempts.",
+	var taskType string
+	c := a.asks(&cobra.Command{
+		Use: "run-now ID... | --type NAME", Short: "make scheduled tasks due at once", Args: cobra.MaximumNArgs(mostRows),
+		Example: "  outbox tasks run-now 815\n  outbox tasks run-now -type SEND_MAIL",
+		Long: `Makes scheduled tasks due: delayed tasks, and those between two attempts. With --type it makes all
+tasks of the type due that wait for another attempt, in transactions of 1,000.`,
 		RunE: func(c *cobra.Command, args []string) error {
+			if (taskType == "") == (len(args) == 0) {
+				return usage("name tasks by their ids, or a type by --type")
+			}
+			if taskType != "" {
+				return a.retryNow(c.Context(), taskType)
+			}
 			return a.onTasks(c, args, "not scheduled",
 				func(ctx context.Context, c *admin.Client, ids []int64) ([]int64, object, []string, error) {
 					results, err := c.RunNow(ctx, ids)
@@ -159,7 +168,35 @@ func (a *app) tasksRunNowCommand() *cobra.Command {
 					return due, object{{"due", due}}, each(due, "task %d: due"), err
 				})
 		},
+	})
+	typeFlag(c, &taskType)
+	return c
+}
+
+// retryNow makes the retrying tasks of a type due. It asks before, with their number.
+func (a *app) retryNow(ctx context.Context, taskType string) error {
+	types, err := get(ctx, a, (*admin.Client).Types)
+	if err != nil {
+		return err
 	}
+	waiting := 0
+	for _, t := range types {
+		if t.Type == taskType {
+			waiting = int(t.Retrying)
+		}
+	}
+	question := fmt.Sprintf("Run %s of the type %s now that %s for another attempt?", count(waiting, "task"), taskType,
+		map[bool]string{true: "waits", false: "wait"}[waiting == 1])
+	if err := a.confirm(ctx, question); err != nil {
+		return err
+	}
+	var due int64
+	err = a.act(ctx, func(ctx context.Context, c *admin.Client) (err error) {
+		due, err = c.RetryNow(ctx, taskType)
+		return err
+	})
+	result := a.out.print(object{{"type", taskType}, {"count", due}}, fmt.Sprintf("%s due", count(int(due), "task")))
+	return cmp.Or(err, result)
 }
 
 // showCommand makes c a command that shows a task in any state, or in that of its group.

@@ -115,6 +115,7 @@ func calls() []right {
 			return last(c.client.Cancel(c.ctx, []int64{1001, 1003, 9999}))
 		}},
 		{"Client.RunNow", operators, false, func(c call) error { return last(c.client.RunNow(c.ctx, []int64{1007, 9999})) }},
+		{"RetryNow", operators, false, func(c call) error { return last(c.client.RetryNow(c.ctx, "A")) }},
 		{"Task and Tasks", viewers, false, readsTasks},
 		{"Relays", viewers, false, func(c call) error { return last(c.client.Relays(c.ctx)) }},
 		{"Types", viewers, false, func(c call) error { return last(c.client.Types(c.ctx)) }},

@@ -250,6 +250,41 @@ func TestAConnectionThatIsPutReachesACallThatWaitsForThePool(t *testing.T) {
 	conns.Put(conn)
 }
 
+// A connection that broke in somebody's hands is lent to nobody again: a relay that starts would fail
+// with it at each try.
+func TestAConnectionThatIsPutBrokenIsNotLentAgain(t *testing.T) {
+	t.Parallel()
+	conns := pg.NewPool(direct(t, newDatabase(t).URL).DB)
+	defer conns.Close()
+	conn, err := conns.Get(t.Context())
+	noErr(t, err)
+	_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+	conns.Put(conn)
+	conn, err = conns.Get(t.Context())
+	noErr(t, err)
+	defer conns.Put(conn)
+	noErr(t, conn.PingContext(t.Context()))
+}
+
+// A relay's check of its driver meets a backend that ends, and the next try another one.
+func TestACheckOfTheDriverThatFailsLeavesNoBrokenConnection(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t, "postgres")
+	broken := &faulty{}
+	conns := pg.NewPool(db.through(t, broken.wrap).DB)
+	defer conns.Close()
+	broken.armNth(3, fault{err: driver.ErrBadConn})
+	failures := 0
+	for conns.CheckDriver(t.Context()) != nil {
+		if failures++; failures > 3 {
+			t.Fatal("it fails again and again")
+		}
+	}
+	if failures == 0 {
+		t.Error("no check failed, so the test shows nothing")
+	}
+}
+
 // boundedConn is a connection as those of pgdb.Open: a reset forgets the bound of its replies.
 type boundedConn struct {
 	realConn

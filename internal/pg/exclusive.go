@@ -210,12 +210,18 @@ SELECT pg_catalog.current_setting('transaction_timeout', true) IS NOT NULL,
 
 // CheckDriver refuses a driver that Exclusive cannot use. It notes which messages the driver takes,
 // which settings the server has, and the role and its database.
-func (p *Pool) CheckDriver(ctx context.Context) error {
+func (p *Pool) CheckDriver(ctx context.Context) (err error) {
 	conn, err := p.Get(ctx)
 	if err != nil {
 		return err
 	}
-	defer p.Put(conn)
+	defer func() {
+		if err != nil { // a connection that is put back broken would be lent again at the next try
+			Drop(conn)
+			return
+		}
+		p.Put(conn)
+	}()
 	var timed, extended bool
 	var login Login
 	if err := conn.QueryRowContext(ctx, driverSQL).Scan(&timed, &extended, &login.Role, &login.Database); err != nil {

@@ -190,7 +190,7 @@ func reset(ctx context.Context, conn *sql.Conn) bool {
 		}
 		return nil
 	})
-	return !errors.Is(err, driver.ErrBadConn)
+	return !errors.Is(err, driver.ErrBadConn) && !errors.Is(err, sql.ErrConnDone)
 }
 
 // boundReplies limits the replies to BEGIN, COMMIT and ROLLBACK, which have no context, in a pool

@@ -20,7 +20,7 @@ type TypeStats struct {
 	// count the tasks of their group as ready too.
 	Ready     int64
 	Scheduled int64 // until their run_at, with Attempt 0
-	Retrying  int64 // likewise, with an Attempt above 0: their last try failed, or was snoozed after one
+	Retrying  int64 // likewise, with an Attempt above 0: an attempt has failed
 	Leased    int64 // held by Leased handlers
 	Waiting   int64 // for another task
 
@@ -42,8 +42,8 @@ type TypeStats struct {
 	// its priority and attempts. 0 without a ready task.
 	OldestReady time.Duration
 
-	// NextRunAt is when the first scheduled or retrying task is due; zero without one. It is past while no
-	// relay is at work.
+	// NextRunAt is when the first scheduled or retrying task is due; zero without one. It is past
+	// while no relay is at work.
 	NextRunAt time.Time
 }
 
@@ -75,8 +75,8 @@ func Stats(ctx context.Context, q Querier, opts ...SchemaOption) ([]TypeStats, e
 	for rows.Next() {
 		var s TypeStats
 		var age, due sql.NullInt64
-		if err := rows.Scan(&s.Type, &s.Ready, &s.Scheduled, &s.Retrying, &s.Leased, &s.Waiting, &s.Dead, &s.Finished, &s.Failed,
-			&age, &due); err != nil {
+		if err := rows.Scan(&s.Type, &s.Ready, &s.Scheduled, &s.Retrying, &s.Leased, &s.Waiting, &s.Dead,
+			&s.Finished, &s.Failed, &age, &due); err != nil {
 			return nil, fmt.Errorf("outbox: stats: %w", err)
 		}
 		s.OldestReady = time.Duration(age.Int64) * time.Microsecond

@@ -256,7 +256,7 @@ SELECT count(*) FILTER (WHERE outbox.run_task_now(r.task_id)) FROM retrying AS r
 
 // RetryNow makes the retrying tasks of a type due at once, those that are due first first, and returns
 // how many. It leaves those that another transaction has locked, and those whose attempt began
-// after the call did.
+// after the call did. It ends where each of the next 1,000 is locked.
 //
 // It works in transactions of 1,000 tasks, with an audit entry each. On a Client that In returned,
 // all of it is in that transaction. With an error the number is that of the transactions before.

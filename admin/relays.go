@@ -160,8 +160,8 @@ type Type struct {
 	MaxRunning int // handlers.MaxRunning; 0: any number
 	Rate       int // handlers.Rate; 0: any number
 	RatePer    time.Duration
-	Relays     int // alive, with a handler for it
-	Failing    *Failing
+	Relays     int      // alive, with a handler for it
+	Failing    *Failing // nil: it does not fail
 }
 
 // Failing says that a type fails: since its last good minute, or within the last hour, at least three
@@ -256,17 +256,17 @@ func (c *Client) failing(ctx context.Context, q outbox.Querier, all []outbox.Typ
 // Types returns all task types, sorted by name. Its counts are those of [outbox.Stats].
 func (c *Client) Types(ctx context.Context) (types []Type, err error) {
 	all := map[string]Type{}
-	var failing map[string]*Failing
 	err = c.read(func(q outbox.Querier) error {
 		stats, err := outbox.Stats(ctx, q, outbox.Schema(string(c.schema)))
 		if err != nil {
 			return err
 		}
-		for _, of := range stats {
-			all[of.Type] = Type{TypeStats: of}
-		}
-		if failing, err = c.failing(ctx, q, stats); err != nil {
+		failing, err := c.failing(ctx, q, stats)
+		if err != nil {
 			return err
+		}
+		for _, of := range stats {
+			all[of.Type] = Type{TypeStats: of, Failing: failing[of.Type]}
 		}
 		types, err = rows(ctx, q, c.schema.SQL(typesSQL), nil, scanType)
 		return err
@@ -276,14 +276,9 @@ func (c *Client) Types(ctx context.Context) (types []Type, err error) {
 	}
 	for _, t := range types {
 		if counted, ok := all[t.Type]; ok {
-			t.TypeStats = counted.TypeStats
+			t.TypeStats, t.Failing = counted.TypeStats, counted.Failing
 		}
 		all[t.Type] = t
-	}
-	for name, f := range failing {
-		t := all[name]
-		t.Failing = f
-		all[name] = t
 	}
 	return slices.SortedFunc(maps.Values(all), func(a, b Type) int { return strings.Compare(a.Type, b.Type) }), nil
 }

@@ -58,8 +58,8 @@ type Task struct {
 // outbox.kind_of has it, which older schemas lack, and viewers without their new rights.
 const (
 	sharedColumns = `t.task_id, t.task_type,
-       CASE WHEN t.state = 'scheduled' AND t.attempt > 0 THEN 'retrying' ELSE t.state END AS state, t.priority, t.attempt,
-       COALESCE(t.max_attempts, 0) AS max_attempts,
+       CASE WHEN t.state = 'scheduled' AND t.attempt > 0 THEN 'retrying' ELSE t.state END AS state,
+       t.priority, t.attempt, COALESCE(t.max_attempts, 0) AS max_attempts,
        t.created_at, t.run_at, t.attempted_at, COALESCE(t.last_error, '') AS last_error,
        COALESCE(t.timeout_ms, 0) AS timeout_ms, t.iterations, t.leased_until,
        COALESCE(t.relay_id::text, '') AS relay_id, COALESCE((SELECT database_id::text FROM outbox.identity), '') AS database_id, `

@@ -208,7 +208,8 @@ func TestAPageOfScheduledTasksEndsAmongManyRetryingOnes(t *testing.T) {
 	t.Parallel()
 	db := relaytest.Open(t, relaytest.Migrated(t))
 	db.Do(t, `INSERT INTO outbox.task (task_type, state, attempt, run_at)
-		SELECT 'A', 'scheduled', CASE n WHEN 50 THEN 0 ELSE 1 END, now() + n * interval '1 hour' FROM generate_series(1, 60) AS n`)
+		SELECT 'A', 'scheduled', CASE n WHEN 50 THEN 0 ELSE 1 END, now() + n * interval '1 hour'
+		  FROM generate_series(1, 60) AS n`)
 	q := admin.TaskQuery{Type: "A", State: admin.StateScheduled, Limit: 1}
 	var got []int
 	for {

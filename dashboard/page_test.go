@@ -45,11 +45,13 @@ func TestPagesShowWhatIsThere(t *testing.T) {
 	db.Do(t, `UPDATE outbox.task SET iterations = 7 WHERE task_type = 'LEDGER'`)
 	db.Do(t, `UPDATE outbox.dead_task SET iterations = 7 WHERE task_id = 900103`)
 	for path, wants := range map[string][]string{
-		"": {"Ready 1,975", "Scheduled 36", "Retrying 9", "Leased 16", "Waiting 60", "Dead 53", "SYNC_CRM paused failing", "LEDGER no relay",
+		"": {"Ready 1,975", "Scheduled 36", "Retrying 9", "Leased 16", "Waiting 60", "Dead 53",
+			"SYNC_CRM paused failing", "LEDGER no relay",
 			"web-1.fra",
 			"RESIZE_IMAGE × 7", "GRANT_CREDIT × 5", "web-0.fra pid 3999 dead"},
 		"type?name=SEND_WELCOME": {"Pause this type", "ready 120", "dead 40", "Relays with a handler 2"},
-		"type?name=SYNC_CRM": {"SYNC_CRM paused", "More runs fail than tasks finish: failed runs: ", "Resume this type", "100 in 1 min",
+		"type?name=SYNC_CRM": {"SYNC_CRM paused", "More runs fail than tasks finish: failed runs: ",
+			"Resume this type", "100 in 1 min",
 			"At once in all relays 4"},
 		"type?name=LEDGER":                      {"Relays with a handler none", "waiting 60", "Iterations Last error"},
 		"type?name=SEND_WELCOME&state=dead":     {"900001", "recipient address rejected"},

@@ -162,8 +162,8 @@ func lacking(all []check, schema string) []Finding {
 	}
 	return []Finding{{Check: "rights", Severity: SeverityUnknown,
 		Message: "not checked, as the role lacks a right: " + strings.Join(namesOf(all), ", "),
-		Remedy: "make it a member of " + schema + "_viewer, a role of schema.GrantRoles (outbox roles apply, again after a migration), " +
-			"or give it USAGE on the schema and SELECT on its tables"}}
+		Remedy: "make it a member of " + schema + "_viewer, a role of schema.GrantRoles (outbox roles apply, " +
+			"again after a migration), or give it USAGE on the schema and SELECT on its tables"}}
 }
 
 func namesOf(all []check) (out []string) {

@@ -98,7 +98,8 @@ func TestFaultsOfRelaysAndTasksAreFound(t *testing.T) {
 			INSERT INTO outbox.counter_log (tasks, task_type, kind) VALUES (7, 'A', 'failed');
 			INSERT INTO outbox.sample (task_type, at, ready, scheduled, leased, waiting, dead, finished, failed, oldest_ready)
 			VALUES ('', now() - interval '1 minute', 0, 0, 0, 0, 0, 0, 0, 0)`,
-			[]string{"warning failing-type A … failed runs: 7, finished tasks: 0, since … -state retrying … outbox pause TYPE"},
+			[]string{"warning failing-type A … failed runs: 7, finished tasks: 0, since … " +
+				"-state retrying … outbox pause TYPE"},
 			""},
 		{`UPDATE outbox.relay SET connections = 11`,
 			[]string{"warning relay-pool " + alive + " … limited to 11 connections, and it has 10 workers"}, ""},

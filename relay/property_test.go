@@ -273,7 +273,8 @@ func (m *machine) check(rt *rapid.T) {
 			}
 			return n
 		}
-		got := []int{int(s.Ready + s.Scheduled + s.Retrying + s.Waiting), int(s.Leased), int(s.Dead), int(s.Finished), int(s.Failed)}
+		got := []int{int(s.Ready + s.Scheduled + s.Retrying + s.Waiting), int(s.Leased), int(s.Dead),
+			int(s.Finished), int(s.Failed)}
 		if want := []int{count(m.tasks), 0, count(m.dead), m.finished[of], m.failed[of]}; !slices.Equal(got, want) {
 			rt.Fatalf("%s: Stats say to do, leased, dead, finished, failed %v, want %v", of, got, want)
 		}

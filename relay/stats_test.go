@@ -32,7 +32,8 @@ func statsOf(t testing.TB, q outbox.Querier, taskType string) outbox.TypeStats {
 
 // counts are the numbers of s without its times.
 func counts(s outbox.TypeStats) string {
-	return fmt.Sprintf("ready %d scheduled %d retrying %d leased %d dead %d finished %d failed %d", s.Ready, s.Scheduled, s.Retrying,
+	return fmt.Sprintf("ready %d scheduled %d retrying %d leased %d dead %d finished %d failed %d",
+		s.Ready, s.Scheduled, s.Retrying,
 		s.Leased, s.Dead, s.Finished, s.Failed)
 }
 
@@ -98,8 +99,10 @@ func TestStatsCountEachState(t *testing.T) {
 		{"redrive", `WITH d AS (DELETE FROM outbox.dead_task RETURNING *)
 			INSERT INTO outbox.task (task_id, task_type, payload) OVERRIDING SYSTEM VALUE SELECT task_id, task_type, payload
 			FROM d`, "ready 4 scheduled 0 retrying 0 leased 1 dead 0 finished 0 failed 0"},
-		{"done", `DELETE FROM outbox.task WHERE task_id = 2`, "ready 3 scheduled 0 retrying 0 leased 1 dead 0 finished 1 failed 0"},
-		{"truncate", `TRUNCATE outbox.task, outbox.dead_task`, "ready 0 scheduled 0 retrying 0 leased 0 dead 0 finished 1 failed 0"},
+		{"done", `DELETE FROM outbox.task WHERE task_id = 2`,
+			"ready 3 scheduled 0 retrying 0 leased 1 dead 0 finished 1 failed 0"},
+		{"truncate", `TRUNCATE outbox.task, outbox.dead_task`,
+			"ready 0 scheduled 0 retrying 0 leased 0 dead 0 finished 1 failed 0"},
 	} {
 		db.Do(t, step.statement)
 		if got := counts(statsOf(t, db, "A")); got != step.want {

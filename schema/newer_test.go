@@ -264,7 +264,8 @@ func TestTheOldestCodeThatIsAllowedWorksBesideTheSchema(t *testing.T) {
 	}
 	if oldest < 4 { // code of these versions knows no kind retrying; its tests count the rows
 		command(t, dir, nil, "sh", "-c",
-			`grep -rl "state AS kind" internal | xargs sed -i "s/state AS kind, count/outbox.kind_of(state, attempt) AS kind, count/"`)
+			`grep -rl "state AS kind" internal |
+			xargs sed -i "s/state AS kind, count/outbox.kind_of(state, attempt) AS kind, count/"`)
 	}
 	// What this run was asked for is not asked of that one.
 	env := []string{"OUTBOX_TEST_REQUIRE=", "OUTBOX_TEST_LONG=", "OUTBOX_TEST_TIMING="}

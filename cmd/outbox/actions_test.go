@@ -57,7 +57,7 @@ func TestCommandsChangeTypesTasksAndSchedules(t *testing.T) {
 		step{"tasks run-now 2 99", exitNotFound, "task 2: due\noutbox: not scheduled: 99\n"},
 		step{"tasks run-now", exitUsage, "by their ids, or a type by --type"},
 		step{"tasks run-now 1 -type MAIL", exitUsage, "by their ids, or a type by --type"},
-		step{"tasks run-now -type RETRIED", exitUsage, "Run 1 task of the type RETRIED now that waits for another attempt?"},
+		step{"tasks run-now -type RETRIED", exitUsage, "Run 1 retrying task of the type RETRIED now?"},
 		step{"tasks run-now -type RETRIED -yes", 0, "1 task due\n"},
 		step{"tasks run-now -type RETRIED -yes", 0, "0 tasks due\n"},
 		step{"tasks cancel 3 98 -yes", exitNotFound, "task 3: canceled\noutbox: neither waiting nor running: 98\n"},

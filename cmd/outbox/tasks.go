@@ -185,8 +185,7 @@ func (a *app) retryNow(ctx context.Context, taskType string) error {
 			waiting = int(t.Retrying)
 		}
 	}
-	question := fmt.Sprintf("Run %s of the type %s now that %s for another attempt?", count(waiting, "task"), taskType,
-		map[bool]string{true: "waits", false: "wait"}[waiting == 1])
+	question := fmt.Sprintf("Run %s of the type %s now?", count(waiting, "retrying task"), taskType)
 	if err := a.confirm(ctx, question); err != nil {
 		return err
 	}

@@ -164,7 +164,8 @@ func (v *view) typeTable(width int) *table {
 			state = " (" + s + ")"
 		}
 		name := cut(k.Type.Type, max(width-numbers-len(state), 8)) + state
-		t.add(nil, name, k.Ready, k.Scheduled, k.Retrying, k.running, k.Waiting, k.Dead, rate(k.done), rate(k.failures), k.OldestReady)
+		t.add(nil, name, k.Ready, k.Scheduled, k.Retrying, k.running, k.Waiting, k.Dead,
+			rate(k.done), rate(k.failures), k.OldestReady)
 	}
 	return t
 }

@@ -13,7 +13,8 @@ package counts
 // set_config is never called: a query that names it gets no parallel plan. Without it the planner
 // starts workers for a log whose file is larger than min_parallel_table_scan_size (8 MB). Some
 // 100,000 rows are, also dead ones that wait for VACUUM.
-const SQL = `SELECT c.task_type, c.ready, c.scheduled, c.retrying, c.leased, c.waiting, c.dead, c.finished, c.failed, h.age, s.due
+const SQL = `SELECT c.task_type, c.ready, c.scheduled, c.retrying, c.leased, c.waiting, c.dead, c.finished,
+       c.failed, h.age, s.due
   FROM (
     SELECT task_type,
            COALESCE(sum(tasks) FILTER (WHERE kind = 'ready'), 0)::bigint AS ready,

@@ -105,12 +105,15 @@ WITH old AS (
   DELETE FROM outbox.sample WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM outbox.sample WHERE at < now() - $1::bigint * interval '1 microsecond' ORDER BY at LIMIT $2))),
 count AS MATERIALIZED (` + counts.SQL + `)
-INSERT INTO outbox.sample (at, task_type, ready, scheduled, retrying, leased, waiting, dead, finished, failed, oldest_ready)
+INSERT INTO outbox.sample (at, task_type, ready, scheduled, retrying, leased, waiting, dead, finished, failed,
+  oldest_ready)
 SELECT now(), '', COALESCE(sum(ready), 0)::bigint, COALESCE(sum(scheduled), 0)::bigint,
-       COALESCE(sum(retrying), 0)::bigint, COALESCE(sum(leased), 0)::bigint, COALESCE(sum(waiting), 0)::bigint, COALESCE(sum(dead), 0)::bigint,
+       COALESCE(sum(retrying), 0)::bigint, COALESCE(sum(leased), 0)::bigint, COALESCE(sum(waiting), 0)::bigint,
+       COALESCE(sum(dead), 0)::bigint,
        COALESCE(sum(finished), 0)::bigint, COALESCE(sum(failed), 0)::bigint, COALESCE(max(age), 0) FROM count
 UNION ALL
-(SELECT now(), task_type, ready, scheduled, retrying, leased, waiting, dead, finished, failed, COALESCE(age, 0) FROM count
+(SELECT now(), task_type, ready, scheduled, retrying, leased, waiting, dead, finished, failed, COALESCE(age, 0)
+   FROM count
   ORDER BY ready + scheduled + retrying + leased + waiting + dead DESC, task_type LIMIT $3)
 ON CONFLICT DO NOTHING`
 

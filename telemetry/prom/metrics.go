@@ -29,7 +29,8 @@ var (
 	tookDesc    = desc("outbox_scrape_duration_seconds", "How long the reading of the database took.")
 
 	databaseDescs = []*prometheus.Desc{
-		tasksDesc, oldestDesc, finishedDesc, failedDesc, handlersDesc, pausedDesc, failingDesc, aliveDesc, successDesc, tookDesc,
+		tasksDesc, oldestDesc, finishedDesc, failedDesc, handlersDesc, pausedDesc, failingDesc, aliveDesc,
+		successDesc, tookDesc,
 	}
 )
 

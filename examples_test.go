@@ -213,6 +213,33 @@ var (
 	runDue          = relaytest.RunDue
 )
 
+// A tenant with many reports waits for its own ones: the other tenant's report comes second.
+func ExampleGroupBy() {
+	ctx := context.Background()
+	db, drop := exampleDatabase()
+	defer drop()
+	type Report struct {
+		Tenant string
+		N      int
+	}
+	report := outbox.NewTaskType[Report]("REPORT")
+	for n := range 3 {
+		enqueueAll(db, report.New(Report{"big", n + 1}, outbox.GroupBy("big")))
+	}
+	enqueueAll(db, report.New(Report{"small", 1}, outbox.GroupBy("small")))
+	reg := handlers.New()
+	handlers.Leased(reg, report, func(_ context.Context, task *outbox.Task[Report]) error {
+		fmt.Println(task.Payload.Tenant, task.Payload.N)
+		return nil
+	}, handlers.MaxRunningPerKey(1))
+	runDue(ctx, db, reg)
+	// Output:
+	// big 1
+	// small 1
+	// big 2
+	// big 3
+}
+
 // Changes of one account are sent in their order; accounts do not wait for each other.
 func ExampleOrderedBy() {
 	ctx := context.Background()

@@ -74,6 +74,8 @@ type settings struct {
 	unique      *uniqueKey
 	onConflict  Conflict
 	orderingKey string
+	groupKey    string
+	grouped     bool
 	skipFailed  bool
 	ordered     bool
 }
@@ -138,6 +140,18 @@ func OrderedBy(key string) Option {
 	return option(func(s *settings) { s.orderingKey, s.ordered = key, true })
 }
 
+// GroupBy bounds how many tasks of one type and key run at once in all processes: as many as
+// handlers.MaxRunningPerKey says, or one. A key is what must not hold up the rest of its type: a
+// tenant, an endpoint, a mailbox. The other tasks of the key wait, and cost no claim and no worker,
+// however many there are. Of those that are due the most urgent goes first, then the oldest.
+//
+// A task that waits for its retry, snoozes or is not due yet holds up none of its key. Enqueueing
+// with a key waits for nobody. The key is 1 to 256 bytes of valid UTF-8 without NUL. With
+// [OrderedBy] beside it, GroupBy is ErrInvalidOption: of an ordering key one task runs at a time.
+func GroupBy(key string) Option {
+	return option(func(s *settings) { s.groupKey, s.grouped = key, true })
+}
+
 // SkipFailed, with [OrderedBy], takes the task out of its key's order when its handler fails: the
 // key goes on at once, and the retries of the task may run beside others of the key. A run that is
 // lost with its process holds the key up until the task has run again. Without OrderedBy it is
@@ -176,6 +190,11 @@ func newSettings(opts []Option) (*settings, error) {
 	case s.ordered && (s.orderingKey == "" || len(s.orderingKey) > maxKeyBytes || !storable(s.orderingKey)):
 		return invalid("OrderedBy: the key has %d bytes: use 1 to %d of valid UTF-8 without NUL", len(s.orderingKey),
 			maxKeyBytes)
+	case s.grouped && (s.groupKey == "" || len(s.groupKey) > maxKeyBytes || !storable(s.groupKey)):
+		return invalid("GroupBy: the key has %d bytes: use 1 to %d of valid UTF-8 without NUL", len(s.groupKey),
+			maxKeyBytes)
+	case s.grouped && s.ordered:
+		return invalid("GroupBy beside OrderedBy: leave GroupBy out, as one task of an ordering key runs at a time")
 	case s.maxPayload < 0 || s.maxPayload > mostPayload:
 		return invalid("MaxPayload(%d): must be between 1 and %d bytes, or 0 for the default", s.maxPayload,
 			mostPayload)
@@ -251,6 +270,9 @@ var optionalColumns = []optionalColumn{
 		func(s *settings) [2]sql.NullString {
 			return [2]sql.NullString{{String: "true", Valid: s.skipFailed}}
 		},
+		notCopied},
+	{"group_key", "%s",
+		func(s *settings) [2]sql.NullString { return [2]sql.NullString{text(s.groupKey)} },
 		notCopied},
 }
 

@@ -158,10 +158,12 @@ type Type struct {
 	outbox.TypeStats
 	Paused     bool
 	MaxRunning int // handlers.MaxRunning; 0: any number
-	Rate       int // handlers.Rate; 0: any number
-	RatePer    time.Duration
-	Relays     int      // alive, with a handler for it
-	Failing    *Failing // nil: it does not fail
+	// MaxRunningPerKey is handlers.MaxRunningPerKey; 0: of a key of outbox.GroupBy one task runs at once.
+	MaxRunningPerKey int
+	Rate             int // handlers.Rate; 0: any number
+	RatePer          time.Duration
+	Relays           int      // alive, with a handler for it
+	Failing          *Failing // nil: it does not fail
 }
 
 // Failing says that a type fails: since its last good minute, or within the last hour, at least three
@@ -178,11 +180,11 @@ type Failing struct {
 }
 
 const typesSQL = `/* outbox: inspect types */
-SELECT s.task_type, bool_or(s.paused), COALESCE(max(s.max_running), 0), COALESCE(max(s.rate), 0),
+SELECT s.task_type, bool_or(s.paused), COALESCE(max(s.max_running), 0), COALESCE(max(s.max_running_per_key), 0), COALESCE(max(s.rate), 0),
        COALESCE(max(s.rate_per), 0)::bigint, sum(s.relays)::bigint
-  FROM (SELECT task_type, paused, max_running, rate, rate_per, 0 AS relays FROM outbox.task_type
+  FROM (SELECT task_type, paused, max_running, max_running_per_key, rate, rate_per, 0 AS relays FROM outbox.task_type
         UNION ALL
-        SELECT t.task_type, false, NULL, NULL, NULL, count(DISTINCT l.relay_id)
+        SELECT t.task_type, false, NULL, NULL, NULL, NULL, count(DISTINCT l.relay_id)
           FROM outbox.relay l, unnest(l.task_types) AS t (task_type)
          WHERE l.alive_until > clock_timestamp() GROUP BY t.task_type) s
  GROUP BY s.task_type`
@@ -285,7 +287,7 @@ func (c *Client) Types(ctx context.Context) (types []Type, err error) {
 
 func scanType(row scanner, t *Type) error {
 	var per int64
-	err := row.Scan(&t.Type, &t.Paused, &t.MaxRunning, &t.Rate, &per, &t.Relays)
+	err := row.Scan(&t.Type, &t.Paused, &t.MaxRunning, &t.MaxRunningPerKey, &t.Rate, &per, &t.Relays)
 	t.RatePer = time.Duration(per) * time.Microsecond
 	return err
 }

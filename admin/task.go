@@ -24,7 +24,7 @@ const (
 	StateScheduled State = "scheduled" // until a relay makes it ready at its RunAt; its Attempt is 0
 	StateRetrying  State = "retrying"  // likewise, with an Attempt above 0
 	StateLeased    State = "leased"    // a Leased handler has it
-	StateWaiting   State = "waiting"   // for another task of its ordering key
+	StateWaiting   State = "waiting"   // for another task of its ordering key, or for a place of its group key
 	StateDead      State = "dead"      // a dead letter
 	StateFinished  State = "finished"  // of a type that keeps them (handlers.Retention)
 )
@@ -203,6 +203,7 @@ type Payload struct {
 	Headers     json.RawMessage // nil: none
 	UniqueKey   string          // "": none, or finished
 	OrderingKey string          // "": none, or finished
+	GroupKey    string          // "": none, or finished
 }
 
 // Rights are by table, and an operator may read the payloads of dead letters only. So a statement
@@ -216,13 +217,13 @@ SELECT place FROM (
 
 var payloadSQL = map[int]string{
 	1: `/* outbox: inspect a payload */
-SELECT payload::text, headers::text, COALESCE(unique_key, ''), COALESCE(ordering_key, '')
+SELECT payload::text, headers::text, COALESCE(unique_key, ''), COALESCE(ordering_key, ''), COALESCE(group_key, '')
   FROM outbox.task WHERE task_id = $1`,
 	2: `/* outbox: inspect a payload */
-SELECT payload::text, headers::text, COALESCE(unique_key, ''), COALESCE(ordering_key, '')
+SELECT payload::text, headers::text, COALESCE(unique_key, ''), COALESCE(ordering_key, ''), COALESCE(group_key, '')
   FROM outbox.dead_task WHERE task_id = $1`,
 	3: `/* outbox: inspect a payload */
-SELECT payload::text, headers::text, '', '' FROM outbox.done_task WHERE task_id = $1`,
+SELECT payload::text, headers::text, '', '', '' FROM outbox.done_task WHERE task_id = $1`,
 }
 
 // Payload returns a task's payload, headers and keys, wherever it is. The error is ErrNotFound if
@@ -241,7 +242,7 @@ func (c *Client) Payload(ctx context.Context, taskID int64) (Payload, error) {
 				return err
 			}
 			err = q.QueryRowContext(ctx, c.schema.SQL(payloadSQL[place]), taskID).
-				Scan((*[]byte)(&out.Payload), (*[]byte)(&out.Headers), &out.UniqueKey, &out.OrderingKey)
+				Scan((*[]byte)(&out.Payload), (*[]byte)(&out.Headers), &out.UniqueKey, &out.OrderingKey, &out.GroupKey)
 			if !errors.Is(err, sql.ErrNoRows) {
 				return err
 			}

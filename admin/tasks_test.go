@@ -335,8 +335,8 @@ func TestATaskIsFoundWhereverItIs(t *testing.T) {
 func TestATaskIsReadFromEachColumn(t *testing.T) {
 	t.Parallel()
 	db := relaytest.Open(t, relaytest.Migrated(t))
-	ofSecrets := []string{"payload", "headers", "ordering_key", "unique_key", "lease_token"}
-	unused := []string{"skip_failed", "unique_until_done", "timeline"}
+	ofSecrets := []string{"payload", "headers", "ordering_key", "group_key", "unique_key", "lease_token"}
+	unused := []string{"skip_failed", "unique_until_done", "timeline", "group_place"}
 	names := db.Text(t, `SELECT string_agg(attname, ' ') FROM pg_attribute
 		WHERE attrelid = 'outbox.task'::regclass AND attnum > 0 AND NOT attisdropped`)
 	for name := range strings.FieldsSeq(names) {

@@ -23,14 +23,15 @@ const (
 	maxBatchSize = 10_000
 	minLease     = 100 * time.Millisecond
 
-	maxRunning    = 1000
-	maxRate       = 1_000_000
-	maxRatePer    = 31 * 24 * time.Hour
-	leastRateStep = 10 * time.Microsecond
-	maxGroup      = 1000
-	maxWithin     = time.Second
-	defaultWithin = 20 * time.Millisecond
-	maxRetention  = 100 * 365 * 24 * time.Hour
+	maxRunning       = 1000
+	maxRunningPerKey = 100
+	maxRate          = 1_000_000
+	maxRatePer       = 31 * 24 * time.Hour
+	leastRateStep    = 10 * time.Microsecond
+	maxGroup         = 1000
+	maxWithin        = time.Second
+	defaultWithin    = 20 * time.Millisecond
+	maxRetention     = 100 * 365 * 24 * time.Hour
 )
 
 // registration is a handler with what was said when it was registered.
@@ -134,6 +135,17 @@ func MaxRunningPerRelay(n int) Option { return func(r *registration) { r.MaxRunn
 // all; when it is lowered, what runs goes on. A relay that registered the type without the option
 // is not limited and not counted. It costs each claim of the type one more statement.
 func MaxRunning(n int) Option { return func(r *registration) { r.MaxRunning = n } }
+
+// MaxRunningPerKey is how many tasks of the type with one key of [outbox.GroupBy] run at once in all
+// relays; tasks without a key have no such limit. The most is 100. 0 leaves what another relay has
+// said, or else one.
+//
+// A task has its place from when it is ready until its result is committed: also while it waits for a
+// worker, and after the death of its process, until it has run again. A Leased handler that goes on
+// although its lease is lost does not count any more. The limit is stored in outbox.task_type when a
+// relay starts, and the last one that started counts for all. When it is lowered, what runs goes on;
+// when it is raised, a key gets more places as its next task comes or ends.
+func MaxRunningPerKey(n int) Option { return func(r *registration) { r.MaxRunningPerKey = n } }
 
 // Rate bounds how many tasks of the type start in all relays that registered it with this option: n
 // in each duration per, at an even pace. What was not used is saved up, to a tenth of n (at least
@@ -240,6 +252,8 @@ func newRegistration(h handler.Handler, opts []Option) *registration {
 		"MaxRunningPerRelay(%d): must be at least 1, or 0 for any number", r.MaxRunningPerRelay)
 	refuse(r.MaxRunning < 0 || r.MaxRunning > maxRunning,
 		"MaxRunning(%d): must be between 1 and %d, or 0 for any number", r.MaxRunning, maxRunning)
+	refuse(r.MaxRunningPerKey < 0 || r.MaxRunningPerKey > maxRunningPerKey,
+		"MaxRunningPerKey(%d): must be between 1 and %d, or 0 for one, unless another relay says more", r.MaxRunningPerKey, maxRunningPerKey)
 	if r.Rate != 0 || r.RatePer != 0 {
 		refuse(r.Rate < 1 || r.Rate > maxRate || r.RatePer < time.Millisecond || r.RatePer > maxRatePer || r.RatePer/time.Duration(r.Rate) < leastRateStep,
 			"Rate(%d, %v): must be between 1 and %d tasks in 1ms to %v, at most 100,000 a second, or 0 in 0 for any number", r.Rate, r.RatePer, maxRate, maxRatePer)

@@ -37,13 +37,14 @@ func TestOptionsAreTaken(t *testing.T) {
 	}{
 		"no options": {nil, func(*handler.Handler) {}},
 		"zero options": {[]handlers.Option{handlers.Timeout(0), handlers.MaxAttempts(0), handlers.Priority(0),
-			handlers.Use(), handlers.MaxRunningPerRelay(0), handlers.MaxRunning(0), handlers.Rate(0, 0)},
+			handlers.Use(), handlers.MaxRunningPerRelay(0), handlers.MaxRunning(0), handlers.MaxRunningPerKey(0),
+			handlers.Rate(0, 0)},
 			func(*handler.Handler) {}},
 		"the greatest": {[]handlers.Option{handlers.Timeout(time.Second), handlers.MaxAttempts(32767),
-			handlers.Priority(-32768), handlers.MaxRunningPerRelay(2000), handlers.MaxRunning(1000),
+			handlers.Priority(-32768), handlers.MaxRunningPerRelay(2000), handlers.MaxRunning(1000), handlers.MaxRunningPerKey(100),
 			handlers.Rate(100_000, time.Second)}, func(h *handler.Handler) {
 			h.Timeout, h.MaxAttempts, h.Priority, h.MaxRunningPerRelay = time.Second, 32767, -32768, 2000
-			h.MaxRunning, h.Rate, h.RatePer = 1000, 100_000, time.Second
+			h.MaxRunning, h.MaxRunningPerKey, h.Rate, h.RatePer = 1000, 100, 100_000, time.Second
 		}},
 		"a time in place of a number of attempts": {[]handlers.Option{handlers.MaxElapsed(time.Hour)},
 			func(h *handler.Handler) { h.MaxElapsed, h.MaxAttempts = time.Hour, math.MaxInt16 }},
@@ -100,6 +101,8 @@ func TestEachOptionOutOfRangeIsNamed(t *testing.T) {
 		{"MaxRunningPerRelay(-1): must be at least 1, or 0 for any number", handlers.MaxRunningPerRelay(-1)},
 		{"MaxRunning(-1): must be between 1 and 1000, or 0", handlers.MaxRunning(-1)},
 		{"MaxRunning(1001): must be", handlers.MaxRunning(1001)},
+		{"MaxRunningPerKey(-1): must be between 1 and 100, or 0", handlers.MaxRunningPerKey(-1)},
+		{"MaxRunningPerKey(101): must be", handlers.MaxRunningPerKey(101)},
 		{"Rate(0, 1s): must be between 1 and 1000000 tasks in 1ms to 744h0m0s, at most 100,000 a second, or 0 in 0",
 			handlers.Rate(0, time.Second)},
 		{"Rate(1, 0s): must be", handlers.Rate(1, 0)},

@@ -208,6 +208,9 @@ func (d *drainer) step() ([]step, error) {
 		if _, err := d.exec(store.PromoteHeadsSQL, math.MaxInt32, 0); err != nil { // of all keys
 			return nil, err
 		}
+		if _, err := d.exec(store.PromotePlacesSQL, 0, math.MaxInt32); err != nil {
+			return nil, err
+		}
 		var next string
 		err := d.in.QueryRowContext(d.ctx, d.schema.SQL(nextTypeSQL), pq.Array(d.types), pq.Array(d.bases)).Scan(&next)
 		if errors.Is(err, sql.ErrNoRows) {
@@ -229,7 +232,7 @@ func (d *drainer) step() ([]step, error) {
 }
 
 const retrySQL = `/* outboxtest: retry at once */
-UPDATE outbox.task SET state = 'ready',
+UPDATE outbox.task SET state = 'ready', group_place = group_place,
        run_at = LEAST(run_at, GREATEST(clock_timestamp(), timestamptz 'epoch' + $2::bigint * interval '1 microsecond'))
  WHERE task_id = $1 AND state = 'scheduled'`
 
@@ -258,7 +261,7 @@ func (d *drainer) later(last Run, wait time.Duration) error {
 }
 
 const promoteScheduledSQL = `/* outboxtest: promote scheduled tasks */
-UPDATE outbox.task SET state = 'ready'
+UPDATE outbox.task SET state = 'ready', group_place = group_place
  WHERE state = 'scheduled' AND task_type = ANY ($1::text[])
    AND (run_at <= timestamptz 'epoch' + $2::bigint * interval '1 microsecond'
         OR run_at <= clock_timestamp() AND task_id <> ALL ($3::bigint[]))`

@@ -155,9 +155,9 @@ func (c Config) check(registered []*handler.Handler, maxConns int) (settings, er
 	need, needText := min(c.Workers, leasedConns), "those of Leased handlers share them"
 	for _, h := range registered {
 		s.types = append(s.types, h.Type)
-		if h.MaxRunning > 0 || h.Rate > 0 {
+		if h.MaxRunning > 0 || h.MaxRunningPerKey > 0 || h.Rate > 0 {
 			s.limits = append(s.limits, store.Limit{TaskType: h.Type, MaxRunning: h.MaxRunning,
-				Rate: h.Rate, RatePer: h.RatePer})
+				MaxRunningPerKey: h.MaxRunningPerKey, Rate: h.Rate, RatePer: h.RatePer})
 		}
 		if h.Kind != outbox.KindLeased {
 			need, needText = c.Workers, "each may hold one"

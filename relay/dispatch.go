@@ -186,7 +186,7 @@ func failureOf(err error) plan.Failure {
 
 // leasesEnded hears of results of leased tasks that are committed.
 func (d *dispatcher) leasesEnded(results []*leaserun.Result) {
-	e := plan.LeasesEnded{Ordered: slices.ContainsFunc(results, (*leaserun.Result).Ordered)}
+	e := plan.LeasesEnded{Keyed: slices.ContainsFunc(results, (*leaserun.Result).Keyed)}
 	for _, x := range results {
 		lane := d.lane(x.Handler())
 		i := slices.IndexFunc(e.Lanes, func(l plan.LaneEnds) bool { return l.Lane == lane })
@@ -233,7 +233,7 @@ func (d *dispatcher) runTx(a plan.StartClaim) {
 	d.claim(a, func(h *handler.Handler, e *plan.ClaimEnded) error {
 		unused := e.Claim.Limit
 		returned, err := d.runner.Run(d.ctx, h, e.Claim, func(rows []*store.Row) {
-			e.Told, e.Ran, e.Ordered = true, len(rows) > 0, slices.ContainsFunc(rows, (*store.Row).Ordered)
+			e.Told, e.Ran, e.Keyed = true, len(rows) > 0, slices.ContainsFunc(rows, (*store.Row).Keyed)
 			d.rates.unused(h, e.Claim.Limit-len(rows)) // while the others run
 			unused = 0
 			d.events <- plan.ClaimFound{Lane: e.Lane, Claim: e.Claim, Found: txrun.Found(rows)}

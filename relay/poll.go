@@ -204,13 +204,13 @@ const promoteScheduledSQL = `/* outbox: promote scheduled tasks */
 WITH due AS MATERIALIZED (
   SELECT task_id FROM outbox.task WHERE state = 'scheduled' AND task_type = $1 AND run_at <= now()
    ORDER BY run_at LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED)
-UPDATE outbox.task t SET state = 'ready'
+UPDATE outbox.task t SET state = 'ready', group_place = t.group_place
  WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM due)) AND (SELECT ` + pg.CommitAsync + `) IS NOT NULL`
 
 // One promotion makes scheduled tasks of at most so many types ready: each is a statement.
 const promoteScheduledTypes = 50
 
-// promote makes due tasks and heads of ordering keys ready: a part of them, if there are many.
+// promote makes due tasks, heads of ordering keys and tasks for free places of group keys ready: a part of them, if there are many.
 func (p *poller) promote(ctx context.Context, a plan.Promote) plan.Promoted {
 	ctx, cancel := context.WithTimeout(ctx, pg.StatementTimeout)
 	defer cancel()

@@ -7,7 +7,7 @@
 CREATE OR REPLACE VIEW outbox.keyed_task AS
 SELECT task_id, task_type, payload, priority, max_attempts, headers, run_at, timeout_ms,
        ordering_key, skip_failed, unique_key, unique_until_done,
-       NULL::text AS on_conflict, NULL::text AS outcome, NULL::bigint AS position
+       NULL::text AS on_conflict, NULL::text AS outcome, NULL::bigint AS position, group_key
   FROM outbox.task WHERE unique_key IS NOT NULL;
 ALTER VIEW outbox.keyed_task ALTER COLUMN payload SET DEFAULT '{}';
 ALTER VIEW outbox.keyed_task ALTER COLUMN priority SET DEFAULT 0;
@@ -16,8 +16,8 @@ ALTER VIEW outbox.keyed_task ALTER COLUMN skip_failed SET DEFAULT false;
 ALTER VIEW outbox.keyed_task ALTER COLUMN unique_until_done SET DEFAULT false;
 ALTER VIEW outbox.keyed_task ALTER COLUMN on_conflict SET DEFAULT 'skip';
 COMMENT ON COLUMN outbox.keyed_task.on_conflict
-  IS 'skip, replace (it begins anew as it is inserted here, and keeps ordering_key, skip_failed and '
-     'unique_until_done) or reschedule (run_at)';
+  IS 'skip, replace (it begins anew as it is inserted here, and keeps ordering_key, group_key, '
+     'skip_failed and unique_until_done) or reschedule (run_at)';
 COMMENT ON COLUMN outbox.keyed_task.outcome
   IS 'RETURNING: created, updated or skipped; task_id is the task that has the key';
 COMMENT ON COLUMN outbox.keyed_task.position IS 'RETURNING: as it was given';
@@ -50,12 +50,14 @@ SELECT u.name, u.missing
 -- CURRENT_TIMESTAMP is now(), and no function that each statement would look up.
 CREATE OR REPLACE TRIGGER task_arrive BEFORE INSERT ON outbox.task
   FOR EACH ROW WHEN (NEW.run_at > CURRENT_TIMESTAMP OR NEW.ordering_key IS NOT NULL
-    OR NEW.unique_key IS NOT NULL)
+    OR NEW.unique_key IS NOT NULL OR NEW.group_key IS NOT NULL)
   EXECUTE FUNCTION outbox.task_arrive();
 CREATE OR REPLACE TRIGGER task_left AFTER UPDATE OF ordering_key ON outbox.task
   FOR EACH ROW WHEN (OLD.ordering_key IS NOT NULL
     AND OLD.ordering_key IS DISTINCT FROM NEW.ordering_key)
   EXECUTE FUNCTION outbox.task_left();
+CREATE OR REPLACE TRIGGER task_grouped BEFORE UPDATE OF group_place ON outbox.task
+  FOR EACH ROW WHEN (NEW.group_key IS NOT NULL) EXECUTE FUNCTION outbox.task_grouped();
 CREATE OR REPLACE TRIGGER task_wake AFTER INSERT ON outbox.task REFERENCING NEW TABLE AS added
   FOR EACH STATEMENT EXECUTE FUNCTION outbox.task_wake();
 CREATE OR REPLACE TRIGGER task_removed AFTER DELETE ON outbox.task REFERENCING OLD TABLE AS removed
@@ -94,6 +96,10 @@ COMMENT ON COLUMN outbox.task.iterations
   IS 'how often its handler returned RunAgain; 0 until the first time';
 COMMENT ON COLUMN outbox.task.ordering_key
   IS 'tasks of one type and key run one after the other; NULL: in no order';
+COMMENT ON COLUMN outbox.task.group_key
+  IS 'of one type and key so many tasks run at once as task_type says; NULL: any number';
+COMMENT ON COLUMN outbox.task.group_place
+  IS 'the place of its key that it has, from 1; NULL: none, so it does not run, or no key';
 COMMENT ON COLUMN outbox.task.skip_failed
   IS 'after a failed attempt the task leaves the order, and the key goes on';
 COMMENT ON COLUMN outbox.task.unique_key
@@ -136,6 +142,8 @@ COMMENT ON COLUMN outbox.schedule.definition
 COMMENT ON COLUMN outbox.task_type.paused IS 'no relay claims its tasks';
 COMMENT ON COLUMN outbox.task_type.max_running
   IS 'handler calls at once in all relays; NULL: any number';
+COMMENT ON COLUMN outbox.task_type.max_running_per_key
+  IS 'places of each group key; NULL: one';
 COMMENT ON COLUMN outbox.task_type.rate
   IS 'tasks that may start in rate_per, in all relays; NULL: any number';
 COMMENT ON COLUMN outbox.task_type.rate_per IS 'microseconds';

@@ -129,15 +129,16 @@ GRANT EXECUTE ON FUNCTION outbox.enqueue_task, outbox.enqueue_keyed TO outbox_en
 -- A relay, whose handlers enqueue and cancel with its rights.
 GRANT SELECT, INSERT, UPDATE, DELETE
    ON outbox.task, outbox.dead_task, outbox.done_task, outbox.relay, outbox.running, outbox.counter, outbox.counter_log, outbox.maintenance,
-      outbox.cancel, outbox.schedule, outbox.task_type, outbox.slot, outbox.bucket, outbox.headless_key, outbox.unique_key, outbox.sample, outbox.inbox, outbox.origin
+      outbox.cancel, outbox.schedule, outbox.task_type, outbox.slot, outbox.bucket, outbox.headless_key, outbox.place_request,
+      outbox.unique_key, outbox.sample, outbox.inbox, outbox.origin
    TO outbox_worker;
 GRANT SELECT, INSERT, UPDATE ON outbox.promote_lock TO outbox_worker;
-GRANT SELECT, UPDATE ON SEQUENCE outbox.wake TO outbox_worker;
+GRANT SELECT, UPDATE ON SEQUENCE outbox.wake, outbox.headless_key_headless_key_id_seq TO outbox_worker;
 GRANT EXECUTE ON FUNCTION
       outbox.poll, outbox.rest, outbox.claimed, outbox.whole, outbox.timeline, outbox.lacking,
       outbox.row_of, outbox.with_defaults,
       outbox.put_back, outbox.bury, outbox.keep,
-      outbox.claim_tasks, outbox.claim_group, outbox.claim_member, outbox.lease_tasks, outbox.finish_tasks, outbox.complete_task,
+      outbox.promote_places, outbox.claim_tasks, outbox.claim_group, outbox.claim_member, outbox.lease_tasks, outbox.finish_tasks, outbox.complete_task,
       outbox.record_runs, outbox.record_batch, outbox.split_lost, outbox.claim_ended, outbox.end_run, outbox.cancel_task, outbox.run_task_now,
       outbox.add_events, outbox.lost_runs, outbox.this_database, outbox.this_mark, outbox.mark_origin,
       outbox.note_origin
@@ -172,6 +173,7 @@ GRANT SELECT ON outbox.counter, outbox.counter_log, outbox.maintenance, outbox.c
 -- Which ids were given, for admin.Client.Defects and the doctor.
 GRANT SELECT (task_id) ON outbox.unique_key TO outbox_viewer, outbox_operator;
 GRANT SELECT (headless_key_id) ON outbox.headless_key TO outbox_viewer, outbox_operator;
+GRANT SELECT (place_request_id) ON outbox.place_request TO outbox_viewer, outbox_operator;
 GRANT SELECT ON SEQUENCE outbox.task_task_id_seq, outbox.headless_key_headless_key_id_seq, outbox.cancel_cancel_id_seq, outbox.audit_entry_id_seq
    TO outbox_worker, outbox_viewer, outbox_operator;
 -- Who did what by hand is added to by those who may do it, and changed by nobody.

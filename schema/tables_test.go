@@ -37,6 +37,11 @@ func TestTheTableRefusesRowsThatNoRelayCouldRun(t *testing.T) {
 		{"task_type, timeout_ms, ordering_key", "'T', 0, 'k'", "task_timeout_check"},
 		{"task_type, ordering_key", "'T', ''", "task_ordering_check"},
 		{"task_type, ordering_key", "'T', repeat('x', 257)", "task_ordering_check"},
+		{"task_type, group_key", "'T', ''", "task_group_check"},
+		{"task_type, group_key", "'T', repeat('x', 257)", "task_group_check"},
+		{"task_type, group_key, ordering_key", "'T', 'k', 'k'", "task_group_check"},
+		{"task_type, group_place", "'T', 1", "task_place_check"},
+		{"task_type, state, lease_token, relay_id, group_key", "'T', 'leased', " + token + ", " + relay + ", 'k'", "task_place_check"},
 		{"task_type, state", "'T', 'leased'", "task_lease_check"},
 		{"task_type, lease_token", "'T', " + token, "task_lease_check"},
 		{"task_type, leased_until", "'T', now()", "task_lease_check"},
@@ -69,7 +74,7 @@ func TestTheTableRefusesRowsThatNoRelayCouldRun(t *testing.T) {
 			insert + strings.Repeat(good, 4) + "(" + c.values + ")",
 			fmt.Sprintf("UPDATE outbox.task SET (%s) = ROW(%s)", c.columns, c.values),
 		} {
-			if strings.HasPrefix(statement, "UPDATE") && slices.Contains([]string{"task_timeout_check", "task_ordering_check"}, c.violates) {
+			if strings.HasPrefix(statement, "UPDATE") && slices.Contains([]string{"task_timeout_check", "task_ordering_check", "task_group_check"}, c.violates) {
 				continue // no relay changes these
 			}
 			tx, err := db.BeginTx(t.Context(), nil)
@@ -82,6 +87,12 @@ func TestTheTableRefusesRowsThatNoRelayCouldRun(t *testing.T) {
 			}
 			noErr(t, tx.Rollback())
 		}
+	}
+	run(t, db, "INSERT INTO outbox.task (task_type, group_key) VALUES ('T', 'k')")
+	var e *pq.Error // a relay that knows no groups must not run it
+	_, err := db.Exec("UPDATE outbox.task SET state = 'ready' WHERE group_key = 'k'")
+	if !errors.As(err, &e) || e.Constraint != "task_place_check" {
+		t.Errorf("a task without a place is ready: %v", err)
 	}
 }
 

@@ -61,6 +61,9 @@ func limits(t admin.Type) string {
 	if t.MaxRunning > 0 {
 		out = append(out, fmt.Sprintf("%d running", t.MaxRunning))
 	}
+	if t.MaxRunningPerKey > 0 {
+		out = append(out, fmt.Sprintf("%d of a key", t.MaxRunningPerKey))
+	}
 	if t.Rate > 0 {
 		per, named := map[time.Duration]string{time.Second: "s", time.Minute: "min", time.Hour: "h"}[t.RatePer]
 		if !named {

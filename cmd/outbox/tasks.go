@@ -30,7 +30,7 @@ func (a *app) tasksCommand() *cobra.Command {
 		Example: "  outbox tasks list\n  outbox tasks list -type SEND_MAIL -state retrying",
 		Long: `Without --type and --state it lists the newest tasks in any state. Else it lists those of one type in
 one state: ready (in the order of claiming; the state without --state), scheduled (by due time),
-retrying (likewise, after a failed attempt), leased, waiting (for another of their ordering key),
+retrying (likewise, after a failed attempt), leased, waiting (for another of their ordering or group key),
 dead or finished (the latest first; all types without --type). A scheduled or retrying task whose time
 has come is shown as due: a relay is to make it ready.`,
 	}, func(ctx context.Context, c *admin.Client, p pageFlags) (admin.TaskPage, error) {
@@ -229,6 +229,7 @@ func (a *app) showCommand(only admin.State, c *cobra.Command) *cobra.Command {
 			o = append(o, objectOf(hidden)...)
 			f.add("unique key", hidden.UniqueKey)
 			f.add("ordering key", hidden.OrderingKey)
+			f.add("group key", hidden.GroupKey)
 			f.add("headers", indented(hidden.Headers))
 			f.add("payload", indented(hidden.Payload))
 		}
@@ -289,10 +290,10 @@ func taskFields(t admin.Task) (f fields) {
 const maxInput = 16 << 20
 
 type enqueueFlags struct {
-	priority, attempts  int
-	at, unique, ordered string
-	after               time.Duration
-	headers             []string
+	priority, attempts         int
+	at, unique, ordered, group string
+	after                      time.Duration
+	headers                    []string
 }
 
 func (a *app) enqueueCommand() *cobra.Command {
@@ -333,6 +334,7 @@ an operator enqueues by plain INSERT only.`,
 	c.Flags().StringVar(&f.unique, "unique", "",
 		"key: no second task with it is enqueued; a task that waits stays as it is")
 	c.Flags().StringVar(&f.ordered, "ordered", "", "key: its tasks run one after the other")
+	c.Flags().StringVar(&f.group, "group", "", "key: of its tasks as many run at once as the handler's MaxRunningPerKey")
 	c.Flags().StringArrayVar(&f.headers, "header", nil, "NAME=VALUE, beside the payload; may be repeated")
 	return c
 }
@@ -363,6 +365,9 @@ func (a *app) newTask(c *cobra.Command, taskType, text string, f enqueueFlags) (
 	}
 	if c.Flags().Changed("ordered") {
 		opts = append(opts, outbox.OrderedBy(f.ordered))
+	}
+	if c.Flags().Changed("group") {
+		opts = append(opts, outbox.GroupBy(f.group))
 	}
 	headers := map[string]string{}
 	for _, h := range f.headers {

@@ -35,6 +35,7 @@ type Handler struct {
 
 	MaxRunningPerRelay int           // calls at once in one relay; 0 is any number
 	MaxRunning         int           // calls at once in all relays; 0 is any number
+	MaxRunningPerKey   int           // tasks of a group key at once in all relays; 0 is one
 	Rate               int           // tasks that may start in RatePer, in all relays; 0 is any number
 	RatePer            time.Duration // 0 where Rate is
 

@@ -29,8 +29,8 @@ func (r *Result) lease() store.Lease {
 	return store.Lease{TaskID: r.end.Row.ID, Token: r.end.Token}
 }
 
-// Ordered reports whether the task has an ordering key.
-func (r *Result) Ordered() bool { return r.end.Row.Ordered() }
+// Keyed reports whether other tasks may wait for the end of this one.
+func (r *Result) Keyed() bool { return r.end.Row.Keyed() }
 
 // results wait to be written. While one group of them is being written the next one gathers: group
 // commit without a timer.

@@ -62,7 +62,7 @@ func (d *Dispatcher) claimEnded(e *ClaimEnded) {
 		d.works(c, &c.failing)
 	}
 	if e.Ran {
-		d.tasksRan(e.Ordered)
+		d.tasksRan(e.Keyed)
 	}
 	for _, at := range e.Returned {
 		c.starts.Returned(at)
@@ -102,7 +102,7 @@ func (d *Dispatcher) leased(c *lane, e *ClaimEnded) {
 }
 
 func (d *Dispatcher) leasesEnded(e LeasesEnded) {
-	d.tasksRan(e.Ordered)
+	d.tasksRan(e.Keyed)
 	for _, ended := range e.Lanes {
 		c := d.lanes.all[ended.Lane]
 		d.released(c, ended.Runs, true)

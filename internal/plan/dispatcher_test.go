@@ -119,7 +119,7 @@ func (g *play) ended(ordered bool) string {
 	g.runs = g.runs[1:]
 	first := g.step(ClaimFound{Lane: run.Lane, Claim: run.Claim, Found: founds(1)})
 	then := g.step(&ClaimEnded{Lane: run.Lane, Slots: 1, Claim: run.Claim, Told: true,
-		Ran: true, Ordered: ordered, ClaimSize: 1})
+		Ran: true, Keyed: ordered, ClaimSize: 1})
 	return strings.Trim(first+", "+then, ", ")
 }
 

@@ -80,8 +80,8 @@ type ClaimEnded struct {
 	Failure     Failure
 
 	// Of Tx or Batch tasks.
-	Ran, Ordered bool // tasks ran; tasks with ordering keys
-	Returned     []Position
+	Ran, Keyed bool // tasks ran; tasks with ordering or group keys
+	Returned   []Position
 
 	// Of leased tasks.
 	Found   Found
@@ -90,8 +90,8 @@ type ClaimEnded struct {
 
 // LeasesEnded is that runs of leased tasks have ended, and their results are committed.
 type LeasesEnded struct {
-	Lanes   []LaneEnds
-	Ordered bool // one has an ordering key
+	Lanes []LaneEnds
+	Keyed bool // one has an ordering or group key
 }
 
 // LaneEnds is how many runs of a lane have ended, and how many of them had been told by ResultStuck.

@@ -157,7 +157,7 @@ func (s *simulation) answer() bool {
 			answers = append(answers, func() {
 				n := 1 + s.rand.IntN(n)
 				s.runs[lane] -= n
-				s.step(LeasesEnded{Lanes: []LaneEnds{{Lane: lane, Runs: n}}, Ordered: s.one(4)})
+				s.step(LeasesEnded{Lanes: []LaneEnds{{Lane: lane, Runs: n}}, Keyed: s.one(4)})
 			})
 		}
 	}

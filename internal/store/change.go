@@ -195,7 +195,7 @@ const CompleteAndKeepSQL = `/* outbox: complete leased tasks and keep them */
 WITH gone AS (
   DELETE FROM outbox.task t
    WHERE t.task_id = ANY (ARRAY(SELECT unnest($1::bigint[]))) AND t.lease_token = ($2::uuid[])[width_bucket(t.task_id, $1::bigint[])]
-  RETURNING t.task_id, to_jsonb(t) - '{leased_until,relay_id,lease_token}'::text[] AS task,
+  RETURNING t.task_id, to_jsonb(t) - '{leased_until,relay_id,lease_token,group_place}'::text[] AS task,
             ($3::bigint[])[width_bucket(t.task_id, $1::bigint[])] AS keep,
             ($4::text[])[width_bucket(t.task_id, $1::bigint[])] AS outcome,
             NULLIF(($5::text[])[width_bucket(t.task_id, $1::bigint[])], '') AS error),
@@ -252,10 +252,16 @@ again AS (
 promoted AS (
   UPDATE outbox.task t SET state = CASE WHEN run_at > clock_timestamp() THEN 'scheduled' ELSE 'ready' END
    WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM mine)))
-SELECT (SELECT count(*) FROM gone) - (SELECT count(*) FROM again)`
+SELECT (SELECT count(*) FROM gone) - (SELECT count(*) FROM again),
+       EXISTS (SELECT 1 FROM outbox.place_request WHERE place_request_id >= $2)`
 
-// PromoteHeads makes the first of the waiting tasks of keys without a head ready, or scheduled, and
-// returns how many requests are met: at most limit, from the given one on.
+// PromotePlacesSQL gives free places of group keys to tasks that wait, under the same lock.
+const PromotePlacesSQL = `/* outbox: give places to waiting tasks */
+SELECT outbox.promote_places($1, $2)`
+
+// PromoteHeads makes the first of the waiting tasks of ordering keys without a head ready, or
+// scheduled, and those of group keys with free places ready. It returns how many requests are met: at
+// most limit of each, from the given one on.
 func (s *Store) PromoteHeads(ctx context.Context, conn *sql.Conn, first int64, limit int) (met int, err error) {
 	tx, err := conn.BeginTx(context.WithoutCancel(ctx), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
@@ -274,13 +280,22 @@ func (s *Store) PromoteHeads(ctx context.Context, conn *sql.Conn, first int64, l
 	if err != nil || len(locked) == 0 {
 		return 0, err
 	}
-	if err := tx.QueryRowContext(ctx, s.SQL(PromoteHeadsSQL), limit, first).Scan(&met); err != nil {
+	var places bool
+	if err := tx.QueryRowContext(ctx, s.SQL(PromoteHeadsSQL), limit, first).Scan(&met, &places); err != nil {
 		return 0, err
+	}
+	if places {
+		var more int
+		if err := tx.QueryRowContext(ctx, s.SQL(PromotePlacesSQL), first, limit).Scan(&more); err != nil {
+			return 0, err
+		}
+		met += more
 	}
 	return met, tx.Commit()
 }
 
-func (r *Row) Ordered() bool { return r.uses().OrderingKey != nil }
+// Keyed reports whether other tasks may wait for the end of this one.
+func (r *Row) Keyed() bool { return r.uses().OrderingKey != nil || r.uses().GroupKey != nil }
 
 const markHeadlessSQL = `/* outbox: mark a key that may have no head */
 INSERT INTO outbox.headless_key (task_type, ordering_key) VALUES ($1, $2)`
@@ -304,7 +319,7 @@ const deleteBackSQL = `/* outbox: take a task whose claim is gone */
 DELETE FROM outbox.task WHERE task_id = $1`
 
 const delaySQL = `/* outbox: delay a task whose claim is gone */
-UPDATE outbox.task SET state = 'scheduled', run_at = clock_timestamp() + $2::bigint * interval '1 microsecond' WHERE task_id = $1`
+UPDATE outbox.task SET state = 'scheduled', run_at = clock_timestamp() + $2::bigint * interval '1 microsecond', group_place = NULL WHERE task_id = $1`
 
 // A run without a living relay is an attempt, for whoever claims the task next.
 const orphanRunSQL = `/* outbox: let a run count as lost */

@@ -176,7 +176,7 @@ const readSQL = `/* outbox: read tasks */
 SELECT count(octet_length(concat_ws('', t.payload, outbox.rest(t)))) FROM outbox.task t WHERE t.task_id = ANY ($1::bigint[])`
 
 const setAsideSQL = `/* outbox: set a task aside that cannot be read */
-UPDATE outbox.task SET state = 'scheduled', run_at = clock_timestamp() + $2::bigint * interval '1 microsecond', last_error = $3 WHERE task_id = $1`
+UPDATE outbox.task SET state = 'scheduled', run_at = clock_timestamp() + $2::bigint * interval '1 microsecond', last_error = $3, group_place = NULL WHERE task_id = $1`
 
 // SetAsideFor is how long a task is put off that cannot be read.
 const SetAsideFor = time.Hour

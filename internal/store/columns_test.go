@@ -25,7 +25,8 @@ var sample = map[string]string{"text": "x", "jsonb": `{"a": "b"}`, "smallint": "
 	"uuid": "00000000-0000-4000-8000-000000000001", "timestamp with time zone": "2020-02-02 02:02:02.020202+00"}
 
 // ofAttempts are the columns that each way of a task changes.
-var ofAttempts = []string{"task_id", "task_type", "state", "attempt", "attempted_at", "timeline", "leased_until", "relay_id", "lease_token"}
+var ofAttempts = []string{"task_id", "task_type", "state", "attempt", "attempted_at", "timeline", "leased_until", "relay_id", "lease_token",
+	"group_place"}
 
 // A column that a task alone of all has is still there after each way that a task can go. A new column
 // needs no line here.
@@ -147,7 +148,7 @@ func TestAKeyedTaskHasEachColumnThatAnAppSets(t *testing.T) {
 		if got := value(name, id); got != set {
 			t.Errorf("%s of a task with a key is %s, want %s", name, got, set)
 		}
-		kept := slices.Contains(strings.Fields("ordering_key skip_failed unique_until_done"), name)
+		kept := slices.Contains(strings.Fields("ordering_key group_key skip_failed unique_until_done"), name)
 		insert("unique_key", key, "on_conflict", "replace")
 		if got := value(name, id); (got == set) != kept {
 			t.Errorf("%s of a task that was replaced without it is %s", name, got)
@@ -229,7 +230,9 @@ func eachColumn(t *testing.T, db *sql.DB) (names, values []string) {
 			t.Fatal(id, err)
 		}
 		if !slices.Contains(ofAttempts, name) {
-			if err := db.QueryRow(fmt.Sprintf(`UPDATE outbox.task SET %s = $1 WHERE task_id = $2 RETURNING to_jsonb(task) ->> '%[1]s'`, name), values[i], id).Scan(&values[i]); err != nil {
+			set := fmt.Sprintf(`UPDATE outbox.task SET %s = $1, group_place = CASE '%[1]s' WHEN 'group_key' THEN 1 END
+				WHERE task_id = $2 RETURNING to_jsonb(task) ->> '%[1]s'`, name)
+			if err := db.QueryRow(set, values[i], id).Scan(&values[i]); err != nil {
 				t.Fatal(err)
 			}
 		}

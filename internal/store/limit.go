@@ -13,15 +13,18 @@ import (
 // Limits that are stored already are not written again, and their locks not waited for. With $5
 // only missing limits are stored: after a restore, say.
 const storeLimitsSQL = `/* outbox: store the limits of types */
-INSERT INTO outbox.task_type AS t (task_type, max_running, rate, rate_per)
-SELECT l.task_type, NULLIF(l.max_running, 0), NULLIF(l.rate, 0), NULLIF(l.rate_per, 0)
-  FROM unnest($1::text[], $2::integer[], $3::integer[], $4::bigint[]) AS l (task_type, max_running, rate, rate_per)
+INSERT INTO outbox.task_type AS t (task_type, max_running, max_running_per_key, rate, rate_per)
+SELECT l.task_type, NULLIF(l.max_running, 0), NULLIF(l.per_key, 0), NULLIF(l.rate, 0), NULLIF(l.rate_per, 0)
+  FROM unnest($1::text[], $2::integer[], $3::integer[], $4::bigint[], $6::integer[])
+    AS l (task_type, max_running, rate, rate_per, per_key)
  WHERE NOT EXISTS (
     SELECT 1 FROM outbox.task_type s WHERE s.task_type = l.task_type
        AND (l.max_running = 0 OR s.max_running = l.max_running OR $5::boolean AND s.max_running > 0)
+       AND (l.per_key = 0 OR s.max_running_per_key = l.per_key OR $5::boolean AND s.max_running_per_key > 0)
        AND (l.rate = 0 OR s.rate = l.rate AND s.rate_per = l.rate_per OR $5::boolean AND s.rate > 0))
  ORDER BY l.task_type
 ON CONFLICT (task_type) DO UPDATE SET max_running = COALESCE(EXCLUDED.max_running, t.max_running),
+   max_running_per_key = COALESCE(EXCLUDED.max_running_per_key, t.max_running_per_key),
    rate = COALESCE(EXCLUDED.rate, t.rate), rate_per = COALESCE(EXCLUDED.rate_per, t.rate_per)`
 
 const storeSlotsSQL = `/* outbox: store the slots of types */
@@ -41,26 +44,27 @@ ON CONFLICT DO NOTHING`
 
 // Limit is what a type is limited to in all relays.
 type Limit struct {
-	TaskType   string
-	MaxRunning int
-	Rate       int
-	RatePer    time.Duration
+	TaskType                     string
+	MaxRunning, MaxRunningPerKey int
+	Rate                         int
+	RatePer                      time.Duration
 }
 
 // StoreLimits stores limits of types, or only what is missing of them. Without limits it does
 // nothing.
 func (s *Store) StoreLimits(ctx context.Context, tx Execer, of []Limit, missing bool) error {
 	var types []string
-	var slots, counts, pers []int64
+	var slots, perKeys, counts, pers []int64
 	for _, l := range of {
 		types, slots = append(types, l.TaskType), append(slots, int64(l.MaxRunning))
+		perKeys = append(perKeys, int64(l.MaxRunningPerKey))
 		counts, pers = append(counts, int64(l.Rate)), append(pers, l.RatePer.Microseconds())
 	}
 	if types == nil {
 		return nil
 	}
 	_, err := tx.ExecContext(ctx, s.SQL(storeLimitsSQL),
-		pq.Array(types), pq.Array(slots), pq.Array(counts), pq.Array(pers), missing)
+		pq.Array(types), pq.Array(slots), pq.Array(counts), pq.Array(pers), missing, pq.Array(perKeys))
 	if err != nil {
 		return err
 	}

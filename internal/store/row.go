@@ -56,6 +56,7 @@ type columns struct {
 	TimeoutMS       *int64          `json:"timeout_ms"` // of one run
 	Iterations      int             `json:"iterations"`
 	OrderingKey     *string         `json:"ordering_key"`
+	GroupKey        *string         `json:"group_key"`
 	SkipFailed      bool            `json:"skip_failed"` // a failed attempt takes the task out of its key's order
 	UniqueKey       *string         `json:"unique_key"`
 	UniqueUntilDone bool            `json:"unique_until_done"`

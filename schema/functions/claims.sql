@@ -17,7 +17,7 @@
 -- all of some priorities or, of one priority, the tasks behind a place up to an attempt: an index
 -- scan begins and ends at those bounds. The tasks in running are left out, as are types that are
 -- paused. Times are cut to 95 years, as a time.Duration ends at 292. A row with i = 0 has the first
--- request for a head, from the given one on. Without one it has the last that there was as its age,
+-- request for a promotion, from the given one on. Without one it has the last that there was as its age,
 -- also if that commits later. Code of version 1 gives no request, and gets no such row then.
 CREATE OR REPLACE FUNCTION outbox.poll(
   types text[], running bigint[], span_types bigint[], first_priorities smallint[],
@@ -71,9 +71,12 @@ BEGIN
   SELECT 0, r.first, NULL, NULL, CASE WHEN r.first IS NULL THEN
          COALESCE(pg_sequence_last_value('outbox.headless_key_headless_key_id_seq'::regclass), 0) END,
          NULL
-    FROM (SELECT (SELECT u.headless_key_id FROM outbox.headless_key u
-                   WHERE u.headless_key_id >= COALESCE(from_request, 0)
-                   ORDER BY u.headless_key_id LIMIT 1) AS first) AS r
+    FROM (SELECT LEAST((SELECT u.headless_key_id FROM outbox.headless_key u
+                         WHERE u.headless_key_id >= COALESCE(from_request, 0)
+                         ORDER BY u.headless_key_id LIMIT 1),
+                       (SELECT u.place_request_id FROM outbox.place_request u
+                         WHERE u.place_request_id >= COALESCE(from_request, 0)
+                         ORDER BY u.place_request_id LIMIT 1)) AS first) AS r
    WHERE r.first IS NOT NULL OR from_request IS NOT NULL;
 END
 $$;

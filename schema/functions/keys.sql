@@ -1,15 +1,20 @@
 -- Unique keys: at most one waiting task for each type and key. Ordering keys: tasks of one type and
--- key run one after the other.
+-- key run one after the other. Group keys: of a type and key so many tasks run at once.
 --
 -- enable_seqscan is off because a session keeps its plans, also those made when the tables were
 -- empty; jit, as such a plan is said to cost enough to be compiled each time.
 
--- Requests a new head for an ordering key, when this commits. It returns true, so that a condition
--- can call it.
-CREATE OR REPLACE FUNCTION outbox.mark_headless(of_type text, key text) RETURNS boolean
+-- Requests a promotion for an ordering key or, if that is NULL, for a group key, when this commits. It
+-- returns true, so that a condition can call it.
+CREATE OR REPLACE FUNCTION outbox.request_promotion(of_type text, ordering_key text, group_key text)
+  RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 BEGIN
-  INSERT INTO outbox.headless_key (task_type, ordering_key) VALUES (of_type, key);
+  IF $2 IS NOT NULL THEN
+    INSERT INTO outbox.headless_key (task_type, ordering_key) VALUES ($1, $2);
+  ELSE
+    INSERT INTO outbox.place_request (task_type, group_key) VALUES ($1, $3);
+  END IF;
   RETURN true;
 END
 $$;
@@ -24,6 +29,76 @@ BEGIN
 END
 $$;
 REVOKE EXECUTE ON FUNCTION outbox.task_left() FROM PUBLIC;
+
+-- Changes a task with a group key in an UPDATE that names group_place, as each does that makes a task
+-- ready or scheduled, or changes its time. Without a place it is not ready: it waits for one. Only what
+-- is due waits. What is neither ready nor leased has no place.
+CREATE OR REPLACE FUNCTION outbox.task_grouped() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
+BEGIN
+  IF NEW.state = 'ready' AND NEW.group_place IS NULL THEN
+    NEW.state := 'waiting';
+  ELSIF NEW.state = 'waiting' AND NEW.run_at > now() THEN
+    NEW.state := 'scheduled';
+  END IF;
+  IF NEW.state NOT IN ('ready', 'leased') THEN
+    NEW.group_place := NULL;
+  END IF;
+  IF NEW.state = 'waiting' AND OLD.state <> 'waiting'
+     OR OLD.group_place IS NOT NULL AND NEW.group_place IS NULL THEN
+    PERFORM outbox.request_promotion(NEW.task_type, NULL, NEW.group_key);
+  END IF;
+  RETURN NEW;
+END
+$$;
+REVOKE EXECUTE ON FUNCTION outbox.task_grouped() FROM PUBLIC;
+
+-- Gives the free places of up to so many group keys, from a request on, to the tasks that wait, the
+-- most urgent and oldest first, and returns how many requests are met. The caller has locked
+-- outbox.promote_lock. A type has as many places for each key as its handler's MaxRunningPerKey, or
+-- one. While more than that are taken, as the limit was lowered, none is given. A task that another
+-- transaction holds is not waited for: its key keeps a request.
+CREATE OR REPLACE FUNCTION outbox.promote_places(first bigint, up_to integer) RETURNS bigint
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_indexscan = on SET enable_nestloop = on
+  SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+  met bigint;
+BEGIN
+  WITH c AS MATERIALIZED (
+    SELECT r.ctid FROM outbox.place_request r WHERE r.place_request_id >= first
+     ORDER BY r.place_request_id LIMIT up_to FOR UPDATE SKIP LOCKED),
+  gone AS (
+    DELETE FROM outbox.place_request r WHERE r.ctid = ANY (ARRAY(SELECT c.ctid FROM c))
+    RETURNING r.task_type, r.group_key),
+  keys AS MATERIALIZED (
+    SELECT k.task_type, k.group_key, COALESCE(l.max_running_per_key, 1) AS places,
+           ARRAY(SELECT t.group_place FROM outbox.task t WHERE t.task_type = k.task_type
+              AND t.group_key = k.group_key AND t.group_place IS NOT NULL) AS taken
+      FROM (SELECT DISTINCT gone.task_type, gone.group_key FROM gone) AS k
+      LEFT JOIN outbox.task_type l ON l.task_type = k.task_type),
+  next AS MATERIALIZED (
+    SELECT k.task_type, k.group_key, n.id, n.place
+      FROM keys k CROSS JOIN LATERAL unnest(
+        ARRAY(SELECT t.task_id FROM outbox.task t WHERE t.task_type = k.task_type
+                 AND t.group_key = k.group_key AND t.state = 'waiting'
+               ORDER BY t.task_type, t.group_key, t.priority, t.task_id
+               LIMIT GREATEST(k.places - cardinality(k.taken), 0)),
+        ARRAY(SELECT p FROM generate_series(1, k.places) AS p WHERE p <> ALL (k.taken))) AS n (id, place)
+     WHERE n.id IS NOT NULL),
+  mine AS MATERIALIZED (
+    SELECT t.task_id FROM outbox.task t WHERE t.task_id = ANY (ARRAY(SELECT next.id FROM next))
+       AND t.state NOT IN ('ready', 'scheduled', 'leased') FOR NO KEY UPDATE SKIP LOCKED),
+  again AS (
+    INSERT INTO outbox.place_request (task_type, group_key)
+    SELECT DISTINCT next.task_type, next.group_key FROM next
+     WHERE next.id NOT IN (SELECT mine.task_id FROM mine) RETURNING 1),
+  promoted AS (
+    UPDATE outbox.task t SET state = 'ready', group_place = next.place FROM next
+     WHERE t.task_id = next.id AND t.task_id = ANY (ARRAY(SELECT mine.task_id FROM mine)))
+  SELECT (SELECT count(*) FROM gone) - (SELECT count(*) FROM again) INTO met;
+  RETURN met;
+END
+$$;
 
 -- Returns the unique key to insert under: $payload stands for the payload's own. Equal jsonb gives
 -- the same key: its text has one form for all but numbers, where 1.50 equals 1.5. So zeros at the

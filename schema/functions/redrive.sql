@@ -59,7 +59,7 @@ BEGIN
     SELECT t.* FROM gone CROSS JOIN LATERAL
            outbox.row_of(NULL::outbox.task, gone.task || jsonb_build_object(
            'run_at', now(), 'attempted_at', NULL, 'attempt', 0,
-           'max_attempts', gone.task -> 'task_max_attempts',
+           'max_attempts', gone.task -> 'task_max_attempts', 'group_place', NULL,
            'state', CASE WHEN gone.ordering_key IS NULL THEN 'scheduled' ELSE 'waiting' END,
            'unique_key', CASE WHEN gone.task_id IN (SELECT keys.task_id FROM keys)
                               THEN gone.task -> 'unique_key' END,

@@ -23,10 +23,12 @@ DECLARE
 BEGIN
   SELECT CASE
       WHEN NOT (state IN ('ready', 'scheduled', 'leased')
-             OR state = 'waiting' AND ordering_key IS NOT NULL) THEN 'state'
+             OR state = 'waiting' AND num_nonnulls(ordering_key, group_key) > 0) THEN 'state'
       WHEN NOT ((state = 'leased') = (lease_token IS NOT NULL)
             AND (lease_token IS NULL OR relay_id IS NOT NULL)
             AND (leased_until IS NULL OR lease_token IS NOT NULL)) THEN 'lease'
+      WHEN group_key IS NOT NULL AND state IN ('ready', 'leased') AND group_place IS NULL
+        OR group_key IS NULL AND group_place IS NOT NULL THEN 'place'
       WHEN NOT (octet_length(task_type) BETWEEN 1 AND 128 AND task_type !~ '[[:cntrl:]]')
         THEN 'type'
       WHEN NOT (attempt >= 0) THEN 'attempt'
@@ -57,9 +59,10 @@ $$;
 
 -- Changes a new task that is not simply ready. Rows that arrive in another state are the library's
 -- own, written back: they keep their unique key if it still names them, and are never dropped. A
--- row whose unique key is taken is dropped. A task with an ordering key waits until it is promoted,
--- so it asks no other transaction: task_wake requests the head, as it is told to until the
--- transaction ends.
+-- row whose unique key is taken is dropped. A task with an ordering or group key waits until it is
+-- promoted, so it asks no other transaction: task_wake requests the promotion, as it is told to until
+-- the transaction ends. One with a group key holds nobody up before it is due, so it is scheduled
+-- until then.
 CREATE OR REPLACE FUNCTION outbox.task_arrive() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 BEGIN
@@ -76,6 +79,14 @@ BEGIN
       RETURN NULL;
     END IF;
   END IF;
+  IF NEW.group_key IS NOT NULL THEN
+    IF octet_length(NEW.group_key) NOT BETWEEN 1 AND 256 OR NEW.ordering_key IS NOT NULL THEN
+      RAISE EXCEPTION 'the group key has % bytes, must have 1 to 256, and no ordering key beside it',
+        octet_length(NEW.group_key)
+        USING ERRCODE = 'check_violation', TABLE = 'task', CONSTRAINT = 'task_group_check';
+    END IF;
+    NEW.group_place := NULL;
+  END IF;
   IF NEW.ordering_key IS NOT NULL THEN
     IF octet_length(NEW.ordering_key) NOT BETWEEN 1 AND 256 THEN
       RAISE EXCEPTION 'the ordering key has % bytes, must have 1 to 256',
@@ -86,14 +97,18 @@ BEGIN
     PERFORM set_config('outbox_order.arrived', 'true', true);
   ELSIF NEW.run_at > now() THEN
     NEW.state := 'scheduled';
+  ELSIF NEW.group_key IS NOT NULL THEN
+    NEW.state := 'waiting';
+    PERFORM set_config('outbox_order.arrived', 'true', true),
+            set_config('outbox_order.grouped', 'true', true);
   END IF;
   RETURN NEW;
 END
 $$;
 REVOKE EXECUTE ON FUNCTION outbox.task_arrive() FROM PUBLIC;
 
--- Counts, checks and wakes, after an INSERT of tasks, and requests a head for each of their
--- ordering keys. It is one function, as a second one costs a single insert too much.
+-- Counts, checks and wakes, after an INSERT of tasks, and requests a promotion for each of their
+-- ordering and group keys. It is one function, as a second one costs a single insert too much.
 --
 -- The first three rows are counted one by one, since an aggregate costs a single row as much as all
 -- the rest. The others are counted in sums; the scan of a transition table has one order. A task that
@@ -115,7 +130,7 @@ BEGIN
   SELECT 1::bigint, num_nulls(attempted_at)::bigint, task_type, outbox.kind_of(state, attempt) FROM added
    WHERE state IN ('ready', 'scheduled') AND attempt >= 0
      AND num_nonnulls(lease_token, leased_until, max_attempts, headers, timeout_ms,
-                      attempted_at) = 0
+                      attempted_at, group_place) = 0
      AND octet_length(task_type) <= 128 AND task_type ~ '^[^[:cntrl:]]+$'
      AND least(run_at, created_at) > '-infinity'
        AND greatest(run_at, created_at) < '10000-01-01 00:00:00+00'
@@ -126,8 +141,8 @@ BEGIN
     INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind)
     SELECT count(*), count(*) - count(attempted_at), task_type, outbox.kind_of(state, attempt)
       FROM (SELECT * FROM added OFFSET 3) AS rest
-     WHERE (state IN ('ready', 'scheduled') OR state = 'waiting' AND ordering_key IS NOT NULL)
-       AND attempt >= 0
+     WHERE (state IN ('ready', 'scheduled') AND group_place IS NULL
+         OR state = 'waiting' AND num_nonnulls(ordering_key, group_key) > 0) AND attempt >= 0
        AND num_nonnulls(lease_token, leased_until) = 0
        AND (max_attempts > 0) IS NOT FALSE AND (timeout_ms > 0) IS NOT FALSE
          AND (jsonb_typeof(headers) = 'object') IS NOT FALSE
@@ -143,7 +158,13 @@ BEGIN
   END IF;
   IF current_setting('outbox_order.arrived', true) = 'true' THEN
     INSERT INTO outbox.headless_key (task_type, ordering_key)
-    SELECT DISTINCT task_type, ordering_key FROM added WHERE state = 'waiting';
+    SELECT DISTINCT task_type, ordering_key FROM added
+     WHERE state = 'waiting' AND ordering_key IS NOT NULL;
+    IF current_setting('outbox_order.grouped', true) = 'true' THEN
+      INSERT INTO outbox.place_request (task_type, group_key)
+      SELECT DISTINCT task_type, group_key FROM added
+       WHERE state = 'waiting' AND group_key IS NOT NULL;
+    END IF;
   END IF;
   IF pg_sequence_last_value('outbox.wake'::regclass) > 0 THEN
     IF clock_timestamp() < to_timestamp(pg_sequence_last_value('outbox.wake'::regclass)) THEN
@@ -164,7 +185,8 @@ END
 $$;
 REVOKE EXECUTE ON FUNCTION outbox.task_wake() FROM PUBLIC;
 
--- Counts after a DELETE of tasks, and requests a new head for each ordering key whose head is gone.
+-- Counts after a DELETE of tasks, and requests a promotion for each ordering key whose head is gone,
+-- and for each group key that has a place again.
 -- A trigger for each row, whose WHEN is prepared anew for every statement, would cost a claim of one
 -- task more. The members of a group are counted by the group, in one row. Rows are counted one by one
 -- first, as in task_wake: an aggregate costs a claim of one task 17 us of 130.
@@ -174,22 +196,22 @@ DECLARE
   n bigint;
 BEGIN
   IF current_setting('outbox_group.counts', true) = 'true' THEN
-    PERFORM outbox.mark_headless(task_type, ordering_key) FROM removed
-      WHERE ordering_key IS NOT NULL AND state <> 'waiting';
+    PERFORM outbox.request_promotion(task_type, ordering_key, group_key) FROM removed
+      WHERE ordering_key IS NOT NULL AND state <> 'waiting' OR group_place IS NOT NULL;
     RETURN NULL;
   END IF;
   INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind)
   SELECT (-1)::bigint, 0::bigint, task_type, outbox.kind_of(state, attempt) FROM removed
-   WHERE ordering_key IS NULL OR state = 'waiting'
-      OR outbox.mark_headless(task_type, ordering_key)
+   WHERE (ordering_key IS NULL OR state = 'waiting') AND group_place IS NULL
+      OR outbox.request_promotion(task_type, ordering_key, group_key)
    LIMIT 3;
   GET DIAGNOSTICS n = ROW_COUNT;
   IF n = 3 THEN
     INSERT INTO outbox.counter_log (tasks, task_type, kind)
     SELECT -count(*), task_type, outbox.kind_of(state, attempt)
-      FROM (SELECT task_type, state, attempt, ordering_key FROM removed OFFSET 3) AS rest
-     WHERE ordering_key IS NULL OR state = 'waiting'
-        OR outbox.mark_headless(task_type, ordering_key)
+      FROM (SELECT * FROM removed OFFSET 3) AS rest
+     WHERE (ordering_key IS NULL OR state = 'waiting') AND group_place IS NULL
+        OR outbox.request_promotion(task_type, ordering_key, group_key)
      GROUP BY task_type, outbox.kind_of(state, attempt);
   END IF;
   RETURN NULL;
@@ -206,7 +228,8 @@ BEGIN
   SELECT sum(n), sum(n), task_type, kind
     FROM (SELECT 1 AS n, task_type, outbox.kind_of(state, attempt) AS kind FROM added
            WHERE (state IN ('ready', 'scheduled') AND num_nonnulls(lease_token, leased_until) = 0
-               OR state = 'leased' AND num_nulls(lease_token, relay_id) = 0) AND attempt >= 0
+               OR state = 'leased' AND num_nulls(lease_token, relay_id) = 0)
+             AND num_nonnulls(group_key, group_place) IN (0, 2) AND attempt >= 0
              AND (max_attempts > 0) IS NOT FALSE AND (jsonb_typeof(headers) = 'object') IS NOT FALSE
              AND octet_length(task_type) <= 128 AND task_type ~ '^[^[:cntrl:]]+$'
              AND least(run_at, created_at, attempted_at) > '-infinity'

@@ -172,26 +172,38 @@ func testKilledAtEachPoint(t *testing.T, db *relaytest.Database) {
 }
 
 const (
-	limit     = 3   // calls of a LIMITED type, in all relays
+	limit     = 3   // calls of a LIMITED type, or tasks of a key of a PER_KEY type, in all relays
 	perSecond = 100 // tasks of a RATED type
 )
 
 // limited is in the table inside while it runs, and notes in the table crowd if it finds more than
 // the limit there.
-func (w worker) limited(_ context.Context, _ *sql.Tx, tasks []*outbox.Task[payload]) error {
+func (w worker) limited(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[payload]) error {
+	return w.perKey(ctx, tx, tasks[:1])
+}
+
+// perKey does the same with each of the tasks, of which all of a type have one key.
+func (w worker) perKey(_ context.Context, _ *sql.Tx, tasks []*outbox.Task[payload]) error {
 	task := tasks[0]
-	_, err := w.side.Exec(`INSERT INTO inside VALUES ($1, $2, $3)`, task.Type, task.ID, os.Getpid())
-	if err != nil {
-		return err
+	for _, task := range tasks {
+		_, err := w.side.Exec(`INSERT INTO inside VALUES ($1, $2, $3)`, task.Type, task.ID, os.Getpid())
+		if err != nil {
+			return err
+		}
 	}
-	_, err = w.side.Exec(`INSERT INTO crowd SELECT task_type, count(*) FROM inside WHERE task_type = $1
+	_, err := w.side.Exec(`INSERT INTO crowd SELECT task_type, count(*) FROM inside WHERE task_type = $1
 		AND pid NOT IN (SELECT pid FROM dead) GROUP BY 1 HAVING count(*) > $2`, task.Type, limit)
 	if err != nil {
 		return err
 	}
 	pause(context.Background(), 300*time.Millisecond)
-	_, err = w.side.Exec(`DELETE FROM inside WHERE task_id = $1 AND pid = $2`, task.ID, os.Getpid())
-	return err
+	for _, task := range tasks {
+		_, err = w.side.Exec(`DELETE FROM inside WHERE task_id = $1 AND pid = $2`, task.ID, os.Getpid())
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Four processes have six workers each. Never more than three calls of a type run at once. Three run
@@ -199,8 +211,19 @@ func (w worker) limited(_ context.Context, _ *sql.Tx, tasks []*outbox.Task[paylo
 func TestALimitOfATypeHoldsInAllProcessesAndSurvivesTheirDeath(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()
+	holdsInAllProcesses(t, "LIMITED_")
+}
+
+func TestALimitOfAKeyHoldsInAllProcessesAndSurvivesTheirDeath(t *testing.T) {
+	needs.CI(t)
+	t.Parallel()
+	holdsInAllProcesses(t, "PER_KEY_")
+}
+
+func holdsInAllProcesses(t *testing.T, prefix string) {
+	t.Helper()
 	db := newDatabase(t, pgtest.Server(t))
-	types := []string{"LIMITED_TX", "LIMITED_BATCH", "LIMITED_LEASED"}
+	types := []string{prefix + "TX", prefix + "BATCH", prefix + "LEASED"}
 	f := &fleet{db: db, workers: 6, once: true}
 	f.start(t, 4)
 	for _, name := range types {
@@ -235,7 +258,7 @@ func TestALimitOfATypeHoldsInAllProcessesAndSurvivesTheirDeath(t *testing.T) {
 	if crowd := db.Text(t, `SELECT json_agg(c) FROM crowd c`); crowd != "" {
 		t.Errorf("more than three ran at once: %s", crowd)
 	}
-	if n := db.Int(t, `SELECT count(DISTINCT task_type) FROM outbox.task WHERE state = 'ready'`); n != len(types) {
+	if n := db.Int(t, `SELECT count(DISTINCT task_type) FROM outbox.task WHERE state IN ('ready', 'waiting')`); n != len(types) {
 		t.Errorf("%d types have work left: the test shows nothing", n)
 	}
 	for _, p := range f.running() {

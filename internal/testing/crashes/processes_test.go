@@ -194,16 +194,16 @@ func newDatabase(t *testing.T, server *devpg.Server) *relaytest.Database {
 // enqueue inserts n tasks of a type.
 func enqueue(t *testing.T, db *relaytest.Database, taskType string, n int, p string) {
 	t.Helper()
-	db.Do(t, `INSERT INTO outbox.task (task_type, max_attempts, payload) SELECT $1, 1000, $3::jsonb
-		FROM generate_series(1, $2)`, taskType, n, p)
+	db.Do(t, `INSERT INTO outbox.task (task_type, max_attempts, payload, group_key)
+		SELECT $1, 1000, $3::jsonb, CASE WHEN $1 LIKE 'PER_KEY%' THEN 'k' END FROM generate_series(1, $2)`, taskType, n, p)
 }
 
 // worker has the handlers of a relay process. side is a pool apart from the relay's, for what a
 // handler tells the test whatever becomes of its transaction.
 type worker struct{ side *sql.DB }
 
-// registry has handlers of each kind: without limits, at most three at once in all relays, and a
-// hundred a second.
+// registry has handlers of each kind: without limits, at most three at once in all relays, of a type or
+// of a key, and a hundred a second.
 func registry(side *sql.DB) *handlers.Registry {
 	w, reg := worker{side}, handlers.New()
 	for name, kind := range kinds {
@@ -226,6 +226,7 @@ func registry(side *sql.DB) *handlers.Registry {
 			return again
 		})
 		relaytest.Register(reg, kind, "LIMITED_"+name, 5, w.limited, handlers.MaxRunning(limit))
+		relaytest.Register(reg, kind, "PER_KEY_"+name, 5, w.perKey, handlers.MaxRunningPerKey(limit))
 		relaytest.Register(reg, kind, "RATED_"+name, 20, w.rated, handlers.Rate(perSecond, time.Second))
 	}
 	return reg

@@ -420,7 +420,7 @@ func statements() (out []right) {
 		{`SELECT outbox.lock_waiting(1001)`, "owner"},
 		{`SELECT outbox.resolve_key('$payload', '{}')`, "owner"},
 		{`SELECT outbox.check_task(1001)`, "owner"},
-		{`SELECT outbox.mark_headless('A', 'o')`, "owner"},
+		{`SELECT outbox.request_promotion('A', 'o', NULL)`, "owner"},
 		{`CREATE TEMPORARY TABLE mine (n int); CREATE TRIGGER t AFTER INSERT ON mine FOR EACH STATEMENT
 			EXECUTE FUNCTION outbox.task_truncated()`, "owner"},
 

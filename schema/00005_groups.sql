@@ -1,0 +1,31 @@
+-- +goose Up
+-- Limits by key: tasks with a group_key wait for one of the numbered places of their key.
+--
+-- A relay of the version before runs such tasks from their places, and gives them no place. It leaves
+-- a failed Leased task its place until its retry. What is due of such a type it cannot promote: the
+-- check task_place refuses that, and relays of this version do it.
+ALTER TABLE outbox.task ADD COLUMN IF NOT EXISTS group_key text COLLATE "C", ADD COLUMN IF NOT EXISTS group_place smallint;
+ALTER TABLE outbox.dead_task ADD COLUMN IF NOT EXISTS group_key text COLLATE "C", ADD COLUMN IF NOT EXISTS group_place smallint;
+ALTER TABLE outbox.done_task ADD COLUMN IF NOT EXISTS group_key text COLLATE "C", ADD COLUMN IF NOT EXISTS group_place smallint;
+-- The places that are taken, and the tasks that wait for one.
+CREATE UNIQUE INDEX IF NOT EXISTS task_place ON outbox.task (task_type, group_key, group_place)
+  WHERE group_place IS NOT NULL;
+CREATE INDEX IF NOT EXISTS task_grouped ON outbox.task (task_type, group_key, priority, task_id)
+  WHERE group_key IS NOT NULL AND state = 'waiting';
+
+ALTER TABLE outbox.task_type ADD COLUMN IF NOT EXISTS max_running_per_key integer
+  CONSTRAINT task_type_max_running_per_key_check CHECK (max_running_per_key > 0);
+
+-- Group keys that may have a free place and a task that waits for it. A relay promotes for each. The ids
+-- are from the sequence of headless_key, so that one mark tells which requests of both are new.
+CREATE TABLE IF NOT EXISTS outbox.place_request (
+  place_request_id bigint PRIMARY KEY DEFAULT nextval('outbox.headless_key_headless_key_id_seq'),
+  task_type        text COLLATE "C" NOT NULL,
+  group_key        text COLLATE "C" NOT NULL
+) WITH (
+  autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 10000,
+  autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 10000,
+  autovacuum_vacuum_cost_delay = 0);
+
+INSERT INTO outbox.migration (version, oldest_version) VALUES (5, 1) ON CONFLICT DO NOTHING;

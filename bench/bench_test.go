@@ -27,7 +27,7 @@ func tiny() plan {
 		burn: 200 * time.Millisecond, short: 100 * time.Millisecond, insert: 200 * time.Millisecond, long: time.Second,
 		enqueue: 100 * time.Millisecond, many: 5000, held: 200 * time.Millisecond,
 		heldWindow: 100 * time.Millisecond, dead: 100 * time.Millisecond,
-		pickups: 1, gap: time.Millisecond, pollers: 2, polls: 1, idle: 100 * time.Millisecond,
+		pickups: 1, keyed: 1000, gap: time.Millisecond, pollers: 2, polls: 1, idle: 100 * time.Millisecond,
 		walTasks: 500, settle: 300 * time.Millisecond,
 	}
 }

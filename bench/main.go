@@ -108,6 +108,7 @@ type plan struct {
 	heldWindow time.Duration
 	dead       time.Duration // of enqueues, in a turn
 	pickups    int
+	keyed      int           // backlog of a key
 	gap        time.Duration // between two pickups, at most
 	pollers    int           // databases with a relay that polls, side by side
 	polls      int           // pickups by each of them
@@ -122,7 +123,7 @@ func planOf(quick bool, rounds int) plan {
 		burn: 2 * time.Second, short: time.Second, insert: 2200 * time.Millisecond, long: 15 * time.Second,
 		enqueue: 1600 * time.Millisecond, many: 50_000, held: 20 * time.Second,
 		heldWindow: 5 * time.Second, dead: 9 * time.Second,
-		pickups: 90, gap: 100 * time.Millisecond, pollers: 16, polls: 7,
+		pickups: 90, keyed: 100_000, gap: 100 * time.Millisecond, pollers: 16, polls: 7,
 		idle: 8 * time.Second, walTasks: 10_000, settle: 3 * time.Second,
 	}
 	if quick {

@@ -142,10 +142,13 @@ func targets() (all []target) {
 	}
 
 	const window, events = "held transaction, 5,000/s: ", "events to "
+	const beside = "tasks of 1,000 keys beside one that hangs: "
 	forwarded := of(caseForward, mRate)
 	return append(all,
 		of(caseDead, mDeadEach)("dead rows/task beside an open transaction, Leased: against River",
 			sideDeadOurs).than(sideRiverBench).atMost(1),
+		of(caseKeys, mP99)(beside+"p99 in ms", sideKeys).atMost(50),
+		of(caseKeys, mClaimP50)(beside+"claim p50 against claims without keys", sideKeys).than(sideNoKeys).atMost(1.2),
 		of(caseHeld, mRate)(window+"rate of the last window against the first", sideLast).
 			than(sideFirst).atLeast(0.95),
 		of(caseHeld, mClaimP99)(window+"claim p99 of the last window against the first", sideLast).

@@ -158,7 +158,8 @@ func TestAHeadThatIsBeingPromotedDoesNotFreeAUniqueKey(t *testing.T) {
 	tx := db.begin(t)
 	defer tx.Rollback()
 	var met int
-	if err := tx.QueryRow(statements["promote heads"], 1000, 0).Scan(&met); err != nil || met != 1 {
+	var places bool
+	if err := tx.QueryRow(statements["promote heads"], 1000, 0).Scan(&met, &places); err != nil || met != 1 {
 		t.Fatalf("%d requests were met, %v", met, err)
 	}
 	if e := db.keyed(t, "X", 2, outbox.OrderedBy("k"), outbox.Unique("u")); e.Outcome != outbox.OutcomeSkipped {

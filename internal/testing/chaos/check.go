@@ -52,6 +52,11 @@ func check(a *arena, o options) error {
 			a.violate(name, fmt.Sprint(n, " times"))
 		}
 	}
+	crowded, err := app.ReadCrowded(a.dir)
+	if err != nil {
+		return err
+	}
+	a.violate("tasks of a key beyond its limit", crowded...)
 	if a.counts["tasks "+app.Acked] == 0 {
 		a.violate("nothing was enqueued", "no task was acknowledged")
 	}
@@ -254,6 +259,7 @@ var always = checks{
 		WHERE reason = 'attempts' AND attempt <> max_attempts OR last_error IS NULL`,
 	"leaks: runs in the journal":          `SELECT to_jsonb(r)::text FROM outbox.running r`,
 	"leaks: ordering keys without a head": `SELECT ordering_key FROM outbox.headless_key`,
+	"leaks: group keys without a place":   `SELECT group_key FROM outbox.place_request`,
 	"leaks: requests to cancel":           `SELECT task_id::text FROM outbox.cancel`,
 	"leaks: sessions of the app after the last one": `SELECT application_name || ' ' || coalesce(state, '') || ' '
 		|| left(query, 80) FROM pg_stat_activity WHERE usename = 'app'`,

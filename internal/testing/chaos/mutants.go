@@ -65,6 +65,13 @@ var runMutants = []mutant{
 		edits: []edit{
 			{"", "			r.Lost++\n", ""},
 		}, run: chaosRun{"poison", 30 * time.Second, time.Second, []string{"poison that"}}},
+	{name: "one-more", help: "a key has a place more than its limit", edits: []edit{
+		{"outbox.promote_places", "COALESCE(l.max_running_per_key, 1) AS places", "COALESCE(l.max_running_per_key, 1) + 1 AS places"},
+	}, run: chaosRun{"none", 20 * time.Second, time.Second, []string{"tasks of a key"}}},
+	{name: "no-request", help: "the end of a task gives its place to nobody", edits: []edit{
+		{"outbox.task_removed", "OR outbox.request_promotion(task_type, ordering_key, group_key)\n   LIMIT 3",
+			"OR ordering_key IS NULL OR outbox.request_promotion(task_type, ordering_key, group_key)\n   LIMIT 3"},
+	}, run: chaosRun{"none", 20 * time.Second, time.Second, []string{"tasks that are left", "I14"}}},
 	{name: "client-clock", help: "a delay is added to the client's clock, which is two seconds behind", edits: []edit{
 		{"", "clock_timestamp() + %s::bigint * interval '1 microsecond', now())",
 			"timestamptz 'epoch' + %s::bigint * interval '1 microsecond', now())"},

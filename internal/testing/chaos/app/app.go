@@ -80,6 +80,7 @@ type Payload struct {
 	How    string `json:"how,omitempty"`    // of poison
 	Entity int    `json:"entity,omitempty"` // of a keyed task
 	Seq    int    `json:"seq,omitempty"`    // of an ordered task or event
+	Key    string `json:"key,omitempty"`    // of a grouped task
 }
 
 // errAsked is the error of an attempt that Payload.Fail asks to fail. Tables know its text.
@@ -94,6 +95,7 @@ var (
 	typePlain   = outbox.NewTaskType[Payload]("PLAIN")   // leased; calls the outside world only
 	typeKeyed   = outbox.NewTaskType[Payload]("KEYED")   // leased, with a unique key
 	typeOrdered = outbox.NewTaskType[Payload]("ORDERED") // Tx, with an ordering key
+	typeGrouped = outbox.NewTaskType[Payload]("GROUPED") // Tx, with a group key
 	typeEvent   = outbox.NewTaskType[Payload]("EVENT")   // forwarded to the broker, in the order of its key
 )
 
@@ -110,6 +112,8 @@ const (
 	entities     = 5000
 	busyEntities = 50 // which half of the keyed tasks are for
 	accounts     = 100
+	groupKeys    = 10
+	perKey       = 2 // handlers.MaxRunningPerKey
 )
 
 // PoisonStarts is the max attempts of poison.

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/lib/pq"
 	"github.com/nats-io/nats.go"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/forward"
@@ -59,6 +60,7 @@ func (w *worker) register() *handlers.Registry {
 	for _, t := range []outbox.TaskType[Payload]{typeTx, typeOrdered} {
 		handlers.Tx(reg, t, w.tx, soon, many, group)
 	}
+	handlers.Tx(reg, typeGrouped, w.grouped, soon, many, group, handlers.MaxRunningPerKey(perKey))
 	handlers.Batch(reg, typeBatch, 20, w.batch, soon, many)
 	handlers.Leased(reg, typeLeased, w.leased, soon, many)
 	handlers.Leased(reg, typePlain, w.plain, soon, many)
@@ -68,6 +70,45 @@ func (w *worker) register() *handlers.Registry {
 }
 
 func (w *worker) tx(ctx context.Context, tx *sql.Tx, task *outbox.Task[Payload]) error {
+	return w.effect(ctx, tx, task)
+}
+
+// A lock of the transaction that removes the task, for each place of its key.
+const placeSQL = `SELECT count(*) FROM (SELECT FROM generate_series(1, $2) AS place
+	WHERE pg_try_advisory_xact_lock(hashtext($1), place) LIMIT 1) AS got`
+
+// The transactions that have such locks, of those given, or all. One that has committed has locks for a
+// moment still, but no xid.
+const holdersSQL = `SELECT array_agg(a.pid || ' ' || a.backend_xid) FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+	WHERE l.locktype = 'advisory' AND l.classid::bigint = hashtext($1)::bit(32)::bigint AND a.backend_xid IS NOT NULL
+	AND ($2::text[] IS NULL OR a.pid || ' ' || a.backend_xid = ANY ($2))`
+
+// grouped has one of the places of its key, or records that others have them all: two looks in a row
+// find the same transactions.
+func (w *worker) grouped(ctx context.Context, tx *sql.Tx, task *outbox.Task[Payload]) error {
+	for {
+		var got int
+		if err := tx.QueryRowContext(ctx, placeSQL, task.Payload.Key, perKey).Scan(&got); err != nil {
+			return err
+		}
+		if got > 0 {
+			break
+		}
+		var holders []string
+		for look := 0; look == 0 || look == 1 && len(holders) >= perKey; look++ {
+			if _, err := tx.ExecContext(ctx, `SELECT pg_stat_clear_snapshot()`); err != nil {
+				return err
+			}
+			err := tx.QueryRowContext(ctx, holdersSQL, task.Payload.Key, pq.Array(holders)).Scan(pq.Array(&holders))
+			if err != nil {
+				return err
+			}
+		}
+		if len(holders) >= perKey {
+			return record(w.Dir, crowdedFile, false, task.Payload.Key, task.Payload.K)
+		}
+	}
+	time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond)
 	return w.effect(ctx, tx, task)
 }
 

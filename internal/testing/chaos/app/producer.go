@@ -75,7 +75,10 @@ func (p *producer) plan(i int) planned {
 	var due time.Duration
 	kind := typeTx
 	switch n := p.r.IntN(100); {
+	case n < 22:
 	case n < 30:
+		kind, payload.Key = typeGrouped, fmt.Sprint("key-", p.r.IntN(groupKeys))
+		opts = append(opts, outbox.GroupBy(payload.Key), outbox.After(time.Duration(p.r.IntN(10)/9)*time.Second))
 	case n < 35:
 		due = time.Duration(100+p.r.IntN(2000)) * time.Millisecond
 		opts = append(opts, outbox.After(due))
@@ -268,9 +271,19 @@ func ReadLedgers(dir string) (all []Told, err error) {
 }
 
 const (
-	callsFile  = "calls"
-	startsFile = "starts"
+	callsFile   = "calls"
+	startsFile  = "starts"
+	crowdedFile = "crowded"
 )
+
+// ReadCrowded returns the grouped tasks that found all places of their key taken, by key and K.
+func ReadCrowded(dir string) (all []string, err error) {
+	lines, err := recorded(filepath.Join(dir, crowdedFile), 2)
+	for _, line := range lines {
+		all = append(all, strings.Join(line, ", "))
+	}
+	return all, err
+}
 
 // ReadCalls returns how often the outside world was called with each K.
 func ReadCalls(dir string) (map[string]int, error) {

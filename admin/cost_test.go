@@ -45,14 +45,17 @@ func huge(t *testing.T, n int) *database {
 			FROM generate_series(1, 1440) m, unnest('{"",A,RARE,B,C,D,E,F,G,H}'::text[]) a;
 		INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types)
 			VALUES ($relay, 'a', 8, now() + interval '1 hour', '{A,RARE}');
+		INSERT INTO outbox.audit (actor, tool, action, target) SELECT 'ada', 'cli', 'pause', 'TYPE ' || i
+			FROM generate_series(1, 2000) i;
 		INSERT INTO outbox.running (task_id, token, relay_id)
 			SELECT i, gen_random_uuid(), $relay FROM generate_series(1, 300) i;
+		SELECT setval('outbox.home', oid::bigint) FROM pg_database WHERE datname = current_database();
 		SET session_replication_role = origin`))
 	// As if the sample of ANALYZE had met no task of RARE: a generic plan assumes a single type then.
 	for _, table := range []string{"task", "dead_task", "done_task"} {
 		db.Do(t, `ALTER TABLE outbox.`+table+` ALTER task_type SET (n_distinct = 1)`)
 	}
-	for _, table := range []string{"task", "dead_task", "done_task", "running", "relay", "sample", "counter"} {
+	for _, table := range []string{"task", "dead_task", "done_task", "running", "relay", "sample", "counter", "audit"} {
 		db.Do(t, `VACUUM ANALYZE outbox.`+table)
 	}
 	return db
@@ -116,7 +119,12 @@ func calls(t *testing.T, db *database, n int) map[string]call {
 	ctx, c := t.Context(), client(t, db.DB)
 	middle := int64(db.Int(t, `SELECT max(task_id) / 2 FROM outbox.task`))
 	all := map[string]call{
-		"task":      {400, func(c *admin.Client) error { _, err := c.Task(ctx, middle); return err }},
+		"task": {400, func(c *admin.Client) error { _, err := c.Task(ctx, middle); return err }},
+		"why":  {4000, func(c *admin.Client) error { _, err := c.Why(ctx, middle); return err }},
+		"why, behind": {4000, func(c *admin.Client) error {
+			_, err := c.Why(ctx, int64(db.Int(t, `SELECT max(task_id) FROM outbox.task WHERE state = 'waiting'`)))
+			return err
+		}},
 		"payload":   {10, func(c *admin.Client) error { _, err := c.Payload(ctx, middle); return err }},
 		"relays":    {2000, func(c *admin.Client) error { _, err := c.Relays(ctx); return err }},
 		"types":     {300, func(c *admin.Client) error { _, err := c.Types(ctx); return err }},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/txoutbox/outbox"
@@ -153,6 +154,25 @@ func ExampleClient_Types() {
 	// Output:
 	// SEND_MAIL: ready 2, paused true, relays 0
 	// ready 2, finished 7
+}
+
+// A task waits for two reasons. The tools print them with the command that changes each.
+func ExampleClient_Why() {
+	ctx := context.Background()
+	db, client, drop := exampleClient("ada@example.com")
+	defer drop()
+	enqueueAll(db, mail.New("ada", outbox.After(time.Hour)))
+	must(client.PauseType(ctx, "SEND_MAIL"))
+	why, err := client.Why(ctx, 1)
+	must(err)
+	for _, c := range why.Causes {
+		text, _, _ := strings.Cut(c.Text, " at 20") // the time
+		fmt.Printf("%s: %s (%s)\n", c.Kind, text, c.Remedy)
+	}
+	// Output:
+	// no_relay: no relay is alive (start a relay (relay.Run))
+	// paused: its type is paused, by ada@example.com (outbox resume SEND_MAIL)
+	// scheduled: it is scheduled (outbox tasks run-now 1)
 }
 
 // Which errors are frequent, which dead letters have one of them, and the payload of each.

@@ -30,6 +30,8 @@ const (
 	DefectUniqueKeys DefectKind = "unique_key"
 	// DefectOrderingKeys: tasks wait, and no relay will look for the head of their key.
 	DefectOrderingKeys DefectKind = "ordering_key"
+	// DefectGroupKeys: tasks wait for a place of their key, and no relay will look whether one is free.
+	DefectGroupKeys DefectKind = "group_key"
 	// DefectLeases: a task is leased to a relay that has no row.
 	DefectLeases DefectKind = "lease"
 	// DefectLeftovers: a lost run, or a request to cancel, belongs to an earlier task with the same id.
@@ -217,7 +219,8 @@ WITH known (of_table, of_column, id) AS (
                           ELSE arrived - tasks END)::bigint
        FROM (SELECT kind, arrived, tasks FROM outbox.counter
               UNION ALL SELECT kind, arrived, tasks FROM outbox.counter_log) AS c))
-   UNION ALL SELECT 'headless_key', 'headless_key_id', max(headless_key_id) FROM outbox.headless_key
+   UNION ALL SELECT 'headless_key', 'headless_key_id', GREATEST((SELECT max(headless_key_id) FROM outbox.headless_key),
+                                                           (SELECT max(place_request_id) FROM outbox.place_request))
    UNION ALL SELECT 'cancel', 'cancel_id', max(cancel_id) FROM outbox.cancel
    UNION ALL SELECT 'audit', 'entry_id', max(entry_id) FROM outbox.audit),
 sequences AS MATERIALIZED (
@@ -320,7 +323,7 @@ SELECT k.task_type || ': keys of other tasks', count(*), 0, '' FROM outbox.uniqu
 
 const headlessSQL = `
   FROM (SELECT DISTINCT t.task_type, t.ordering_key FROM outbox.task t
-         WHERE t.state = 'waiting'
+         WHERE t.state = 'waiting' AND t.ordering_key IS NOT NULL
            AND NOT EXISTS (SELECT 1 FROM outbox.task h
                             WHERE h.task_type = t.task_type AND h.ordering_key = t.ordering_key
                               AND h.state <> 'waiting')
@@ -332,6 +335,22 @@ SELECT task_type, count(*), 0, ''` + headlessSQL + ` GROUP BY task_type ORDER BY
 
 const addHeadlessSQL = `/* outbox: ask for heads of ordering keys */
 INSERT INTO outbox.headless_key (task_type, ordering_key) SELECT task_type, ordering_key` + headlessSQL
+
+// A free place is given as the next task of a key comes or ends: a key without a taken place has none.
+const placelessSQL = `
+  FROM (SELECT DISTINCT t.task_type, t.group_key FROM outbox.task t
+         WHERE t.state = 'waiting' AND t.group_key IS NOT NULL
+           AND NOT EXISTS (SELECT 1 FROM outbox.task h
+                            WHERE h.task_type = t.task_type AND h.group_key = t.group_key
+                              AND h.group_place IS NOT NULL)
+           AND NOT EXISTS (SELECT 1 FROM outbox.place_request k
+                            WHERE k.task_type = t.task_type AND k.group_key = t.group_key)) AS lost`
+
+const findPlacelessSQL = `/* outbox: group keys that nobody promotes */
+SELECT task_type, count(*), 0, ''` + placelessSQL + ` GROUP BY task_type ORDER BY task_type`
+
+const addPlacelessSQL = `/* outbox: ask for places of group keys */
+INSERT INTO outbox.place_request (task_type, group_key) SELECT task_type, group_key` + placelessSQL
 
 const findLeasesSQL = `/* outbox: leases of relays that have no row */
 SELECT task_type, count(*), 0, '' FROM outbox.task t
@@ -376,6 +395,7 @@ var repairs = []repair{
 	{kind: DefectCounts, findSQL: findCountsSQL, statements: []string{lockCountsSQL, addCountsSQL}},
 	{kind: DefectUniqueKeys, findSQL: findKeysSQL, run: repairKeys},
 	{kind: DefectOrderingKeys, findSQL: findHeadlessSQL, statements: []string{addHeadlessSQL}},
+	{kind: DefectGroupKeys, findSQL: findPlacelessSQL, statements: []string{addPlacelessSQL}},
 	{kind: DefectLeases, findSQL: findLeasesSQL, run: func(ctx context.Context, c *Client) error { // like a takeover
 		return c.pages(ctx, upkeep.StrandedSQL, nil, upkeep.TakeStrandedSQL)
 	}},

@@ -137,12 +137,12 @@ func TestWhatARestoreLeavesIsFoundAndRepaired(t *testing.T) {
 			task + `('A', 'w', now(), 'scheduled'), ('A', 'gone', now(), 'scheduled');
 			INSERT INTO outbox.task (task_type, state, relay_id, lease_token)
 				VALUES ('L', 'leased', gen_random_uuid(), gen_random_uuid());
-			INSERT INTO outbox.task (task_type, ordering_key) VALUES ('O', 'o');
-			DELETE FROM outbox.headless_key`,
+			INSERT INTO outbox.task (task_type, ordering_key, group_key) VALUES ('O', 'o', NULL), ('G', NULL, 'g');
+			DELETE FROM outbox.headless_key; DELETE FROM outbox.place_request`,
 			want: []string{"unique_key A: keys of other tasks: 1 -> 0", "unique_key A: tasks without their key: 1 -> 0",
-				"leftover B: 2 -> 0", "lease L: 1 -> 0", "ordering_key O: 1 -> 0", "count A finished: -2 -> 0",
-				"sequence task_task_id_seq: 5 -> 1000099"},
-			state: "gone3,w2 2 2 o free"},
+				"leftover B: 2 -> 0", "lease L: 1 -> 0", "ordering_key O: 1 -> 0", "group_key G: 1 -> 0", "count A finished: -2 -> 0",
+				"sequence task_task_id_seq: 6 -> 1000099"},
+			state: "gone3,w2 2 2 o g free"},
 		"a task that was created while the server's clock was ahead": {rows: `
 			INSERT INTO outbox.task (task_type, created_at) VALUES ('A', now() + interval '1 day');
 			INSERT INTO outbox.running (task_id, token, relay_id) VALUES (1, gen_random_uuid(), gen_random_uuid());
@@ -173,6 +173,7 @@ func TestWhatARestoreLeavesIsFoundAndRepaired(t *testing.T) {
 			(SELECT string_agg(task_id::text, ',') FROM outbox.running),
 			(SELECT string_agg(task_id::text, ',') FROM outbox.cancel),
 			(SELECT string_agg(ordering_key, ',') FROM outbox.headless_key),
+			(SELECT string_agg(group_key, ',') FROM outbox.place_request),
 			(SELECT CASE WHEN lease_token IS NULL THEN 'free' END FROM outbox.task WHERE task_type = 'L'))`)
 		if state != c.state {
 			t.Errorf("%s: left is %q, want %q", name, state, c.state)

@@ -21,6 +21,7 @@ type taskData struct {
 	admin.Task
 	Facts    []fact
 	Timeline []taskview.Event
+	Why      admin.Why
 	Audit    admin.AuditPage
 	KeyHeld  bool // a redrive was skipped
 	Asked    bool // for the payload
@@ -29,6 +30,9 @@ type taskData struct {
 	Cut      bool
 	Headers  string
 }
+
+// Waits reports whether the page says why the task waits.
+func (d taskData) Waits() bool { return d.CanCancel() && len(d.Why.Causes) > 0 }
 
 func (d taskData) CanCancel() bool {
 	return d.State != admin.StateDead && d.State != admin.StateFinished
@@ -96,10 +100,15 @@ func (v *view) task() error {
 		if d.Task, err = c.Task(ctx, id); err != nil {
 			return err
 		}
-		if d.Audit, err = c.Audit(ctx, admin.AuditQuery{TaskID: id, Limit: 20}); err != nil || !d.Asked {
+		if d.Audit, err = c.Audit(ctx, admin.AuditQuery{TaskID: id, Limit: 20}); err != nil {
 			return err
 		}
-		d.Hidden, err = c.Payload(ctx, id)
+		if d.Asked {
+			if d.Hidden, err = c.Payload(ctx, id); err != nil {
+				return err
+			}
+		}
+		d.Why, err = c.Why(ctx, id) // the last, as it may end the transaction
 		return err
 	})
 	if errors.Is(err, admin.ErrNotFound) && v.Notice != "" { // an action has just made it ready, and it has finished

@@ -70,6 +70,7 @@ type settings struct {
 	old                     int64         // the age of transaction ids that is reported
 	queued                  float64       // the least part of the queue of notifications in use that is reported
 	now                     func() time.Time
+	task                    int64 // that is asked about; 0: none
 }
 
 // Schema names the PostgreSQL schema of the outbox. Without it that is "outbox".
@@ -83,6 +84,9 @@ func HeldFor(d time.Duration) Option { return func(s *settings) { s.held = d } }
 // StarvingFor is how long a ready task of a type has been due at least when the type is reported,
 // although a living relay has a handler for it. 0 means 1 minute.
 func StarvingFor(d time.Duration) Option { return func(s *settings) { s.starving = d } }
+
+// Task adds why a task waits ([admin.Client.Why]), as findings of the check task. 0 adds nothing.
+func Task(id int64) Option { return func(s *settings) { s.task = id } }
 
 // Timeout bounds each check's statements. A check that takes longer is reported as SeverityUnknown,
 // and the others go on. 0 means 5 seconds; the most is 1 minute.

@@ -18,6 +18,7 @@ var taskChecks = []check{
 		{"paused-type", "no type with tasks is paused"},
 		{"starving-type", "no type waits for longer than it should"},
 		{"failing-type", "of no type more runs fail than tasks finish"}}},
+	{name: "task", fine: "no task was asked about", look: checkTask, ofVersion: true},
 	{name: "maintenance", fine: "the relays do it in time", query: maintenanceSQL},
 	{name: "schedules", fine: "they fire in time, and living relays have them", query: schedulesSQL},
 	{name: "future-times", fine: "no stored time lies further ahead than it can", query: futureTimesSQL},
@@ -68,6 +69,28 @@ func checkTasks(ctx context.Context, v *visit) error {
 		}
 	}
 	return nil
+}
+
+// checkTask says why a task waits, if it was asked about.
+func checkTask(ctx context.Context, v *visit) error {
+	id := v.settings.task
+	if id == 0 {
+		return nil
+	}
+	why, err := v.admin.Why(ctx, id)
+	for _, c := range why.Causes {
+		severity := SeverityInfo
+		if slices.Contains([]admin.CauseKind{admin.CauseNoRelay, admin.CauseNoHandler, admin.CauseCopy, admin.CauseEnvironment,
+			admin.CauseRowSecurity, admin.CauseUnreadable, admin.CauseSuspect, admin.CauseDead}, c.Kind) {
+			severity = SeverityWarning
+		}
+		text := c.Text
+		if !c.Until.IsZero() {
+			text += ", until " + c.Until.UTC().Format("2006-01-02 15:04:05 UTC")
+		}
+		v.add("task", severity, fmt.Sprintf("task %d", id), text, c.Remedy)
+	}
+	return err
 }
 
 // overdue is the time since the next scheduled task of a type was due; negative before it.

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"maps"
@@ -309,6 +310,18 @@ func (x *relayRun) newLeases() *leaserun.Leases {
 		}})
 }
 
+// maxRunningPerRelay is the limit of each type that has one, as JSON.
+func maxRunningPerRelay(handlers []*handler.Handler) string {
+	limits := map[string]int{}
+	for _, h := range handlers {
+		if h.MaxRunningPerRelay > 0 {
+			limits[h.Type] = h.MaxRunningPerRelay
+		}
+	}
+	text, _ := json.Marshal(limits) // strings and numbers have JSON
+	return string(text)
+}
+
 // newCheck returns the check of the database before a run.
 func (x *relayRun) newCheck() *check {
 	return &check{db: x.db, store: &x.store, environment: x.settings.config.Environment, limits: x.settings.limits,
@@ -325,6 +338,7 @@ func (x *relayRun) newHeartbeat() *upkeep.Heartbeat {
 	return upkeep.New(upkeep.Params{
 		RelayID: x.store.RelayID, Host: host, PID: os.Getpid(), Types: x.settings.types, Workers: config.Workers,
 		Schedules:   schedule.Definitions(x.settings.schedules),
+		MaxRunning:  maxRunningPerRelay(x.settings.handlers),
 		Environment: config.Environment,
 		Schema:      x.store.Schema,
 		Pool:        x.store.Conns,

@@ -16,6 +16,9 @@ CREATE INDEX IF NOT EXISTS task_grouped ON outbox.task (task_type, group_key, pr
 ALTER TABLE outbox.task_type ADD COLUMN IF NOT EXISTS max_running_per_key integer
   CONSTRAINT task_type_max_running_per_key_check CHECK (max_running_per_key > 0);
 
+-- handlers.MaxRunningPerRelay by type, for who asks why a task waits.
+ALTER TABLE outbox.relay ADD COLUMN IF NOT EXISTS max_running jsonb;
+
 -- Group keys that may have a free place and a task that waits for it. A relay promotes for each. The ids
 -- are from the sequence of headless_key, so that one mark tells which requests of both are new.
 CREATE TABLE IF NOT EXISTS outbox.place_request (

@@ -130,6 +130,8 @@ COMMENT ON COLUMN outbox.relay.taken_over_at
   IS 'when another relay last found this one dead, and took over what it held; NULL: alive';
 COMMENT ON COLUMN outbox.relay.schedules
   IS 'the definition of each schedule in its Config, by name; NULL: not known';
+COMMENT ON COLUMN outbox.relay.max_running
+  IS 'handlers.MaxRunningPerRelay of the types that have it; NULL: not known';
 COMMENT ON COLUMN outbox.schedule.next_at
   IS 'the next firing; NULL: it has ended, or its Next misbehaved';
 COMMENT ON COLUMN outbox.schedule.last_at IS 'the latest firing that enqueued a task';

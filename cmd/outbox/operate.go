@@ -17,11 +17,13 @@ import (
 func (a *app) doctorCommand() *cobra.Command {
 	var all bool
 	var held, starving time.Duration
+	var task int64
 	c := &cobra.Command{
 		Use: "doctor", Short: "find faults of the outbox and its server, with their remedies", Args: cobra.NoArgs,
 		Example: "  outbox doctor\n  outbox doctor -json | jq '.findings[] | select(.severity == \"critical\")'",
 		Long: `Checks the schema, vacuum and the sessions that hold it up, notifications, limits and pools, types
-without a relay, types that starve, and indexes, and prints remedies. It only reads. Without --all it
+without a relay, types that starve, and indexes, and prints remedies. With --task ID it also says why
+that task waits. It only reads. Without --all it
 only counts the checks without a fault; JSON has them all. The exit code is 4 if the worst finding is
 a warning or critical, and else 1 if a check was not possible (unknown), mostly for lack of a right.
 --timeout does not bound it: each check has 5 s.`,
@@ -30,7 +32,7 @@ a warning or critical, and else 1 if a check was not possible (unknown), mostly 
 				return err
 			}
 			found, err := doctor.Check(c.Context(), a.db, doctor.Schema(a.schema), doctor.HeldFor(held),
-				doctor.StarvingFor(starving))
+				doctor.StarvingFor(starving), doctor.Task(task))
 			if errors.Is(err, outbox.ErrInvalidOption) {
 				return usage("%w", err)
 			}
@@ -59,6 +61,7 @@ a warning or critical, and else 1 if a check was not possible (unknown), mostly 
 			return err
 		},
 	}
+	c.Flags().Int64Var(&task, "task", 0, "ID: say why this task waits, too")
 	c.Flags().BoolVar(&all, "all", false, "print also the checks without a fault")
 	c.Flags().DurationVar(&held, "held", 0, "the least age of reported transactions that hold up vacuum (default 5m)")
 	c.Flags().DurationVar(&starving, "starving", 0,
@@ -86,7 +89,7 @@ func (a *app) repairCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "repair", Short: "find defects after a restore or a switch-over; with --yes repair them", Args: cobra.NoArgs,
 		Example: "  outbox repair\n  outbox repair -yes\n  outbox repair -above 184467 -yes",
-		Long: `Compares counts, sequences, unique keys, ordering keys, leases and leftovers with the tasks, after a
+		Long: `Compares counts, sequences, unique, ordering and group keys, leases and leftovers with the tasks, after a
 restore of the data alone or of a part, and after a switch-over by logical replication. Without
 --yes it only reads and prints the defects. Relays and enqueueing go on, and a second repair finds
 nothing. It prints conflicts and leaves them alone: the exit code is then 1. --timeout does not bound

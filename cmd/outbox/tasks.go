@@ -209,14 +209,18 @@ func (a *app) showCommand(only admin.State, c *cobra.Command) *cobra.Command {
 		}
 		var t admin.Task
 		var hidden admin.Payload
+		var why admin.Why
 		err = a.read(c.Context(), func(ctx context.Context, c *admin.Client) (err error) {
 			if t, err = find(ctx, c); err == nil && payload {
 				hidden, err = c.Payload(ctx, t.ID)
 			}
+			if err == nil {
+				why, err = c.Why(ctx, t.ID) // the last, as it may end the transaction
+			}
 			return err
 		})
 		if errors.Is(err, admin.ErrNotFound) {
-			return notFound("task %s is not there: it has finished, was canceled, or never was", args[0])
+			return a.notThere(c.Context(), args[0])
 		}
 		if err != nil {
 			return err
@@ -224,7 +228,8 @@ func (a *app) showCommand(only admin.State, c *cobra.Command) *cobra.Command {
 		if only != "" && t.State != only {
 			return notFound("task %d is %s, not %s: see outbox tasks show %d", t.ID, t.State, only, t.ID)
 		}
-		o, f := objectOf(t), taskFields(t)
+		o, f := append(objectOf(t), member{"why", why.Causes}), taskFields(t)
+		f.add("why", strings.Join(taskview.Causes(why, when), "\n"))
 		if payload {
 			o = append(o, objectOf(hidden)...)
 			f.add("unique key", hidden.UniqueKey)
@@ -237,6 +242,21 @@ func (a *app) showCommand(only admin.State, c *cobra.Command) *cobra.Command {
 	}
 	payloadFlag(c, &payload)
 	return c
+}
+
+// notThere is the error of a task that is nowhere.
+func (a *app) notThere(ctx context.Context, text string) error {
+	why := admin.Why{Causes: []admin.Cause{{Text: "no task has this key in this database"}}}
+	if id, err := taskID(text); err == nil {
+		err := a.read(ctx, func(ctx context.Context, c *admin.Client) (err error) {
+			why, err = c.Why(ctx, id)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return notFound("task %s is not there: %s", text, strings.Join(taskview.Causes(why, when), "\n"))
 }
 
 // finder finds a task by its id or its key.

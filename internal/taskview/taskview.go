@@ -107,6 +107,21 @@ func Outcome(t admin.Task) string {
 	return t.Outcome + ": " + t.LastError
 }
 
+// Causes are the causes of a Why as lines, with their ends by when.
+func Causes(w admin.Why, when func(time.Time) string) (lines []string) {
+	for _, c := range w.Causes {
+		line := c.Text
+		if !c.Until.IsZero() {
+			line += ", until " + when(c.Until)
+		}
+		if c.Remedy != "" {
+			line += " → " + c.Remedy
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
 // Reasons are the reasons of dead letters with what they mean.
 var Reasons = map[outbox.Reason]string{
 	outbox.ReasonAttempts:        "all attempts were used",

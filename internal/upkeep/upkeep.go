@@ -38,6 +38,7 @@ type Params struct {
 	Types         []string // that have a handler
 	Workers       int
 	Schedules     string // the definition of each by name, as JSON
+	MaxRunning    string // MaxRunningPerRelay by type, as JSON
 	Environment   string // of the relay's Config
 	Schema        pg.Schema
 	Pool          *pg.Pool

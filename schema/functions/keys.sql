@@ -53,6 +53,36 @@ END
 $$;
 REVOKE EXECUTE ON FUNCTION outbox.task_grouped() FROM PUBLIC;
 
+-- Returns what a waiting task waits for: the head of its ordering key, or the tasks that have places of
+-- its group key, and how many tasks of its key wait before it, 1,000 at most. It returns NULL for
+-- another task. It has its owner's rights, as its callers may not read keys, and returns none.
+CREATE OR REPLACE FUNCTION outbox.waits_for(
+  of_id bigint, OUT grouped boolean, OUT holders bigint[], OUT ahead bigint)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+  SET enable_seqscan = off SET enable_indexscan = on SET enable_nestloop = on SET jit = off AS $$
+DECLARE
+  w record;
+BEGIN
+  SELECT t.task_type, t.ordering_key, t.group_key, t.priority INTO w FROM outbox.task t
+   WHERE t.task_id = of_id AND t.state NOT IN ('ready', 'scheduled', 'leased');
+  grouped := w.group_key IS NOT NULL;
+  IF grouped THEN
+    holders := ARRAY(SELECT t.task_id FROM outbox.task t WHERE t.task_type = w.task_type
+       AND t.group_key = w.group_key AND t.group_place IS NOT NULL ORDER BY t.group_place);
+    ahead := (SELECT count(*) FROM (SELECT FROM outbox.task t WHERE t.task_type = w.task_type
+       AND t.group_key = w.group_key AND t.state = 'waiting' AND (t.priority, t.task_id) < (w.priority, of_id)
+       ORDER BY t.task_type, t.group_key, t.priority, t.task_id LIMIT 1000) AS n);
+  ELSE
+    holders := ARRAY(SELECT t.task_id FROM outbox.task t WHERE t.task_type = w.task_type
+       AND t.ordering_key = w.ordering_key AND t.state <> 'waiting');
+    ahead := (SELECT count(*) FROM (SELECT FROM outbox.task t WHERE t.task_type = w.task_type
+       AND t.ordering_key = w.ordering_key AND t.state = 'waiting' AND t.task_id < of_id
+       ORDER BY t.task_type, t.ordering_key, t.task_id LIMIT 1000) AS n);
+  END IF;
+END
+$$;
+REVOKE EXECUTE ON FUNCTION outbox.waits_for(bigint) FROM PUBLIC;
+
 -- Gives the free places of up to so many group keys, from a request on, to the tasks that wait, the
 -- most urgent and oldest first, and returns how many requests are met. The caller has locked
 -- outbox.promote_lock. A type has as many places for each key as its handler's MaxRunningPerKey, or

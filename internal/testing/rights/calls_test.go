@@ -89,7 +89,7 @@ func calls() []right {
 	one, two := admin.DeadFilter{IDs: []int64{1004}}, admin.DeadFilter{IDs: []int64{1005}}
 	counts := admin.RepairOptions{Kinds: []admin.DefectKind{admin.DefectSequences, admin.DefectCounts}}
 	rest := admin.RepairOptions{Kinds: []admin.DefectKind{admin.DefectCounts, admin.DefectUniqueKeys,
-		admin.DefectOrderingKeys,
+		admin.DefectOrderingKeys, admin.DefectGroupKeys,
 		admin.DefectLeases, admin.DefectLeftovers}}
 	tried := admin.DeadQuery{Filter: searched, MaxScan: 1}
 	return []right{
@@ -120,6 +120,13 @@ func calls() []right {
 		{"Relays", viewers, false, func(c call) error { return last(c.client.Relays(c.ctx)) }},
 		{"Types", viewers, false, func(c call) error { return last(c.client.Types(c.ctx)) }},
 		{"Schedules", viewers, false, func(c call) error { return last(c.client.Schedules(c.ctx)) }},
+		{"Why", viewers, false, func(c call) error {
+			why, err := c.client.Why(c.ctx, 1001)
+			if err == nil && why.Causes[0].Kind == admin.CauseUnknown {
+				return errors.New(why.Causes[0].Text)
+			}
+			return err
+		}},
 		{"Samples", viewers, false, func(c call) error { return last(c.client.Samples(c.ctx, admin.SampleQuery{})) }},
 		{"Origin", viewers, false, func(c call) error { return last(c.client.Origin(c.ctx)) }},
 		{"Adopt", "owner operator", false, func(c call) error { return last(c.client.Adopt(c.ctx, adopt)) }},
@@ -406,6 +413,8 @@ func statements() (out []right) {
 		{`SELECT outbox.claim_group('A', 0::smallint, 0::smallint, 0, 0::smallint, 10, NULL, '0', '0', '0', false)`, workers},
 		{`SELECT outbox.claim_member('(0,1)', '0', '0', '0')`, workers},
 		{`SELECT outbox.poll(ARRAY['A'], '{}', '{}', '{}', '{}', '{}', '{}', '{}')`, workers},
+		{`SELECT outbox.promote_places(0, 10)`, workers},
+		{`SELECT outbox.waits_for(1001)`, viewers},
 		{`SELECT outbox.finish_tasks('{}', '{}', '{}', '{}')`, workers},
 		{`SELECT outbox.complete_task(1001, NULL)`, workers},
 		{`SELECT outbox.end_run(1, 1001)`, workers},

@@ -99,6 +99,8 @@ var reads = map[string]func(context.Context, *admin.Client) error{
 	"TaskAudit": func(ctx context.Context, c *admin.Client) error {
 		return second(c.Audit(ctx, admin.AuditQuery{TaskID: 101}))
 	},
+	"Why":         func(ctx context.Context, c *admin.Client) error { return second(c.Why(ctx, 1)) },
+	"RetryGroups": func(ctx context.Context, c *admin.Client) error { return second(c.RetryGroups(ctx, "A")) },
 	"DeadGroups": func(ctx context.Context, c *admin.Client) error {
 		return second(c.DeadGroups(ctx, admin.DeadQuery{}))
 	},

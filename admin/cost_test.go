@@ -125,11 +125,12 @@ func calls(t *testing.T, db *database, n int) map[string]call {
 			_, err := c.Why(ctx, int64(db.Int(t, `SELECT max(task_id) FROM outbox.task WHERE state = 'waiting'`)))
 			return err
 		}},
-		"payload":   {10, func(c *admin.Client) error { _, err := c.Payload(ctx, middle); return err }},
-		"relays":    {2000, func(c *admin.Client) error { _, err := c.Relays(ctx); return err }},
-		"types":     {300, func(c *admin.Client) error { _, err := c.Types(ctx); return err }},
-		"schedules": {10, func(c *admin.Client) error { _, err := c.Schedules(ctx); return err }},
-		"newest":    {1000, func(c *admin.Client) error { _, err := c.Tasks(ctx, admin.TaskQuery{}); return err }},
+		"retry groups": {2 * 10_000, func(c *admin.Client) error { _, err := c.RetryGroups(ctx, "A"); return err }},
+		"payload":      {10, func(c *admin.Client) error { _, err := c.Payload(ctx, middle); return err }},
+		"relays":       {2000, func(c *admin.Client) error { _, err := c.Relays(ctx); return err }},
+		"types":        {300, func(c *admin.Client) error { _, err := c.Types(ctx); return err }},
+		"schedules":    {10, func(c *admin.Client) error { _, err := c.Schedules(ctx); return err }},
+		"newest":       {1000, func(c *admin.Client) error { _, err := c.Tasks(ctx, admin.TaskQuery{}); return err }},
 		"samples": {100, func(c *admin.Client) error {
 			_, err := c.Samples(ctx, admin.SampleQuery{Type: "A", Last: time.Hour})
 			return err

@@ -85,24 +85,52 @@ func (c *Client) CountDeadLetters(ctx context.Context, q DeadQuery) (n DeadCount
 	return DeadCount{Count: counts[0], Next: d.until.String()}, nil
 }
 
-// DeadGroup is the dead letters of one type with one error.
-type DeadGroup struct {
-	Type   string
-	Error  string // the first line of the last error's first 300 characters, with # for numbers and UUIDs
+// ErrorGroup is the tasks of one type with one error.
+type ErrorGroup struct {
+	Type string
+	// Error is the first line of the last error's first 300 characters, with # for UUIDs and for numbers of
+	// five digits or more.
+	Error  string
 	Count  int64
-	Latest time.Time // when the latest of them died
+	Latest time.Time // when the latest of them died; of retrying tasks when the latest attempt began
 }
+
+// groupedError is the Error of a group. Statuses such as 404 and 410 stay apart.
+const groupedError = `regexp_replace(split_part(left(COALESCE(last_error, ''), 300), E'\n', 1),
+         '[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9]{5,}', '#', 'g') AS error`
 
 const deadGroupsSQL = `/* outbox: group dead letters by error */
 SELECT task_type, error, count(*), max(died_at) FROM (
-  SELECT task_type, died_at, regexp_replace(split_part(left(COALESCE(last_error, ''), 300), E'\n', 1),
-         '[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9]+', '#', 'g') AS error
+  SELECT task_type, died_at, ` + groupedError + `
     FROM outbox.dead_task WHERE %s) AS d
  GROUP BY 1, 2 ORDER BY 3 DESC, 4 DESC, 1, 2 LIMIT `
 
+const retryGroupsSQL = `/* outbox: group retrying tasks by error */
+SELECT task_type, error, count(*), max(at) FROM (
+  SELECT task_type, COALESCE(attempted_at, created_at) AS at, ` + groupedError + `
+    FROM outbox.task WHERE state = 'scheduled' AND attempt > 0 AND task_type = $1
+   ORDER BY run_at LIMIT $2) AS r
+ GROUP BY 1, 2 ORDER BY 3 DESC, 4 DESC, 2 LIMIT 20`
+
+// RetryGroups groups the retrying tasks of a type by error, the most frequent first, 20 groups at most.
+// It reads the 10,000 that are due first. Without a type the error is outbox.ErrInvalidOption.
+func (c *Client) RetryGroups(ctx context.Context, taskType string) (groups []ErrorGroup, err error) {
+	if taskType == "" {
+		return nil, invalid("RetryGroups: the task type is empty")
+	}
+	if err := checkText("RetryGroups", taskType); err != nil {
+		return nil, err
+	}
+	return list(ctx, c, "group retrying tasks by error", retryGroupsSQL, []any{taskType, pageScan}, scanGroup)
+}
+
+func scanGroup(row scanner, g *ErrorGroup) error {
+	return row.Scan(&g.Type, &g.Error, &g.Count, &g.Latest)
+}
+
 // DeadGroups groups the dead letters that pass the filter by type and error, the most frequent
 // first. It reads the latest MaxScan, or 10,000, and refuses After.
-func (c *Client) DeadGroups(ctx context.Context, q DeadQuery) (groups []DeadGroup, err error) {
+func (c *Client) DeadGroups(ctx context.Context, q DeadQuery) (groups []ErrorGroup, err error) {
 	if q.After != "" {
 		return nil, invalid("DeadQuery.After: %.60q: DeadGroups begins with the latest; see DeadFilter.DiedBefore", q.After)
 	}
@@ -115,9 +143,7 @@ func (c *Client) DeadGroups(ctx context.Context, q DeadQuery) (groups []DeadGrou
 		d.MaxScan = most
 	}
 	query := deadGroupsSQL + strconv.Itoa(d.Limit)
-	return deadRows(ctx, c, "group dead letters by error", &d, query, d.limited(), func(row scanner, g *DeadGroup) error {
-		return row.Scan(&g.Type, &g.Error, &g.Count, &g.Latest)
-	}, most)
+	return deadRows(ctx, c, "group dead letters by error", &d, query, d.limited(), scanGroup, most)
 }
 
 // order is the one in which pages of dead letters go on.

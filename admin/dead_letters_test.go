@@ -104,15 +104,16 @@ func TestDeadLettersAreGroupedByTypeAndError(t *testing.T) {
 	t.Parallel()
 	db := relaytest.NewDatabase(t)
 	for n := range 4 {
-		gone := fmt.Sprintf("order %d: user 0197a1f2-7c11-4000-8000-00000000000%d is gone\nmore %d", n, n, n)
+		gone := fmt.Sprintf("order 1000%d: user 0197a1f2-7c11-4000-8000-00000000000%d is gone\nmore %d", n, n, n)
 		bury(t, db, "A", "handler", gone, 1+n, 1, 10)
-		bury(t, db, "A", "handler", fmt.Sprintf("timeout after %d s", n), 11+n, 1, 60)
+		bury(t, db, "A", "handler", fmt.Sprintf("timeout after 1234%d ms", n), 11+n, 1, 60)
 	}
-	bury(t, db, "B", "handler", "timeout after 1 s", 21, 1, 70)
+	bury(t, db, "B", "handler", "the answer is 404", 21, 2, 70)
+	bury(t, db, "B", "handler", "the answer is 410", 23, 1, 70)
 	bury(t, db, "A", "handler", "", 31, 1, 80)
 	for want, f := range map[string]admin.DeadFilter{
-		"A order #: user # is gone 4, A timeout after # s 4, B timeout after # s 1, A  1": {},
-		"B timeout after # s 1": {Type: "B"},
+		"A order #: user # is gone 4, A timeout after # ms 4, B the answer is 404 2, B the answer is 410 1, A  1": {},
+		"B the answer is 404 2, B the answer is 410 1":                                                            {Type: "B"},
 	} {
 		groups, err := client(t, db.DB).DeadGroups(t.Context(), admin.DeadQuery{Filter: f})
 		var got []string
@@ -122,6 +123,26 @@ func TestDeadLettersAreGroupedByTypeAndError(t *testing.T) {
 		if strings.Join(got, ", ") != want || err != nil || groups[0].Latest.IsZero() {
 			t.Errorf("got %q, %v, want %q", got, err, want)
 		}
+	}
+}
+
+func TestRetryingTasksAreGroupedByError(t *testing.T) {
+	t.Parallel()
+	db := relaytest.Open(t, relaytest.Migrated(t))
+	db.Do(t, `INSERT INTO outbox.task (task_type, state, attempt, last_error, run_at)
+		SELECT CASE WHEN n = 9 THEN 'B' ELSE 'A' END, 'scheduled', CASE WHEN n = 8 THEN 0 ELSE 1 END,
+		       'status ' || CASE WHEN n < 5 THEN 404 ELSE 410 END || ' of 1234' || n, now() + n * interval '1 s'
+		  FROM generate_series(1, 9) n`)
+	groups, err := client(t, db.DB).RetryGroups(t.Context(), "A")
+	var got []string
+	for _, g := range groups {
+		got = append(got, fmt.Sprint(g.Type, " ", g.Error, " ", g.Count))
+	}
+	if want := "A status 404 of # 4, A status 410 of # 3"; strings.Join(got, ", ") != want || err != nil || groups[0].Latest.IsZero() {
+		t.Errorf("got %q, %v, want %q", got, err, want)
+	}
+	if _, err := unreachable(t).RetryGroups(t.Context(), ""); !errors.Is(err, outbox.ErrInvalidOption) {
+		t.Errorf("without a type: %v", err)
 	}
 }
 

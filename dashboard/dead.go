@@ -28,12 +28,12 @@ type deadData struct {
 
 // deadGroup is a line of the table of errors.
 type deadGroup struct {
-	admin.DeadGroup
+	admin.ErrorGroup
 	Link string // to those dead letters
 }
 
 // groupOf links to the dead letters whose error has the group's longest text without a number.
-func groupOf(g admin.DeadGroup, f deadFilter) deadGroup {
+func groupOf(g admin.ErrorGroup, f deadFilter) deadGroup {
 	longest := ""
 	for part := range strings.SplitSeq(g.Error, "#") {
 		if part = strings.TrimSpace(part); len(part) > len(longest) {

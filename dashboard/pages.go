@@ -76,6 +76,7 @@ type typeData struct {
 	States      []stateTab
 	State       admin.State
 	First       bool
+	Groups      []admin.ErrorGroup // of retrying tasks, on their first page
 	admin.TaskPage
 }
 
@@ -138,8 +139,12 @@ func (v *view) taskType() error {
 	h := history(samples[name], d.Type, s.at)
 	d.Rate = rateOf(h)
 	d.Charts = charts(h, d.Rate, span, d.Over)
-	d.TaskPage, err = get(v, func(c *admin.Client, ctx context.Context) (admin.TaskPage, error) {
-		return c.Tasks(ctx, admin.TaskQuery{Type: name, State: d.State, After: q.Get("after"), Limit: pageSize})
+	err = v.read(func(ctx context.Context, c *admin.Client) (err error) {
+		d.TaskPage, err = c.Tasks(ctx, admin.TaskQuery{Type: name, State: d.State, After: q.Get("after"), Limit: pageSize})
+		if err == nil && d.First && d.State == admin.StateRetrying {
+			d.Groups, err = c.RetryGroups(ctx, name)
+		}
+		return err
 	})
 	if err != nil {
 		return err

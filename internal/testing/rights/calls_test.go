@@ -150,6 +150,7 @@ func calls() []right {
 			return errors.Join(last(c.client.CountDeadLetters(c.ctx, admin.DeadQuery{Filter: letters})),
 				last(c.client.CountDeadLetters(c.ctx, tried)))
 		}},
+		{"RetryGroups", viewers, false, func(c call) error { return last(c.client.RetryGroups(c.ctx, "A")) }},
 		{"DeadGroups", viewers, false, func(c call) error { return last(c.client.DeadGroups(c.ctx, tried)) }},
 		{"Redrive", operators, false, func(c call) error {
 			return errors.Join(last(c.client.Redrive(c.ctx, one, admin.Bulk{})),

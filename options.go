@@ -143,7 +143,8 @@ func OrderedBy(key string) Option {
 // GroupBy bounds how many tasks of one type and key run at once in all processes: as many as
 // handlers.MaxRunningPerKey says, or one. A key is what must not hold up the rest of its type: a
 // tenant, an endpoint, a mailbox. The other tasks of the key wait, and cost no claim and no worker,
-// however many there are. Of those that are due the most urgent goes first, then the oldest.
+// however many there are. Of those that are due the most urgent goes first, then the one that has been
+// due longest.
 //
 // A task that waits for its retry, snoozes or is not due yet holds up none of its key. Enqueueing
 // with a key waits for nobody. The key is 1 to 256 bytes of valid UTF-8 without NUL. With
@@ -273,7 +274,11 @@ var optionalColumns = []optionalColumn{
 		notCopied},
 	{"group_key", "%s",
 		func(s *settings) [2]sql.NullString { return [2]sql.NullString{text(s.groupKey)} },
-		notCopied},
+		func(s *settings, of *Task[json.RawMessage]) {
+			if of.OrderingKey != "" { // which the copy has
+				s.groupKey, s.grouped = "", false
+			}
+		}},
 }
 
 // notCopied leaves a copy the option that it was enqueued with.

@@ -1,17 +1,20 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/schemaname"
 	"github.com/txoutbox/outbox/internal/timeline"
 )
 
@@ -64,11 +67,12 @@ type Why struct {
 
 // whyOf is what a Why is made of.
 type whyOf struct {
+	schema       string // for commands; "" is the default
 	task         Task
 	now          time.Time
 	origin       Origin
-	relays       []Relay // that are alive
-	handling     []Relay // of these, with a handler for the type
+	alive        int       // relays
+	handling     []handled // of these, with a handler for the type
 	paused       bool
 	pausedBy     string
 	pausedAt     time.Time
@@ -76,19 +80,29 @@ type whyOf struct {
 	rateUntil    time.Time // zero: a token is there
 	lastHost     string    // of a dead relay that had a handler
 	lastSeen     time.Time
-	perRelay     map[string]int // handlers.MaxRunningPerRelay by relay
-	hidden       bool           // rows, from this role
-	secured      bool           // row level security is on
-	ahead        int64
+	hidden       bool // rows, from this role
+	secured      bool // row level security is on
+	everGiven    int64
+	ahead        int64 // ready tasks before it
 	oldest       time.Time
 	grouped      bool
 	holders      []int64
 	holder       *Task // the head of its ordering key
-	waitingAhead int64
-	everGiven    int64 // the last id
+	places       int   // of its group key
+	waitingAhead int64 // of its key
 }
 
-// Counts of tasks that are before another one end there.
+// handled is a living relay with a handler for the type.
+type handled struct {
+	host    string
+	workers int            // 0: not known
+	share   int            // of them that one type may have; 0: not known
+	limit   int            // handlers.MaxRunningPerRelay; 0: none
+	limited bool           // by handlers.MaxRunning
+	runs    map[string]int // under way, by type
+}
+
+// mostAhead is where counts of tasks that are before another one end, as in outbox.waits_for.
 const mostAhead = 1000
 
 const whySQL = `/* outbox: why a task waits */
@@ -97,12 +111,10 @@ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
        (SELECT b.emptied_at + p.rate_per / p.rate * interval '1 microsecond' FROM outbox.bucket b
          WHERE b.task_type = $1 AND b.emptied_at > '-infinity'
            AND b.emptied_at + p.rate_per / p.rate * interval '1 microsecond' > clock_timestamp()),
-       COALESCE(l.host, ''), l.alive_until,
-       COALESCE((SELECT json_object_agg(r.relay_id, r.max_running -> $1) FROM outbox.relay r
-                  WHERE r.alive_until > clock_timestamp() AND r.max_running ? $1)::text, '{}'),
-       pg_catalog.row_security_active('outbox.task'),
+       COALESCE(l.host, ''), l.alive_until, pg_catalog.row_security_active('outbox.task'),
        (SELECT c.relrowsecurity FROM pg_catalog.pg_class c WHERE c.oid = 'outbox.task'::pg_catalog.regclass),
-       COALESCE(pg_catalog.pg_sequence_last_value('outbox.task_task_id_seq'::pg_catalog.regclass), 0)
+       COALESCE(pg_catalog.pg_sequence_last_value('outbox.task_task_id_seq'::pg_catalog.regclass), 0),
+       (SELECT count(*) FROM outbox.relay r WHERE r.alive_until > clock_timestamp())
   FROM (SELECT) AS one
   LEFT JOIN outbox.task_type p ON p.task_type = $1
   LEFT JOIN LATERAL (SELECT e.actor, e.at FROM outbox.audit e WHERE e.target = $1 AND e.action = 'pause'
@@ -110,6 +122,23 @@ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
   LEFT JOIN LATERAL (SELECT r.host, r.alive_until FROM outbox.relay r
                       WHERE $1 = ANY (r.task_types) AND r.alive_until <= clock_timestamp()
                       ORDER BY r.alive_until DESC LIMIT 1) AS l ON true`
+
+// A batch is one run. Of a run whose task is gone the type is not known.
+const handledSQL = `/* outbox: the relays that have a handler, and what they run */
+SELECT r.host, COALESCE(r.workers, 0), COALESCE((r.limits ->> 'share')::integer, 0),
+       COALESCE((r.limits -> 'types' -> $1 ->> 'relay')::integer, 0), COALESCE(r.limits -> 'types' -> $1 ? 'all', false),
+       COALESCE((SELECT json_object_agg(n.task_type, n.runs) FROM (
+         SELECT run.task_type, count(*) AS runs FROM (
+           SELECT COALESCE(t.task_type, '') AS task_type
+             FROM (SELECT relay_id, task_id, lost_connection FROM outbox.running LIMIT 10000) AS j
+             LEFT JOIN outbox.task t ON t.task_id = j.task_id
+            WHERE j.relay_id = r.relay_id AND NOT j.lost_connection
+            UNION ALL
+           (SELECT t.task_type FROM outbox.task t WHERE t.state = 'leased' AND t.relay_id = r.relay_id
+             ORDER BY t.leased_until LIMIT 2000)) AS run
+          GROUP BY run.task_type) AS n)::text, '{}')
+  FROM outbox.relay r WHERE r.alive_until > clock_timestamp() AND $1 = ANY (r.task_types)
+ ORDER BY r.host, r.relay_id LIMIT 100`
 
 const aheadSQL = `/* outbox: how many tasks are before another one */
 SELECT (SELECT count(*) FROM (
@@ -120,79 +149,98 @@ SELECT (SELECT count(*) FROM (
          ORDER BY t.run_at, t.task_id LIMIT 1)`
 
 const waitsForSQL = `/* outbox: what a waiting task waits for */
-SELECT COALESCE(w.grouped, false), COALESCE(to_json(w.holders)::text, '[]'), COALESCE(w.ahead, 0)
+SELECT COALESCE(w.grouped, false), COALESCE(to_json(w.holders)::text, '[]'), COALESCE(w.places, 0), COALESCE(w.ahead, 0)
   FROM outbox.waits_for($1) AS w`
 
 // Why says why a task does not run: each cause that holds, with the command or the setting that changes
 // it. Of a task that runs, is finished, dead or gone it says that. It costs a bounded number of reads by
 // an index, with any backlog. It sees what is in the database: a handler that a relay has registered, but
-// not what a relay's own callbacks (WorkersByType) decide, nor the rights of another role. In a
-// transaction that may not read all of it, the cause is CauseUnknown, and the transaction is to be rolled
-// back.
+// not what a relay's own callbacks (WorkersByType) decide, nor the rights of another role. Its
+// errors are those of [Client.Task]. Where the role may read tasks, but not all of the rest, the cause is
+// CauseUnknown, and a transaction is to be rolled back.
 func (c *Client) Why(ctx context.Context, taskID int64) (Why, error) {
-	w := whyOf{task: Task{ID: taskID}}
+	w := whyOf{}
+	if c.schema != schemaname.Default {
+		w.schema = string(c.schema)
+	}
 	var err error
 	if w.task, err = c.Task(ctx, taskID); errors.Is(err, ErrNotFound) {
 		w.task = Task{ID: taskID}
 	} else if err != nil {
 		return Why{}, err
 	}
-	relays, err := c.Relays(ctx)
-	if err != nil {
-		return Why{}, err
-	}
-	w.relays = slices.DeleteFunc(relays, func(r Relay) bool { return !r.Alive })
-	for _, r := range w.relays {
-		if slices.Contains(r.Types, w.task.Type) {
-			w.handling = append(w.handling, r)
-		}
-	}
-	if w.origin, err = c.Origin(ctx); err != nil {
-		return Why{}, err
-	}
-	err = c.read(func(q outbox.Querier) error { return w.read(ctx, c, q) })
+	err = w.read(ctx, c)
 	switch pgerr.Code(err) {
 	case "42501", "42703", "42883": // a right, a column, a function
 		return Why{taskID, w.task.State, []Cause{{Kind: CauseUnknown,
 			Text:   "it is not known: the role lacks a right, or the schema is older than this program",
-			Remedy: "outbox migrate, then outbox roles apply"}}}, nil
+			Remedy: w.command("migrate up") + ", then " + w.command("roles apply")}}}, nil
 	}
 	if err != nil {
 		return Why{}, failed(fmt.Sprintf("say why task %d waits", taskID), err)
 	}
-	if len(w.holders) == 1 && !w.grouped {
-		if head, err := c.Task(ctx, w.holders[0]); err == nil {
-			w.holder = &head
-		} else if !errors.Is(err, ErrNotFound) { // it has just ended
-			return Why{}, err
-		}
-	}
 	return Why{TaskID: taskID, State: w.task.State, Causes: w.causes()}, nil
 }
 
-func (w *whyOf) read(ctx context.Context, c *Client, q outbox.Querier) error {
+// command is one of cmd/outbox.
+func (w *whyOf) command(format string, args ...any) string {
+	schema := ""
+	if w.schema != "" {
+		schema = "--schema " + w.schema + " "
+	}
+	return "outbox " + schema + fmt.Sprintf(format, args...)
+}
+
+func (w *whyOf) read(ctx context.Context, c *Client) (err error) {
+	if w.origin, err = c.Origin(ctx); err != nil {
+		return err
+	}
+	if err = c.read(func(q outbox.Querier) error { return w.readType(ctx, c, q) }); err != nil {
+		return err
+	}
+	if w.grouped || len(w.holders) != 1 {
+		return nil
+	}
+	head, err := c.Task(ctx, w.holders[0])
+	if err == nil {
+		w.holder = &head
+	} else if errors.Is(err, ErrNotFound) { // it has just ended
+		err = nil
+	}
+	return err
+}
+
+// readType reads what holds for the type, and what is before the task.
+func (w *whyOf) readType(ctx context.Context, c *Client, q outbox.Querier) error {
 	var now int64
-	var pausedAt, rateUntil, lastSeen sql.NullTime
-	var perRelay, holders string
+	var pausedAt, rateUntil, lastSeen, oldest sql.NullTime
 	err := q.QueryRowContext(ctx, c.schema.SQL(whySQL), w.task.Type).Scan(&now, &w.paused, &w.pausedBy, &pausedAt,
-		&w.maxRunning, &rateUntil, &w.lastHost, &lastSeen, &perRelay, &w.hidden, &w.secured, &w.everGiven)
+		&w.maxRunning, &rateUntil, &w.lastHost, &lastSeen, &w.hidden, &w.secured, &w.everGiven, &w.alive)
 	if err != nil {
 		return err
 	}
 	w.now, w.pausedAt, w.rateUntil, w.lastSeen = time.UnixMicro(now), pausedAt.Time, rateUntil.Time, lastSeen.Time
+	w.handling, err = rows(ctx, q, c.schema.SQL(handledSQL), []any{w.task.Type}, func(row scanner, h *handled) error {
+		var runs string
+		err := row.Scan(&h.host, &h.workers, &h.share, &h.limit, &h.limited, &runs)
+		return errors.Join(err, json.Unmarshal([]byte(runs), &h.runs))
+	})
+	if err != nil {
+		return err
+	}
 	switch w.task.State {
 	case StateReady:
-		var oldest sql.NullTime
 		err = q.QueryRowContext(ctx, c.schema.SQL(aheadSQL), w.task.Type, w.task.Priority, w.task.Attempt, w.task.ID,
 			mostAhead).Scan(&w.ahead, &oldest)
 		w.oldest = oldest.Time
 	case StateWaiting:
-		err = q.QueryRowContext(ctx, c.schema.SQL(waitsForSQL), w.task.ID).Scan(&w.grouped, &holders, &w.waitingAhead)
+		var holders string
+		err = q.QueryRowContext(ctx, c.schema.SQL(waitsForSQL), w.task.ID).Scan(&w.grouped, &holders, &w.places, &w.waitingAhead)
 		if err == nil {
 			err = json.Unmarshal([]byte(holders), &w.holders)
 		}
 	}
-	return errors.Join(err, json.Unmarshal([]byte(perRelay), &w.perRelay))
+	return err
 }
 
 // causes are all that hold, at least one.
@@ -205,7 +253,7 @@ func (w *whyOf) causes() []Cause {
 		return []Cause{{Kind: CauseFinished, Text: "it is finished: " + t.Outcome}}
 	case StateDead:
 		return []Cause{{Kind: CauseDead, Text: "it is a dead letter, with the reason " + string(t.Reason),
-			Remedy: fmt.Sprintf("mend the cause of its last error, then: outbox dead redrive -ids %d", t.ID)}}
+			Remedy: "mend the cause of its last error, then: " + w.command("dead redrive %d", t.ID)}}
 	}
 	if ran := w.running(); ran != nil {
 		return []Cause{*ran}
@@ -225,7 +273,7 @@ func (w *whyOf) causes() []Cause {
 
 func (w *whyOf) gone() Cause {
 	c := Cause{Kind: CauseGone, Text: "no task has this id: it has finished and is not kept, was canceled or purged, or its " +
-		"transaction has not committed", Remedy: "handlers.Retention keeps finished tasks; outbox audit -task ID has what was done by hand"}
+		"transaction has not committed", Remedy: "handlers.Retention keeps finished tasks; what was done by hand: " + w.command("audit")}
 	switch {
 	case w.hidden:
 		return Cause{Kind: CauseRowSecurity, Text: "row level security hides tasks from this role, perhaps this one",
@@ -267,9 +315,9 @@ func (w *whyOf) noRelay() *Cause {
 		last = fmt.Sprintf("; the last one with a handler for it was on %s, until %s", w.lastHost, stamp(w.lastSeen))
 	}
 	switch {
-	case w.origin.Refused != "" && len(w.relays) == 0: // noDatabase says that
+	case w.origin.Refused != "" && w.alive == 0: // noDatabase says that
 		return nil
-	case len(w.relays) == 0:
+	case w.alive == 0:
 		return &Cause{Kind: CauseNoRelay, Text: "no relay is alive" + last, Remedy: "start a relay (relay.Run)"}
 	case len(w.handling) == 0:
 		return &Cause{Kind: CauseNoHandler, Text: "no living relay has a handler for the type " + w.task.Type + last,
@@ -286,29 +334,32 @@ func (w *whyOf) pause() *Cause {
 	if w.pausedBy != "" {
 		by = fmt.Sprintf(", by %s at %s", w.pausedBy, stamp(w.pausedAt))
 	}
-	return &Cause{Kind: CausePaused, Text: "its type is paused" + by, Remedy: "outbox resume " + w.task.Type}
+	return &Cause{Kind: CausePaused, Text: "its type is paused" + by, Remedy: w.command("resume %s", w.task.Type)}
 }
 
 // time is what a scheduled task waits for.
 func (w *whyOf) time() *Cause {
 	t := w.task
-	now := fmt.Sprintf("outbox tasks run-now %d", t.ID)
-	last := ""
+	if t.State != StateScheduled && t.State != StateRetrying || !t.RunAt.After(w.now) {
+		return nil
+	}
+	c := &Cause{Kind: CauseScheduled, Text: "it is scheduled", Until: t.RunAt, Remedy: w.command("tasks run-now %d", t.ID)}
+	var last Event // of the timeline
 	if n := len(t.Timeline); n > 0 {
-		last = string(t.Timeline[n-1].Kind)
+		last = t.Timeline[n-1]
 	}
 	switch {
-	case t.State != StateScheduled && t.State != StateRetrying || !t.RunAt.After(w.now):
-		return nil
-	case strings.HasPrefix(t.LastError, "relay: the task cannot be read"):
-		return &Cause{Kind: CauseUnreadable, Text: "PostgreSQL cannot read its row: " + t.LastError, Until: t.RunAt,
-			Remedy: "restore the row, or cancel the task: outbox tasks cancel " + fmt.Sprint(t.ID)}
-	case last == timeline.Throttled:
-		return &Cause{Kind: CauseThrottled, Text: "the other side asked to wait: " + t.LastError, Until: t.RunAt, Remedy: now}
+	case strings.HasPrefix(t.LastError, timeline.Unreadable):
+		c.Kind, c.Text = CauseUnreadable, "PostgreSQL cannot read its row: "+t.LastError
+		c.Remedy = "restore the row, or give the task up: " + w.command("tasks cancel %d", t.ID)
+	case !last.At.IsZero() && last.At.Before(t.AttemptedAt) && last.LastAt.Before(t.AttemptedAt): // a run after that failed not
+		c.Text = "its handler has put it off (Snooze, RunAgain)"
+	case last.Kind == EventThrottled:
+		c.Kind, c.Text = CauseThrottled, "the other side asked to wait: "+t.LastError
 	case t.State == StateRetrying:
-		return &Cause{Kind: CauseRetrying, Text: fmt.Sprintf("attempt %d failed: %s", t.Attempt, t.LastError), Until: t.RunAt, Remedy: now}
+		c.Kind, c.Text = CauseRetrying, fmt.Sprintf("attempt %d failed: %s", t.Attempt, t.LastError)
 	}
-	return &Cause{Kind: CauseScheduled, Text: "it is scheduled", Until: t.RunAt, Remedy: now}
+	return c
 }
 
 // key is what a waiting task waits for.
@@ -318,14 +369,20 @@ func (w *whyOf) key() *Cause {
 	}
 	before := ""
 	if w.waitingAhead > 0 {
-		before = fmt.Sprintf(", and %s wait before it", atLeast(w.waitingAhead))
+		before = fmt.Sprintf("; before it wait %s", atLeast(w.waitingAhead))
 	}
 	if w.grouped {
-		return &Cause{Kind: CauseGroup, Tasks: w.holders, Text: fmt.Sprintf("the %d places of its group key are taken by %s",
-			len(w.holders), taskNames(w.holders)) + before, Remedy: "handlers.MaxRunningPerKey allows more; a shorter timeout frees places sooner"}
+		c := &Cause{Kind: CauseGroup, Tasks: w.holders, Text: fmt.Sprintf("all %d places of its group key are taken, by %s",
+			w.places, taskNames(w.holders)) + before, Remedy: "handlers.MaxRunningPerKey allows more; a shorter timeout frees places sooner"}
+		if n := len(w.holders); n < w.places {
+			c.Text = fmt.Sprintf("%d of %d places of its group key are taken, by %s", n, w.places, taskNames(w.holders)) + before
+			c.Remedy = "a relay gives the others as the next task of the key comes or ends"
+		}
+		return c
 	}
 	c := &Cause{Kind: CauseOrdered, Tasks: w.holders, Text: "it is behind " + taskNames(w.holders) + " of its ordering key" + before,
-		Remedy: fmt.Sprintf("outbox tasks show %d says why that one waits; to let the key go on: outbox tasks cancel %[1]d", w.holders[0])}
+		Remedy: "why that one waits: " + w.command("tasks show %d", w.holders[0]) + "; to let the key go on: " +
+			w.command("tasks cancel %d", w.holders[0])}
 	if h := w.holder; h != nil {
 		c.Text = fmt.Sprintf("it is behind task %d of its ordering key, which is %s%s", h.ID, h.State, before)
 		if h.RunAt.After(w.now) {
@@ -335,24 +392,18 @@ func (w *whyOf) key() *Cause {
 	return c
 }
 
-// calls are the runs of a type in relays. A batch is one.
-func calls(relays []Relay, taskType string) (n int) {
-	for _, r := range relays {
-		for _, run := range r.Runs {
-			if run.Type == taskType && !run.Lost {
-				n++
-			}
+func (w *whyOf) typeLimit() *Cause {
+	n, limited := 0, false
+	for _, h := range w.handling {
+		if h.limited {
+			n, limited = n+h.runs[w.task.Type], true
 		}
 	}
-	return n
-}
-
-func (w *whyOf) typeLimit() *Cause {
-	if n := calls(w.relays, w.task.Type); w.maxRunning > 0 && n >= w.maxRunning {
-		return &Cause{Kind: CauseTypeLimit, Text: fmt.Sprintf("%d tasks of its type run, as many as may in all relays", n),
-			Remedy: "handlers.MaxRunning allows more"}
+	if !limited || n < w.maxRunning {
+		return nil
 	}
-	return nil
+	return &Cause{Kind: CauseTypeLimit, Text: fmt.Sprintf("%d tasks of its type run, as many as may in all relays", n),
+		Remedy: "handlers.MaxRunning allows more"}
 }
 
 func (w *whyOf) rate() *Cause {
@@ -365,13 +416,18 @@ func (w *whyOf) rate() *Cause {
 // noWorker says that no relay with a handler can run it now, and why.
 func (w *whyOf) noWorker() *Cause {
 	var full, limited []string
-	for _, r := range w.handling {
-		n, limit := calls([]Relay{r}, w.task.Type), w.perRelay[r.ID]
+	for _, h := range w.handling {
+		of, all := h.runs[w.task.Type], 0
+		for _, n := range h.runs {
+			all += n
+		}
 		switch {
-		case limit > 0 && n >= limit:
-			limited = append(limited, fmt.Sprintf("%d in %s", n, r.Host))
-		case r.Workers > 0 && live(r) >= r.Workers:
-			full = append(full, fmt.Sprintf("%d of %s (%s)", r.Workers, r.Host, busyWith(r)))
+		case h.limit > 0 && of >= h.limit:
+			limited = append(limited, fmt.Sprintf("%d in %s", of, h.host))
+		case h.workers > 0 && all >= h.workers:
+			full = append(full, fmt.Sprintf("%d of %s (%s)", h.workers, h.host, busyWith(h.runs)))
+		case h.share > 0 && of >= h.share:
+			full = append(full, fmt.Sprintf("%d of %s (%s; the last is for other types)", h.share, h.host, busyWith(h.runs)))
 		default:
 			return nil
 		}
@@ -387,33 +443,18 @@ func (w *whyOf) noWorker() *Cause {
 	return nil
 }
 
-// live is how many runs of a relay are under way.
-func live(r Relay) (n int) {
-	for _, run := range r.Runs {
-		if !run.Lost {
-			n++
-		}
-	}
-	return n
-}
-
-// busyWith is how many runs of a relay are of which type, the most first.
-func busyWith(r Relay) string {
-	of := map[string]int{}
-	for _, run := range r.Runs {
-		of[run.Type]++
-	}
-	var types []string
-	for name := range of {
-		types = append(types, name)
-	}
-	slices.SortFunc(types, func(a, b string) int { return of[b] - of[a] })
+// busyWith is how many runs are of which type, the most first.
+func busyWith(runs map[string]int) string {
+	types := slices.SortedFunc(maps.Keys(runs), func(a, b string) int {
+		return cmp.Or(cmp.Compare(runs[b], runs[a]), cmp.Compare(a, b))
+	})
 	for i, name := range types {
-		types[i] = fmt.Sprintf("%d %s", of[name], name)
+		types[i] = fmt.Sprintf("%d %s", runs[name], cmp.Or(name, "of an unknown type"))
 	}
 	return strings.Join(types[:min(len(types), 5)], ", ")
 }
 
+// suspect says that the process of its last runs died: relays choose beside which others it runs.
 func (w *whyOf) suspect() *Cause {
 	lost := 0
 	for _, e := range w.task.Timeline {
@@ -426,11 +467,12 @@ func (w *whyOf) suspect() *Cause {
 			lost++
 		}
 	}
-	if w.task.State != StateReady || lost < 2 {
+	last := w.task.MaxAttempts > 0 && w.task.MaxAttempts-w.task.Attempt <= 2
+	if w.task.State == StateLeased || lost == 0 || lost == 1 && !last {
 		return nil
 	}
-	return &Cause{Kind: CauseSuspect, Text: fmt.Sprintf("its last %d runs were lost with their processes, so it runs beside few others", lost),
-		Remedy: "find in the relays' output what ended them; outbox tasks cancel " + fmt.Sprint(w.task.ID) + " removes it"}
+	return &Cause{Kind: CauseSuspect, Text: fmt.Sprintf("the process of its last run died, %d times in a row, so it runs beside few others", lost),
+		Remedy: "find in the relays' output what ended them; to give the task up: " + w.command("tasks cancel %d", w.task.ID)}
 }
 
 // queued is the cause of a task that only has to wait its turn.
@@ -448,7 +490,7 @@ func (w *whyOf) queued() Cause {
 		}
 	}
 	if late > time.Minute {
-		c.Remedy = "a relay has a handler and free workers: its log says what holds it up, and outbox doctor what is wrong"
+		c.Remedy = "a relay has a handler and free workers: its log says what holds it up, and " + w.command("doctor") + " what is wrong"
 		if w.secured {
 			c.Remedy += "; row level security is on for outbox.task, and may hide the task from the relays' role"
 		}

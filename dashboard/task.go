@@ -32,7 +32,9 @@ type taskData struct {
 }
 
 // Waits reports whether the page says why the task waits.
-func (d taskData) Waits() bool { return d.CanCancel() && len(d.Why.Causes) > 0 }
+func (d taskData) Waits() bool {
+	return d.CanCancel() && len(d.Why.Causes) > 0 && d.Why.Causes[0].Kind != admin.CauseRunning
+}
 
 func (d taskData) CanCancel() bool {
 	return d.State != admin.StateDead && d.State != admin.StateFinished

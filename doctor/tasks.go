@@ -84,11 +84,9 @@ func checkTask(ctx context.Context, v *visit) error {
 			admin.CauseRowSecurity, admin.CauseUnreadable, admin.CauseSuspect, admin.CauseDead}, c.Kind) {
 			severity = SeverityWarning
 		}
-		text := c.Text
-		if !c.Until.IsZero() {
-			text += ", until " + c.Until.UTC().Format("2006-01-02 15:04:05 UTC")
-		}
-		v.add("task", severity, fmt.Sprintf("task %d", id), text, c.Remedy)
+		v.add("task", severity, fmt.Sprintf("task %d", id), taskview.Cause(c, func(t time.Time) string {
+			return t.UTC().Format(time.DateTime) + " UTC"
+		}), c.Remedy)
 	}
 	return err
 }

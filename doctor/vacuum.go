@@ -26,7 +26,7 @@ func ofHolders(s settings) []any { return []any{s.schema, s.held.Microseconds()}
 const autovacuumSQL = `/* outbox: settings of autovacuum */
 WITH hot (name, threshold) AS (VALUES
   ('task', 1000), ('running', 1000), ('counter_log', 5000), ('counter', 500),
-  ('headless_key', 1000), ('unique_key', 1000), ('slot', 500), ('bucket', 500)),
+  ('headless_key', 1000), ('place_request', 1000), ('unique_key', 1000), ('slot', 500), ('bucket', 500)),
 option AS (
   SELECT c.relname AS name, o.option_name AS key, o.option_value AS value
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace, pg_options_to_table(c.reloptions) o
@@ -86,7 +86,7 @@ const holdersSQL = `/* outbox: who keeps dead rows */
 WITH dead AS (
   SELECT COALESCE(max(n_dead_tup), 0) AS rows FROM pg_stat_all_tables
    WHERE schemaname = $1
-     AND relname IN ('task', 'running', 'counter_log', 'headless_key', 'unique_key', 'slot', 'bucket')),
+     AND relname IN ('task', 'running', 'counter_log', 'headless_key', 'place_request', 'unique_key', 'slot', 'bucket')),
 holder AS (
   SELECT 'session' AS kind, a.pid::text AS id,
          COALESCE(NULLIF(a.application_name, ''), NULLIF(a.backend_type, 'client backend'),

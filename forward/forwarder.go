@@ -181,7 +181,7 @@ type Target struct {
 // letters of its own. A handler of the type replaces each task by one for each target, in one
 // transaction. Their types are the type's name, a slash, and the target's name, as in
 // order.placed/billing. All have the event's id, time, ordering key, priority, headers and the
-// like, but not its limits and delay. Limits of payloads and headers do not apply to copies.
+// like, but not its limits, group key and delay. Limits of payloads and headers do not apply to copies.
 // Enqueue no tasks of these types yourself.
 //
 // opts apply to each target, before its own options. BatchSize and HandlerOptions among them also

@@ -232,7 +232,7 @@ func (d *drainer) step() ([]step, error) {
 }
 
 const retrySQL = `/* outboxtest: retry at once */
-UPDATE outbox.task SET state = 'ready', group_place = group_place,
+UPDATE outbox.task SET state = 'ready',
        run_at = LEAST(run_at, GREATEST(clock_timestamp(), timestamptz 'epoch' + $2::bigint * interval '1 microsecond'))
  WHERE task_id = $1 AND state = 'scheduled'`
 
@@ -261,7 +261,7 @@ func (d *drainer) later(last Run, wait time.Duration) error {
 }
 
 const promoteScheduledSQL = `/* outboxtest: promote scheduled tasks */
-UPDATE outbox.task SET state = 'ready', group_place = group_place
+UPDATE outbox.task SET state = 'ready'
  WHERE state = 'scheduled' AND task_type = ANY ($1::text[])
    AND (run_at <= timestamptz 'epoch' + $2::bigint * interval '1 microsecond'
         OR run_at <= clock_timestamp() AND task_id <> ALL ($3::bigint[]))`

@@ -17,7 +17,7 @@ import (
 // Which lanes have work, and when the next scheduled task of each is due. What this process runs
 // itself is still visible until its claim commits, and left out.
 const pollSQL = `/* outbox: poll */
-SELECT i, task_id, priority, attempt, age, due_in FROM outbox.poll($1, $2, $3, $4, $5, $6, $7, $8, $9)`
+SELECT i, task_id, priority, attempt, age, due_in FROM outbox.poll($1, $2, $3, $4, $5, $6, $7, $8, $9, true)`
 
 // The last task of each head's priority and attempt, for the range of a pivot. The row comparison
 // makes the planner read the lane's index backwards, where equality would tempt it to the primary
@@ -204,7 +204,7 @@ const promoteScheduledSQL = `/* outbox: promote scheduled tasks */
 WITH due AS MATERIALIZED (
   SELECT task_id FROM outbox.task WHERE state = 'scheduled' AND task_type = $1 AND run_at <= now()
    ORDER BY run_at LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED)
-UPDATE outbox.task t SET state = 'ready', group_place = t.group_place
+UPDATE outbox.task t SET state = 'ready'
  WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM due)) AND (SELECT ` + pg.CommitAsync + `) IS NOT NULL`
 
 // One promotion makes scheduled tasks of at most so many types ready: each is a statement.

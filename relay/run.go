@@ -310,15 +310,19 @@ func (x *relayRun) newLeases() *leaserun.Leases {
 		}})
 }
 
-// maxRunningPerRelay is the limit of each type that has one, as JSON.
-func maxRunningPerRelay(handlers []*handler.Handler) string {
-	limits := map[string]int{}
+// limitsOf is how many tasks the relay runs at once of a type, and what limits a type has, as JSON.
+func limitsOf(workers int, handlers []*handler.Handler) string {
+	type limits struct {
+		Relay int `json:"relay,omitempty"` // MaxRunningPerRelay
+		All   int `json:"all,omitempty"`   // MaxRunning
+	}
+	of := map[string]limits{}
 	for _, h := range handlers {
-		if h.MaxRunningPerRelay > 0 {
-			limits[h.Type] = h.MaxRunningPerRelay
+		if h.MaxRunningPerRelay > 0 || h.MaxRunning > 0 {
+			of[h.Type] = limits{h.MaxRunningPerRelay, h.MaxRunning}
 		}
 	}
-	text, _ := json.Marshal(limits) // strings and numbers have JSON
+	text, _ := json.Marshal(map[string]any{"share": plan.Share(workers, len(handlers)), "types": of}) // numbers have JSON
 	return string(text)
 }
 
@@ -338,7 +342,7 @@ func (x *relayRun) newHeartbeat() *upkeep.Heartbeat {
 	return upkeep.New(upkeep.Params{
 		RelayID: x.store.RelayID, Host: host, PID: os.Getpid(), Types: x.settings.types, Workers: config.Workers,
 		Schedules:   schedule.Definitions(x.settings.schedules),
-		MaxRunning:  maxRunningPerRelay(x.settings.handlers),
+		Limits:      limitsOf(config.Workers, x.settings.handlers),
 		Environment: config.Environment,
 		Schema:      x.store.Schema,
 		Pool:        x.store.Conns,

@@ -1,23 +1,22 @@
 -- +goose Up
 -- Limits by key: tasks with a group_key wait for one of the numbered places of their key.
 --
--- A relay of the version before runs such tasks from their places, and gives them no place. It leaves
--- a failed Leased task its place until its retry. What is due of such a type it cannot promote: the
--- check task_place refuses that, and relays of this version do it.
+-- A relay of the version before runs such tasks from their places, and leaves giving places to others.
+-- Its UPDATEs keep the limits, by the trigger task_grouped.
 ALTER TABLE outbox.task ADD COLUMN IF NOT EXISTS group_key text COLLATE "C", ADD COLUMN IF NOT EXISTS group_place smallint;
 ALTER TABLE outbox.dead_task ADD COLUMN IF NOT EXISTS group_key text COLLATE "C", ADD COLUMN IF NOT EXISTS group_place smallint;
 ALTER TABLE outbox.done_task ADD COLUMN IF NOT EXISTS group_key text COLLATE "C", ADD COLUMN IF NOT EXISTS group_place smallint;
 -- The places that are taken, and the tasks that wait for one.
 CREATE UNIQUE INDEX IF NOT EXISTS task_place ON outbox.task (task_type, group_key, group_place)
   WHERE group_place IS NOT NULL;
-CREATE INDEX IF NOT EXISTS task_grouped ON outbox.task (task_type, group_key, priority, task_id)
+CREATE INDEX IF NOT EXISTS task_grouped ON outbox.task (task_type, group_key, priority, run_at, task_id)
   WHERE group_key IS NOT NULL AND state = 'waiting';
 
 ALTER TABLE outbox.task_type ADD COLUMN IF NOT EXISTS max_running_per_key integer
   CONSTRAINT task_type_max_running_per_key_check CHECK (max_running_per_key > 0);
 
--- handlers.MaxRunningPerRelay by type, for who asks why a task waits.
-ALTER TABLE outbox.relay ADD COLUMN IF NOT EXISTS max_running jsonb;
+-- How many tasks a relay runs at once of each type, for who asks why a task waits.
+ALTER TABLE outbox.relay ADD COLUMN IF NOT EXISTS limits jsonb;
 
 -- Group keys that may have a free place and a task that waits for it. A relay promotes for each. The ids
 -- are from the sequence of headless_key, so that one mark tells which requests of both are new.

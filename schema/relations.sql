@@ -56,7 +56,7 @@ CREATE OR REPLACE TRIGGER task_left AFTER UPDATE OF ordering_key ON outbox.task
   FOR EACH ROW WHEN (OLD.ordering_key IS NOT NULL
     AND OLD.ordering_key IS DISTINCT FROM NEW.ordering_key)
   EXECUTE FUNCTION outbox.task_left();
-CREATE OR REPLACE TRIGGER task_grouped BEFORE UPDATE OF group_place ON outbox.task
+CREATE OR REPLACE TRIGGER task_grouped BEFORE UPDATE OF state, run_at ON outbox.task
   FOR EACH ROW WHEN (NEW.group_key IS NOT NULL) EXECUTE FUNCTION outbox.task_grouped();
 CREATE OR REPLACE TRIGGER task_wake AFTER INSERT ON outbox.task REFERENCING NEW TABLE AS added
   FOR EACH STATEMENT EXECUTE FUNCTION outbox.task_wake();
@@ -130,8 +130,8 @@ COMMENT ON COLUMN outbox.relay.taken_over_at
   IS 'when another relay last found this one dead, and took over what it held; NULL: alive';
 COMMENT ON COLUMN outbox.relay.schedules
   IS 'the definition of each schedule in its Config, by name; NULL: not known';
-COMMENT ON COLUMN outbox.relay.max_running
-  IS 'handlers.MaxRunningPerRelay of the types that have it; NULL: not known';
+COMMENT ON COLUMN outbox.relay.limits
+  IS 'workers that one type may have, and by type the limits of each relay and of all; NULL: not known';
 COMMENT ON COLUMN outbox.schedule.next_at
   IS 'the next firing; NULL: it has ended, or its Next misbehaved';
 COMMENT ON COLUMN outbox.schedule.last_at IS 'the latest firing that enqueued a task';

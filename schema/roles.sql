@@ -163,7 +163,7 @@ GRANT SELECT (name, next_at, last_at, created_at, paused, catch_up, task_type, s
    ON outbox.schedule TO outbox_viewer, outbox_operator;
 GRANT SELECT (task_id, relay_id, lost_connection, started_at, task_ids, first_id, last_id)
    ON outbox.running TO outbox_viewer, outbox_operator;
-GRANT SELECT (relay_id, host, pid, started_at, alive_until, task_types, workers, connections, taken_over_at, max_running)
+GRANT SELECT (relay_id, host, pid, started_at, alive_until, task_types, workers, connections, taken_over_at, limits)
    ON outbox.relay TO outbox_viewer, outbox_operator;
 GRANT SELECT ON outbox.origin TO outbox_viewer, outbox_operator;
 GRANT EXECUTE ON FUNCTION outbox.origin_state, outbox.kind_of, outbox.waits_for TO outbox_worker, outbox_viewer, outbox_operator;

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 	"github.com/txoutbox/outbox/internal/testing/whytest"
 )
 
@@ -24,6 +26,39 @@ func TestShowSaysWhyATaskWaits(t *testing.T) {
 				t.Errorf("the exit code is %d", r.code)
 			}
 		})
+	}
+}
+
+var ofCommand = regexp.MustCompile(`outbox [a-z][a-z-]*( [a-z][a-z-]*)?`)
+
+// What a remedy tells to type is there.
+func TestTheCommandsOfRemediesExist(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for _, c := range slices.Concat(whytest.States, whytest.Others, whytest.Alone) {
+		db := newDB(t)
+		whytest.Plant(t, db.DB, c)
+		why, err := relaytest.Admin(t, db.DB).Why(t.Context(), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, cause := range why.Causes {
+			for _, text := range ofCommand.FindAllString(cause.Remedy, -1) {
+				args := strings.Fields(text)[1:]
+				if seen[text] {
+					continue
+				}
+				seen[text] = true
+				r := db.run(t, append(args, "--help")...)
+				group := strings.Contains(r.out, "[command]") // the second word is not one of its commands
+				if r.code != 0 || !strings.Contains(r.out, "outbox "+args[0]) || group {
+					t.Errorf("%s: %+v", text, r)
+				}
+			}
+		}
+	}
+	if len(seen) < 5 {
+		t.Errorf("only %v are in remedies", seen)
 	}
 }
 

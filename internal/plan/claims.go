@@ -141,11 +141,11 @@ func (d *Dispatcher) found(c *lane, claim Claim, found Found) {
 	}
 }
 
-// tasksRan notes that tasks ran, which may have enqueued. After one with an ordering key a poll promotes
-// the next.
-func (d *Dispatcher) tasksRan(ordered bool) {
+// tasksRan notes that tasks ran, which may have enqueued. After one with an ordering or group key a
+// poll promotes the next.
+func (d *Dispatcher) tasksRan(keyed bool) {
 	d.polls.foundWork = true
-	if ordered {
+	if keyed {
 		d.polls.due = d.now.Time
 	}
 }

@@ -31,7 +31,7 @@ type PollResult struct {
 	Due         bool          // some task is scheduled, and not due yet
 	NextDue     time.Duration // until the first of them is due
 	DueTypes    []string      // whose scheduled tasks are due
-	Request     int64         // the first request for the head of an ordering key; 0 if there is none
+	Request     int64         // the first request for a promotion by key; 0 if there is none
 	LastRequest int64         // without a request, the last that there was; it may not be committed
 	WakeRequest int64         // the wake-up request that was set; 0 if none
 	Stranded    bool          // dead relays hold leases
@@ -130,14 +130,14 @@ type Poll struct {
 	Full          bool                     // read all lanes from their heads
 	Spans         [][]Span                 // by lane, the parts to read; nil is all lanes from their heads
 	Resting       map[string]time.Duration // types whose scheduled tasks are not promoted, for so long
-	FromRequest   int64                    // the first request for a head to look for
+	FromRequest   int64                    // the first request for a promotion by key to look for
 }
 
 // Promote makes tasks ready, beside claims. Promoted answers it.
 type Promote struct {
 	Began   time.Time
 	Types   []string // whose scheduled tasks are due
-	Request int64    // the first request for the head of an ordering key; 0 for none
+	Request int64    // the first request for a promotion by key; 0 for none
 	Limit   int      // of tasks, and of requests
 }
 

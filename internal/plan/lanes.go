@@ -79,7 +79,7 @@ func (l *lanes) held(now time.Time) (urgency int, any bool) {
 }
 
 // share is how many more slots the lane may take as far as other types go.
-func (l *lanes) share(c *lane) int { return share(l.workers, len(l.all)) - c.running }
+func (l *lanes) share(c *lane) int { return Share(l.workers, len(l.all)) - c.running }
 
 // room is how many more slots the lane may take.
 func (l *lanes) room(c *lane) int {
@@ -430,9 +430,9 @@ func (c *lane) waitingSince() time.Time {
 	return c.servedAt
 }
 
-// share is how many workers one type may hold: all but one, while there are other types, so that
+// Share is how many workers one type may hold: all but one, while there are other types, so that
 // one type cannot stop another.
-func share(workers, types int) int {
+func Share(workers, types int) int {
 	if types > 1 && workers > 1 {
 		return workers - 1
 	}

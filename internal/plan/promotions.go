@@ -12,8 +12,8 @@ const (
 	promoteLeast = 20
 )
 
-// promotions are what is known of scheduled tasks that are due, and of ordering keys without a
-// head. One promotion at a time makes a part of them ready. It has a slot, and so a connection, of
+// promotions are what is known of scheduled tasks that are due, of ordering keys without a head, and
+// of group keys with a free place. One promotion at a time makes a part of them ready. It has a slot, and so a connection, of
 // its own, as claims of other tasks do not wait for it.
 type promotions struct {
 	next     Promote   // what the latest poll saw, if that began after the end of the latest promotion
@@ -24,7 +24,7 @@ type promotions struct {
 	limit    int       // of the next one
 	turn     time.Time // until then it leaves the last free slot to claims
 	pause    time.Time // until then the next one does not begin
-	heads    Failing   // of heads of ordering keys
+	heads    Failing   // by key
 	requests requestMark
 }
 
@@ -143,7 +143,7 @@ func (d *Dispatcher) promotionFailed(c *lane, failure Failure, began time.Time) 
 	d.tellFailures(c)
 }
 
-// headsEnded notes whether heads of ordering keys could be promoted, or that there is nothing to
+// headsEnded notes whether tasks could be promoted by their keys, or that there is nothing to
 // do. Ready tasks are claimed in both cases.
 func (d *Dispatcher) headsEnded(failure Failure, began time.Time) {
 	f := &d.promotions.heads

@@ -289,7 +289,7 @@ func between(out []Span, from, to Class) []Span {
 	return out
 }
 
-// requestMark is the first request for a head that polls look for. Requests that were met leave
+// requestMark is the first request for a promotion by key that polls look for. Requests that were met leave
 // dead entries in their index, over which each poll from the first one on would walk while a
 // forgotten transaction keeps vacuum away. Those before the mark were met, or commit late: a full
 // poll finds them.

@@ -319,7 +319,7 @@ const deleteBackSQL = `/* outbox: take a task whose claim is gone */
 DELETE FROM outbox.task WHERE task_id = $1`
 
 const delaySQL = `/* outbox: delay a task whose claim is gone */
-UPDATE outbox.task SET state = 'scheduled', run_at = clock_timestamp() + $2::bigint * interval '1 microsecond', group_place = NULL WHERE task_id = $1`
+UPDATE outbox.task SET state = 'scheduled', run_at = clock_timestamp() + $2::bigint * interval '1 microsecond' WHERE task_id = $1`
 
 // A run without a living relay is an attempt, for whoever claims the task next.
 const orphanRunSQL = `/* outbox: let a run count as lost */

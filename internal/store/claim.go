@@ -14,6 +14,7 @@ import (
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/plan"
+	"github.com/txoutbox/outbox/internal/timeline"
 )
 
 // ClaimTx is the transaction of a claim of a Tx or Batch type. Its settings are made before the
@@ -176,7 +177,7 @@ const readSQL = `/* outbox: read tasks */
 SELECT count(octet_length(concat_ws('', t.payload, outbox.rest(t)))) FROM outbox.task t WHERE t.task_id = ANY ($1::bigint[])`
 
 const setAsideSQL = `/* outbox: set a task aside that cannot be read */
-UPDATE outbox.task SET state = 'scheduled', run_at = clock_timestamp() + $2::bigint * interval '1 microsecond', last_error = $3, group_place = NULL WHERE task_id = $1`
+UPDATE outbox.task SET state = 'scheduled', run_at = clock_timestamp() + $2::bigint * interval '1 microsecond', last_error = $3 WHERE task_id = $1`
 
 // SetAsideFor is how long a task is put off that cannot be read.
 const SetAsideFor = time.Hour
@@ -240,7 +241,7 @@ func (s *Store) setAside(ctx context.Context, tx *sql.Tx, ids []int64, unreadabl
 		return s.setAside(ctx, tx, ids[n/2:], unreadable)
 	}
 	unreadable[ids[0]] = failed
-	text := pgerr.Text(fmt.Errorf("relay: the task cannot be read and is put off by %v: %w", SetAsideFor, failed))
+	text := pgerr.Text(fmt.Errorf("%s and is put off by %v: %w", timeline.Unreadable, SetAsideFor, failed))
 	_, err := tx.ExecContext(ctx, s.SQL(setAsideSQL), ids[0], SetAsideFor.Microseconds(), text)
 	return err
 }

@@ -119,14 +119,14 @@ func (s *Store) endLeases(ctx context.Context, tx *sql.Tx, done, other []*LeaseE
 const ReturnLeaseSQL = `/* outbox: end a lease */
 UPDATE outbox.task SET state = $3, attempt = $4, last_error = COALESCE($5, last_error), relay_id = $6::uuid,
        run_at = CASE WHEN $3 = 'ready' THEN run_at ELSE clock_timestamp() + $7::bigint * interval '1 microsecond' END,
-       lease_token = NULL, leased_until = NULL, ordering_key = $8, group_place = group_place,
+       lease_token = NULL, leased_until = NULL, ordering_key = $8,
        timeline = CASE WHEN $9::jsonb IS NULL THEN timeline ELSE outbox.add_events(timeline, $9::jsonb) END
  WHERE task_id = $1 AND lease_token = $2::uuid`
 
 const LeaseAgainSQL = `/* outbox: run a leased task again */
 UPDATE outbox.task SET state = 'scheduled', run_at = clock_timestamp() + $3::bigint * interval '1 microsecond',
        iterations = LEAST(iterations, 2147483646) + 1, attempt = 0, last_error = NULL, timeline = NULL, payload = COALESCE($4::jsonb, payload),
-       relay_id = NULL, lease_token = NULL, leased_until = NULL, group_place = NULL
+       relay_id = NULL, lease_token = NULL, leased_until = NULL
  WHERE task_id = $1 AND lease_token = $2::uuid`
 
 const DeadLeaseSQL = `/* outbox: end a lease in the dead letters */

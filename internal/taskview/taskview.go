@@ -107,13 +107,18 @@ func Outcome(t admin.Task) string {
 	return t.Outcome + ": " + t.LastError
 }
 
-// Causes are the causes of a Why as lines, with their ends by when.
+// Cause is the text of a cause with its end, by when.
+func Cause(c admin.Cause, when func(time.Time) string) string {
+	if c.Until.IsZero() {
+		return c.Text
+	}
+	return c.Text + ", until " + when(c.Until)
+}
+
+// Causes are the causes of a Why as lines, with their remedies.
 func Causes(w admin.Why, when func(time.Time) string) (lines []string) {
 	for _, c := range w.Causes {
-		line := c.Text
-		if !c.Until.IsZero() {
-			line += ", until " + when(c.Until)
-		}
+		line := Cause(c, when)
 		if c.Remedy != "" {
 			line += " → " + c.Remedy
 		}

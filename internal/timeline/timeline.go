@@ -32,6 +32,9 @@ const (
 	Replaced  = "replaced" // by OnConflict(ConflictReplace): later events are of another payload
 )
 
+// Unreadable begins the last error of a task whose row PostgreSQL cannot read.
+const Unreadable = "relay: the task cannot be read"
+
 // Read returns the entries of a column.
 func Read(column json.RawMessage) []Event {
 	if len(column) == 0 { // as of most tasks, which allocate nothing

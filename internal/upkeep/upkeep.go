@@ -38,7 +38,7 @@ type Params struct {
 	Types         []string // that have a handler
 	Workers       int
 	Schedules     string // the definition of each by name, as JSON
-	MaxRunning    string // MaxRunningPerRelay by type, as JSON
+	Limits        string // of each type, as JSON: see admin.Client.Why
 	Environment   string // of the relay's Config
 	Schema        pg.Schema
 	Pool          *pg.Pool

@@ -33,7 +33,7 @@ func newRelay(t *testing.T, db *relaytest.Database, shared ...upkeep.SharedJob) 
 		shared = upkeep.SharedJobs(0)
 	}
 	r.Heartbeat = upkeep.New(upkeep.Params{RelayID: store.NewUUID(), Host: "host", PID: 1, Types: []string{"TX"},
-		Workers: 1, Schedules: "{}", MaxRunning: "{}", Schema: "outbox", Pool: pool, Pace: pg.NewPace(&pg.Broadcast{}, func() {}),
+		Workers: 1, Schedules: "{}", Limits: "{}", Schema: "outbox", Pool: pool, Pace: pg.NewPace(&pg.Broadcast{}, func() {}),
 		Log: slog.New(slog.NewTextHandler(&r.log, nil)), Now: func() time.Time { return r.now },
 		SharedJobs: shared, Lost: func() int { return 0 }, Ready: func() {}, Identified: func(string) {},
 		Refused: func(_ context.Context, _ *pg.Dedicated, _ string, err error) (error, bool) { return err, false }})

@@ -37,8 +37,7 @@ BEGIN
   IF NOT FOUND THEN
     RETURN false;
   END IF;
-  UPDATE outbox.task t SET state = 'ready', run_at = LEAST(t.run_at, now()), group_place = t.group_place
-   WHERE t.task_id = $1;
+  UPDATE outbox.task t SET state = 'ready', run_at = LEAST(t.run_at, now()) WHERE t.task_id = $1;
   IF clock_timestamp() < to_timestamp(pg_sequence_last_value('outbox.wake'::regclass)) THEN
     PERFORM pg_notify(n.nspname, '')
        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace

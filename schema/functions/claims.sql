@@ -18,11 +18,13 @@
 -- scan begins and ends at those bounds. The tasks in running are left out, as are types that are
 -- paused. Times are cut to 95 years, as a time.Duration ends at 292. A row with i = 0 has the first
 -- request for a promotion, from the given one on. Without one it has the last that there was as its age,
--- also if that commits later. Code of version 1 gives no request, and gets no such row then.
+-- also if that commits later. Code of version 1 gives no request, and gets no such row then; code
+-- before version 5 asks for no places.
 CREATE OR REPLACE FUNCTION outbox.poll(
   types text[], running bigint[], span_types bigint[], first_priorities smallint[],
     first_attempts smallint[], first_ids bigint[],
-  last_priorities smallint[], last_attempts smallint[], from_request bigint DEFAULT NULL)
+  last_priorities smallint[], last_attempts smallint[], from_request bigint DEFAULT NULL,
+  of_places boolean DEFAULT false)
 RETURNS TABLE (i bigint, task_id bigint, priority smallint, attempt smallint, age bigint,
   due_in bigint)
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_indexscan = on
@@ -75,7 +77,7 @@ BEGIN
                          WHERE u.headless_key_id >= COALESCE(from_request, 0)
                          ORDER BY u.headless_key_id LIMIT 1),
                        (SELECT u.place_request_id FROM outbox.place_request u
-                         WHERE u.place_request_id >= COALESCE(from_request, 0)
+                         WHERE of_places AND u.place_request_id >= COALESCE(from_request, 0)
                          ORDER BY u.place_request_id LIMIT 1)) AS first) AS r
    WHERE r.first IS NOT NULL OR from_request IS NOT NULL;
 END

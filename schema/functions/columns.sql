@@ -106,7 +106,7 @@ BEGIN
            state = CASE WHEN t.state NOT IN ('ready', 'scheduled') THEN t.state
              WHEN COALESCE((g ->> 'run_at')::timestamptz, now()) > now() THEN 'scheduled'
              ELSE 'ready' END,
-           group_place = t.group_place, payload = (g ->> 'payload')::jsonb, headers = NULLIF(g -> 'headers', 'null'),
+           payload = (g ->> 'payload')::jsonb, headers = NULLIF(g -> 'headers', 'null'),
            priority = COALESCE((g ->> 'priority')::smallint, 0),
            max_attempts = (g ->> 'max_attempts')::smallint,
            timeout_ms = (g ->> 'timeout_ms')::integer,
@@ -126,8 +126,7 @@ BEGIN
        SET run_at = COALESCE((g ->> 'run_at')::timestamptz, now()),
            state = CASE WHEN t.state NOT IN ('ready', 'scheduled') THEN t.state
              WHEN COALESCE((g ->> 'run_at')::timestamptz, now()) > now() THEN 'scheduled'
-             ELSE 'ready' END,
-           group_place = t.group_place
+             ELSE 'ready' END
       FROM last WHERE t.task_id = last.holder AND g ->> 'on_conflict' = 'reschedule'
        AND t.task_id = ANY (ARRAY(SELECT l.holder FROM last AS l));
   END IF;

@@ -30,9 +30,9 @@ END
 $$;
 REVOKE EXECUTE ON FUNCTION outbox.task_left() FROM PUBLIC;
 
--- Changes a task with a group key in an UPDATE that names group_place, as each does that makes a task
--- ready or scheduled, or changes its time. Without a place it is not ready: it waits for one. Only what
--- is due waits. What is neither ready nor leased has no place.
+-- Keeps the rules of group keys in an UPDATE of the state or the time: without a place a task is not
+-- ready, but waits for one; only what is due waits; what is neither ready nor leased has no place.
+-- task_changed requests the promotions, as it is told to until the transaction ends.
 CREATE OR REPLACE FUNCTION outbox.task_grouped() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 BEGIN
@@ -43,10 +43,7 @@ BEGIN
   END IF;
   IF NEW.state NOT IN ('ready', 'leased') THEN
     NEW.group_place := NULL;
-  END IF;
-  IF NEW.state = 'waiting' AND OLD.state <> 'waiting'
-     OR OLD.group_place IS NOT NULL AND NEW.group_place IS NULL THEN
-    PERFORM outbox.request_promotion(NEW.task_type, NULL, NEW.group_key);
+    PERFORM set_config('outbox_order.grouped', 'true', true);
   END IF;
   RETURN NEW;
 END
@@ -54,24 +51,27 @@ $$;
 REVOKE EXECUTE ON FUNCTION outbox.task_grouped() FROM PUBLIC;
 
 -- Returns what a waiting task waits for: the head of its ordering key, or the tasks that have places of
--- its group key, and how many tasks of its key wait before it, 1,000 at most. It returns NULL for
--- another task. It has its owner's rights, as its callers may not read keys, and returns none.
+-- its group key, of so many places, and how many tasks of its key wait before it, 1,000 at most. Another
+-- task waits for nothing. It has its owner's rights, as its callers may not read keys, and returns none.
 CREATE OR REPLACE FUNCTION outbox.waits_for(
-  of_id bigint, OUT grouped boolean, OUT holders bigint[], OUT ahead bigint)
+  of_id bigint, OUT grouped boolean, OUT holders bigint[], OUT places integer, OUT ahead bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
   SET enable_seqscan = off SET enable_indexscan = on SET enable_nestloop = on SET jit = off AS $$
 DECLARE
   w record;
 BEGIN
-  SELECT t.task_type, t.ordering_key, t.group_key, t.priority INTO w FROM outbox.task t
+  SELECT t.task_type, t.ordering_key, t.group_key, t.priority, t.run_at INTO w FROM outbox.task t
    WHERE t.task_id = of_id AND t.state NOT IN ('ready', 'scheduled', 'leased');
   grouped := w.group_key IS NOT NULL;
   IF grouped THEN
+    places := COALESCE((SELECT l.max_running_per_key FROM outbox.task_type l
+                         WHERE l.task_type = w.task_type), 1);
     holders := ARRAY(SELECT t.task_id FROM outbox.task t WHERE t.task_type = w.task_type
        AND t.group_key = w.group_key AND t.group_place IS NOT NULL ORDER BY t.group_place);
     ahead := (SELECT count(*) FROM (SELECT FROM outbox.task t WHERE t.task_type = w.task_type
-       AND t.group_key = w.group_key AND t.state = 'waiting' AND (t.priority, t.task_id) < (w.priority, of_id)
-       ORDER BY t.task_type, t.group_key, t.priority, t.task_id LIMIT 1000) AS n);
+       AND t.group_key = w.group_key AND t.state = 'waiting'
+       AND (t.priority, t.run_at, t.task_id) < (w.priority, w.run_at, of_id)
+       ORDER BY t.task_type, t.group_key, t.priority, t.run_at, t.task_id LIMIT 1000) AS n);
   ELSE
     holders := ARRAY(SELECT t.task_id FROM outbox.task t WHERE t.task_type = w.task_type
        AND t.ordering_key = w.ordering_key AND t.state <> 'waiting');
@@ -83,11 +83,12 @@ END
 $$;
 REVOKE EXECUTE ON FUNCTION outbox.waits_for(bigint) FROM PUBLIC;
 
--- Gives the free places of up to so many group keys, from a request on, to the tasks that wait, the
--- most urgent and oldest first, and returns how many requests are met. The caller has locked
--- outbox.promote_lock. A type has as many places for each key as its handler's MaxRunningPerKey, or
--- one. While more than that are taken, as the limit was lowered, none is given. A task that another
--- transaction holds is not waited for: its key keeps a request.
+-- Gives the free places of up to so many group keys, from a request on, to the tasks that wait, and
+-- returns how many requests are met. The most urgent goes first, then the one that has been due longest.
+-- The caller has locked outbox.promote_lock. A type has as many places for each key as its handler's
+-- MaxRunningPerKey, or one. While more than that are taken, as the limit was lowered, none is given. Of
+-- many keys each gets a part at first, and the rest as its tasks end. A task that another transaction
+-- holds is not waited for: the requests of its key stay.
 CREATE OR REPLACE FUNCTION outbox.promote_places(first bigint, up_to integer) RETURNS bigint
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_indexscan = on SET enable_nestloop = on
   SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
@@ -95,37 +96,38 @@ DECLARE
   met bigint;
 BEGIN
   WITH c AS MATERIALIZED (
-    SELECT r.ctid FROM outbox.place_request r WHERE r.place_request_id >= first
+    SELECT r.ctid AS place, r.task_type, r.group_key FROM outbox.place_request r
+     WHERE r.place_request_id >= first
      ORDER BY r.place_request_id LIMIT up_to FOR UPDATE SKIP LOCKED),
-  gone AS (
-    DELETE FROM outbox.place_request r WHERE r.ctid = ANY (ARRAY(SELECT c.ctid FROM c))
-    RETURNING r.task_type, r.group_key),
   keys AS MATERIALIZED (
     SELECT k.task_type, k.group_key, COALESCE(l.max_running_per_key, 1) AS places,
+           GREATEST(up_to / count(*) OVER (), 1) AS part,
            ARRAY(SELECT t.group_place FROM outbox.task t WHERE t.task_type = k.task_type
               AND t.group_key = k.group_key AND t.group_place IS NOT NULL) AS taken
-      FROM (SELECT DISTINCT gone.task_type, gone.group_key FROM gone) AS k
+      FROM (SELECT DISTINCT c.task_type, c.group_key FROM c) AS k
       LEFT JOIN outbox.task_type l ON l.task_type = k.task_type),
   next AS MATERIALIZED (
     SELECT k.task_type, k.group_key, n.id, n.place
       FROM keys k CROSS JOIN LATERAL unnest(
         ARRAY(SELECT t.task_id FROM outbox.task t WHERE t.task_type = k.task_type
                  AND t.group_key = k.group_key AND t.state = 'waiting'
-               ORDER BY t.task_type, t.group_key, t.priority, t.task_id
-               LIMIT GREATEST(k.places - cardinality(k.taken), 0)),
+               ORDER BY t.task_type, t.group_key, t.priority, t.run_at, t.task_id
+               LIMIT LEAST(GREATEST(k.places - cardinality(k.taken), 0), k.part)),
         ARRAY(SELECT p FROM generate_series(1, k.places) AS p WHERE p <> ALL (k.taken))) AS n (id, place)
      WHERE n.id IS NOT NULL),
   mine AS MATERIALIZED (
     SELECT t.task_id FROM outbox.task t WHERE t.task_id = ANY (ARRAY(SELECT next.id FROM next))
        AND t.state NOT IN ('ready', 'scheduled', 'leased') FOR NO KEY UPDATE SKIP LOCKED),
-  again AS (
-    INSERT INTO outbox.place_request (task_type, group_key)
-    SELECT DISTINCT next.task_type, next.group_key FROM next
-     WHERE next.id NOT IN (SELECT mine.task_id FROM mine) RETURNING 1),
   promoted AS (
     UPDATE outbox.task t SET state = 'ready', group_place = next.place FROM next
-     WHERE t.task_id = next.id AND t.task_id = ANY (ARRAY(SELECT mine.task_id FROM mine)))
-  SELECT (SELECT count(*) FROM gone) - (SELECT count(*) FROM again) INTO met;
+     WHERE t.task_id = next.id AND t.task_id = ANY (ARRAY(SELECT mine.task_id FROM mine))),
+  gone AS (
+    DELETE FROM outbox.place_request r WHERE r.ctid = ANY (ARRAY(
+      SELECT c.place FROM c WHERE NOT EXISTS (
+        SELECT FROM next WHERE next.task_type = c.task_type AND next.group_key = c.group_key
+           AND next.id NOT IN (SELECT mine.task_id FROM mine))))
+    RETURNING 1)
+  SELECT count(*) INTO met FROM gone;
   RETURN met;
 END
 $$;

@@ -219,7 +219,8 @@ END
 $$;
 REVOKE EXECUTE ON FUNCTION outbox.task_removed() FROM PUBLIC;
 
--- Counts and checks after an UPDATE of tasks. A lease is no faster without the check: 220 us of the
+-- Counts and checks after an UPDATE of tasks, and requests a promotion for each group key of which a
+-- task waits now, or has no place any more. A lease is no faster without the check: 220 us of the
 -- server's time both ways.
 CREATE OR REPLACE FUNCTION outbox.task_changed() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
@@ -237,6 +238,11 @@ BEGIN
               OR outbox.check_task(task_id)
           UNION ALL SELECT -1, task_type, outbox.kind_of(state, attempt) FROM removed) AS change
    GROUP BY task_type, kind HAVING sum(n) <> 0;
+  IF current_setting('outbox_order.grouped', true) = 'true' THEN
+    INSERT INTO outbox.place_request (task_type, group_key)
+    SELECT DISTINCT task_type, group_key FROM added
+     WHERE group_key IS NOT NULL AND group_place IS NULL;
+  END IF;
   RETURN NULL;
 END
 $$;

@@ -18,6 +18,7 @@ type Cause struct {
 	Kind      admin.CauseKind
 	Says      string // a part of the text
 	Apart     bool   // it holds, or hides others, whatever else does
+	Handled   bool   // it holds only beside a handler
 }
 
 // Base is a relay with a handler and workers, and task 1.
@@ -56,11 +57,14 @@ var States = []Cause{
 		Kind: admin.CauseUnreadable, Says: "invalid page"},
 	{Name: "ordered", SQL: key("ordering_key") + `UPDATE outbox.task SET state = 'scheduled', attempt = 1,
 		run_at = now() + interval '1 hour' WHERE task_id = 101`,
-		Kind: admin.CauseOrdered, Says: "behind task 101 of its ordering key, which is retrying, and 1 task wait before it"},
+		Kind: admin.CauseOrdered, Says: "behind task 101 of its ordering key, which is retrying; before it wait 1 task"},
 	{Name: "grouped", SQL: key("group_key") + `UPDATE outbox.task SET state = 'ready', group_place = 1 WHERE task_id = 101`,
-		Kind: admin.CauseGroup, Says: "the 1 places of its group key are taken by task 101, and 1 task wait before it"},
+		Kind: admin.CauseGroup, Says: "all 1 places of its group key are taken, by task 101; before it wait 1 task"},
+	{Name: "put off", SQL: `UPDATE outbox.task SET state = 'scheduled', attempt = 1, last_error = 'boom', attempted_at = now(),
+		run_at = now() + interval '1 hour', timeline = '[{"event": "failed", "attempt": 1, "at": "2001-01-01T00:00:00Z"}]'`,
+		Kind: admin.CauseScheduled, Says: "its handler has put it off"},
 	{Name: "suspect", SQL: `UPDATE outbox.task SET attempt = 2, timeline = '[{"event": "lost"}, {"event": "lost"}]'`,
-		Kind: admin.CauseSuspect, Says: "last 2 runs were lost"},
+		Kind: admin.CauseSuspect, Says: "its last run died, 2 times in a row"},
 }
 
 // Others are causes that hold beside those.
@@ -74,8 +78,9 @@ var Others = []Cause{
 		VALUES (gen_random_uuid(), 'web-9', 7, now() - interval '1 minute', '{T}')`,
 		Kind: admin.CauseNoHandler, Says: "no living relay has a handler for the type T; the last one with a handler for it was on web-9"},
 	{Name: "the limit of the type", SQL: `INSERT INTO outbox.task_type (task_type, max_running) VALUES ('T', 2)
-		ON CONFLICT (task_type) DO UPDATE SET max_running = 2;` + running("T", 2),
-		Kind: admin.CauseTypeLimit, Says: "2 tasks of its type run"},
+		ON CONFLICT (task_type) DO UPDATE SET max_running = 2;
+		UPDATE outbox.relay SET limits = '{"share": 10, "types": {"T": {"all": 2}}}';` + running("T", 2),
+		Kind: admin.CauseTypeLimit, Says: "2 tasks of its type run", Handled: true},
 	{Name: "the rate", SQL: `INSERT INTO outbox.task_type (task_type, rate, rate_per) VALUES ('T', 1, 3600000000)
 		ON CONFLICT (task_type) DO UPDATE SET rate = 1, rate_per = 3600000000;
 		INSERT INTO outbox.bucket (task_type, emptied_at) VALUES ('T', clock_timestamp())`,
@@ -87,7 +92,14 @@ var Alone = []Cause{
 	{Name: "no relay", SQL: `DELETE FROM outbox.relay`, Kind: admin.CauseNoRelay, Says: "no relay is alive"},
 	{Name: "workers", SQL: running("REPORT", 8) + running("MAIL", 2), Kind: admin.CauseWorkers,
 		Says: "all workers are busy: 10 of web-1 (8 REPORT, 2 MAIL)"},
-	{Name: "the limit of each relay", SQL: `UPDATE outbox.relay SET max_running = '{"T": 2}';` + running("T", 2),
+	{Name: "the share of a type", SQL: `UPDATE outbox.relay SET limits = '{"share": 9, "types": {}}';` + running("T", 9),
+		Kind: admin.CauseWorkers, Says: "all workers are busy: 9 of web-1 (9 T; the last is for other types)"},
+	{Name: "a limit that no relay has any more", SQL: `INSERT INTO outbox.task_type (task_type, max_running) VALUES ('T', 2);` +
+		running("T", 2), Kind: admin.CauseQueued, Says: "it is the next of its type"},
+	{Name: "a place that is to be given", SQL: key("group_key") + `UPDATE outbox.task SET group_place = 1, state = 'ready' WHERE task_id = 101;
+		INSERT INTO outbox.task_type (task_type, max_running_per_key) VALUES ('T', 3)`,
+		Kind: admin.CauseGroup, Says: "1 of 3 places of its group key are taken, by task 101"},
+	{Name: "the limit of each relay", SQL: `UPDATE outbox.relay SET limits = '{"share": 10, "types": {"T": {"relay": 2}}}';` + running("T", 2),
 		Kind: admin.CauseRelayLimit, Says: "as many tasks of its type as it may: 2 in web-1"},
 	{Name: "next", SQL: ``, Kind: admin.CauseQueued, Says: "it is the next of its type"},
 	{Name: "due", SQL: `UPDATE outbox.task SET state = 'scheduled', run_at = now()`, Kind: admin.CauseQueued, Says: "about to make it ready"},

@@ -213,7 +213,7 @@ var (
 	runDue          = relaytest.RunDue
 )
 
-// A tenant with many reports waits for its own ones: the other tenant's report comes second.
+// The reports of the big tenant wait for each other, so that of the small one runs second.
 func ExampleGroupBy() {
 	ctx := context.Background()
 	db, drop := exampleDatabase()
@@ -231,7 +231,7 @@ func ExampleGroupBy() {
 	handlers.Leased(reg, report, func(_ context.Context, task *outbox.Task[Report]) error {
 		fmt.Println(task.Payload.Tenant, task.Payload.N)
 		return nil
-	}, handlers.MaxRunningPerKey(1))
+	}, handlers.MaxRunningPerKey(1)) // the default
 	runDue(ctx, db, reg)
 	// Output:
 	// big 1

@@ -140,15 +140,14 @@ func OrderedBy(key string) Option {
 	return option(func(s *settings) { s.orderingKey, s.ordered = key, true })
 }
 
-// GroupBy bounds how many tasks of one type and key run at once in all processes: as many as
-// handlers.MaxRunningPerKey says, or one. A key is what must not hold up the rest of its type: a
+// GroupBy bounds how many tasks of one type and key run at once in all processes. The number is
+// handlers.MaxRunningPerKey, by default one. The key is what may be slow or have a large backlog: a
 // tenant, an endpoint, a mailbox. The other tasks of the key wait, and cost no claim and no worker,
-// however many there are. Of those that are due the most urgent goes first, then the one that has been
-// due longest.
+// however many there are. The most urgent one that is due runs next, then the one due longest.
 //
 // A task that waits for its retry, snoozes or is not due yet holds up none of its key. Enqueueing
-// with a key waits for nobody. The key is 1 to 256 bytes of valid UTF-8 without NUL. With
-// [OrderedBy] beside it, GroupBy is ErrInvalidOption: of an ordering key one task runs at a time.
+// with a key waits for nobody. The key is 1 to 256 bytes of valid UTF-8 without NUL. Beside [OrderedBy]
+// GroupBy is ErrInvalidOption: an ordering key runs one task at a time already.
 func GroupBy(key string) Option {
 	return option(func(s *settings) { s.groupKey, s.grouped = key, true })
 }

@@ -156,7 +156,7 @@ func ExampleClient_Types() {
 	// ready 2, finished 7
 }
 
-// A task waits for two reasons. The tools print them with the command that changes each.
+// Three causes hold, the first to mend first. Each has the command or the setting that changes it.
 func ExampleClient_Why() {
 	ctx := context.Background()
 	db, client, drop := exampleClient("ada@example.com")
@@ -166,7 +166,7 @@ func ExampleClient_Why() {
 	why, err := client.Why(ctx, 1)
 	must(err)
 	for _, c := range why.Causes {
-		text, _, _ := strings.Cut(c.Text, " at 20") // the time
+		text, _, _ := strings.Cut(c.Text, " at 20") // without the time of the pause
 		fmt.Printf("%s: %s (%s)\n", c.Kind, text, c.Remedy)
 	}
 	// Output:

@@ -336,13 +336,12 @@ SELECT task_type, count(*), 0, ''` + headlessSQL + ` GROUP BY task_type ORDER BY
 const addHeadlessSQL = `/* outbox: ask for heads of ordering keys */
 INSERT INTO outbox.headless_key (task_type, ordering_key) SELECT task_type, ordering_key` + headlessSQL
 
-// A free place is given as the next task of a key comes or ends: a key without a taken place has none.
 const placelessSQL = `
   FROM (SELECT DISTINCT t.task_type, t.group_key FROM outbox.task t
          WHERE t.state = 'waiting' AND t.group_key IS NOT NULL
-           AND NOT EXISTS (SELECT 1 FROM outbox.task h
-                            WHERE h.task_type = t.task_type AND h.group_key = t.group_key
-                              AND h.group_place IS NOT NULL)
+           AND (SELECT count(*) FROM outbox.task h
+                 WHERE h.task_type = t.task_type AND h.group_key = t.group_key AND h.group_place IS NOT NULL)
+             < COALESCE((SELECT l.max_running_per_key FROM outbox.task_type l WHERE l.task_type = t.task_type), 1)
            AND NOT EXISTS (SELECT 1 FROM outbox.place_request k
                             WHERE k.task_type = t.task_type AND k.group_key = t.group_key)) AS lost`
 

@@ -49,7 +49,7 @@ const (
 	CauseUnknown     CauseKind = "unknown"      // a right is missing, or the schema is older
 )
 
-// Cause is one reason for which a task does not run. It has no payload and no key.
+// Cause is one reason for which a task does not run. It has no payload and no key, but the last error.
 type Cause struct {
 	Kind   CauseKind
 	Text   string    // a sentence, without its full stop
@@ -154,10 +154,10 @@ SELECT COALESCE(w.grouped, false), COALESCE(to_json(w.holders)::text, '[]'), COA
 
 // Why says why a task does not run: each cause that holds, with the command or the setting that changes
 // it. Of a task that runs, is finished, dead or gone it says that. It costs a bounded number of reads by
-// an index, with any backlog. It sees what is in the database: a handler that a relay has registered, but
-// not what a relay's own callbacks (WorkersByType) decide, nor the rights of another role. Its
+// an index, with any backlog. It reads the database: it does not see the limits of WorkersByType, nor the
+// rights that the relays' role lacks. Its
 // errors are those of [Client.Task]. Where the role may read tasks, but not all of the rest, the cause is
-// CauseUnknown, and a transaction is to be rolled back.
+// CauseUnknown; if the Client is that of a transaction, roll it back.
 func (c *Client) Why(ctx context.Context, taskID int64) (Why, error) {
 	w := whyOf{}
 	if c.schema != schemaname.Default {
@@ -376,7 +376,7 @@ func (w *whyOf) key() *Cause {
 			w.places, taskNames(w.holders)) + before, Remedy: "handlers.MaxRunningPerKey allows more; a shorter timeout frees places sooner"}
 		if n := len(w.holders); n < w.places {
 			c.Text = fmt.Sprintf("%d of %d places of its group key are taken, by %s", n, w.places, taskNames(w.holders)) + before
-			c.Remedy = "a relay gives the others as the next task of the key comes or ends"
+			c.Remedy = "a relay is about to give the others"
 		}
 		return c
 	}

@@ -137,14 +137,16 @@ func MaxRunningPerRelay(n int) Option { return func(r *registration) { r.MaxRunn
 func MaxRunning(n int) Option { return func(r *registration) { r.MaxRunning = n } }
 
 // MaxRunningPerKey is how many tasks of the type with one key of [outbox.GroupBy] run at once in all
-// relays; tasks without a key have no such limit. The most is 100. 0 leaves what another relay has
-// said, or else one.
+// relays. Tasks without a key have no such limit. The most is 100. If n is 0, the stored number stays;
+// if none is stored, it is one.
 //
-// A task has its place from when it is ready until its result is committed: also while it waits for a
-// worker, and after the death of its process, until it has run again. A Leased handler that goes on
-// although its lease is lost does not count any more. The limit is stored in outbox.task_type when a
-// relay starts, and the last one that started counts for all. When it is lowered, what runs goes on;
-// when it is raised, a key gets more places as its next task comes or ends.
+// A key has n places, and a task runs only with a place. It has the place from when it is ready until its
+// result is committed, also while all workers are busy. A retry, a snooze or a later time frees the place.
+// The death of the process does not: the task keeps it, and runs again. A Leased handler that goes on
+// although its lease is lost does not count any more.
+//
+// The number is stored in outbox.task_type when a relay starts, and the last one that started counts for
+// all. When it is lowered, what runs goes on. When it is raised, waiting tasks get the new places.
 func MaxRunningPerKey(n int) Option { return func(r *registration) { r.MaxRunningPerKey = n } }
 
 // Rate bounds how many tasks of the type start in all relays that registered it with this option: n

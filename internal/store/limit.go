@@ -11,8 +11,10 @@ import (
 )
 
 // Limits that are stored already are not written again, and their locks not waited for. With $5
-// only missing limits are stored: after a restore, say.
+// only missing limits are stored: after a restore, say. Each group key with tasks that wait gets a request,
+// as there may be more places now: two index probes for each key.
 const storeLimitsSQL = `/* outbox: store the limits of types */
+WITH RECURSIVE stored AS (
 INSERT INTO outbox.task_type AS t (task_type, max_running, max_running_per_key, rate, rate_per)
 SELECT l.task_type, NULLIF(l.max_running, 0), NULLIF(l.per_key, 0), NULLIF(l.rate, 0), NULLIF(l.rate_per, 0)
   FROM unnest($1::text[], $2::integer[], $3::integer[], $4::bigint[], $6::integer[])
@@ -25,7 +27,20 @@ SELECT l.task_type, NULLIF(l.max_running, 0), NULLIF(l.per_key, 0), NULLIF(l.rat
  ORDER BY l.task_type
 ON CONFLICT (task_type) DO UPDATE SET max_running = COALESCE(EXCLUDED.max_running, t.max_running),
    max_running_per_key = COALESCE(EXCLUDED.max_running_per_key, t.max_running_per_key),
-   rate = COALESCE(EXCLUDED.rate, t.rate), rate_per = COALESCE(EXCLUDED.rate_per, t.rate_per)`
+   rate = COALESCE(EXCLUDED.rate, t.rate), rate_per = COALESCE(EXCLUDED.rate_per, t.rate_per)
+RETURNING t.task_type, t.max_running_per_key),
+waiting AS (
+  SELECT s.task_type, (SELECT t.group_key FROM outbox.task t
+           WHERE t.task_type = s.task_type AND t.group_key IS NOT NULL AND t.state = 'waiting'
+           ORDER BY t.task_type, t.group_key LIMIT 1) AS group_key
+    FROM stored s WHERE s.max_running_per_key > 1
+   UNION ALL
+  SELECT w.task_type, (SELECT t.group_key FROM outbox.task t
+           WHERE t.task_type = w.task_type AND t.group_key > w.group_key AND t.state = 'waiting'
+           ORDER BY t.task_type, t.group_key LIMIT 1)
+    FROM waiting w WHERE w.group_key IS NOT NULL)
+INSERT INTO outbox.place_request (task_type, group_key)
+SELECT task_type, group_key FROM waiting WHERE group_key IS NOT NULL`
 
 const storeSlotsSQL = `/* outbox: store the slots of types */
 INSERT INTO outbox.slot (task_type, slot)

@@ -12,10 +12,11 @@ var Always = map[string]string{
 		WHERE NOT EXISTS (SELECT 1 FROM outbox.task t WHERE t.task_id = ANY (COALESCE(r.task_ids, ARRAY[r.task_id])))
 			AND NOT EXISTS (SELECT 1 FROM outbox.relay l WHERE l.relay_id = r.relay_id)`,
 	"I9: the counts are not those of the rows": Miscounted,
-	"I14: tasks wait for a place of their key, of which none is taken, and nobody asked for one": `
+	"I14: tasks wait for a free place of their key, and nobody asked for one": `
 		SELECT count(*) FROM outbox.task t WHERE t.state = 'waiting' AND t.group_key IS NOT NULL
-			AND NOT EXISTS (SELECT 1 FROM outbox.task p WHERE p.task_type = t.task_type AND p.group_key = t.group_key
-				AND p.group_place IS NOT NULL)
+			AND (SELECT count(*) FROM outbox.task p WHERE p.task_type = t.task_type AND p.group_key = t.group_key
+				AND p.group_place IS NOT NULL) < COALESCE((SELECT max_running_per_key FROM outbox.task_type l
+					WHERE l.task_type = t.task_type), 1)
 			AND NOT EXISTS (SELECT 1 FROM outbox.place_request r WHERE r.task_type = t.task_type AND r.group_key = t.group_key)`,
 	"I9: more tasks are counted as left than were enqueued": `SELECT count(*) FROM (
 			SELECT sum(CASE kind WHEN 'dead' THEN -arrived WHEN 'canceled' THEN -tasks

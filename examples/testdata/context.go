@@ -84,6 +84,7 @@ func createInvoice(ctx context.Context, tx *sql.Tx, event any) error { return ni
 var (
 	taskID, userID   int64
 	email, accountID string
+	endpoint         string
 	tomorrow         time.Time
 	welcome          Welcome
 	change           Change
@@ -116,6 +117,7 @@ var (
 	ImportPage   = outbox.NewTaskType[Cursor]("IMPORT_PAGE")
 	SendChange   = outbox.NewTaskType[Change]("SEND_CHANGE")
 	CallProvider = outbox.NewTaskType[string]("CALL_PROVIDER")
+	CallEndpoint = outbox.NewTaskType[string]("CALL_ENDPOINT")
 )
 
 // Its functions.

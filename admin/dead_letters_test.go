@@ -138,7 +138,8 @@ func TestRetryingTasksAreGroupedByError(t *testing.T) {
 	for _, g := range groups {
 		got = append(got, fmt.Sprint(g.Type, " ", g.Error, " ", g.Count))
 	}
-	if want := "A status 404 of # 4, A status 410 of # 3"; strings.Join(got, ", ") != want || err != nil || groups[0].Latest.IsZero() {
+	const want = "A status 404 of # 4, A status 410 of # 3"
+	if strings.Join(got, ", ") != want || err != nil || groups[0].Latest.IsZero() {
 		t.Errorf("got %q, %v, want %q", got, err, want)
 	}
 	if _, err := unreachable(t).RetryGroups(t.Context(), ""); !errors.Is(err, outbox.ErrInvalidOption) {

@@ -180,9 +180,10 @@ type Failing struct {
 }
 
 const typesSQL = `/* outbox: inspect types */
-SELECT s.task_type, bool_or(s.paused), COALESCE(max(s.max_running), 0), COALESCE(max(s.per_key), 0), COALESCE(max(s.rate), 0),
-       COALESCE(max(s.rate_per), 0)::bigint, sum(s.relays)::bigint
-  FROM (SELECT task_type, paused, max_running, (to_jsonb(p) ->> 'max_running_per_key')::integer AS per_key, -- older schemas lack it
+SELECT s.task_type, bool_or(s.paused), COALESCE(max(s.max_running), 0), COALESCE(max(s.per_key), 0),
+       COALESCE(max(s.rate), 0), COALESCE(max(s.rate_per), 0)::bigint, sum(s.relays)::bigint
+  FROM (SELECT task_type, paused, max_running,
+               (to_jsonb(p) ->> 'max_running_per_key')::integer AS per_key, -- older schemas lack the column
                rate, rate_per, 0 AS relays FROM outbox.task_type p
         UNION ALL
         SELECT t.task_type, false, NULL, NULL, NULL, NULL, count(DISTINCT l.relay_id)

@@ -116,7 +116,8 @@ func TestTypesAreThoseThatAnybodyKnows(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		db.Do(t, `INSERT INTO outbox.task_type (task_type, max_running, max_running_per_key, rate, rate_per) VALUES ('LIMITED', 7, 2, 30, 60000000)`)
+		db.Do(t, `INSERT INTO outbox.task_type (task_type, max_running, max_running_per_key, rate, rate_per)
+			VALUES ('LIMITED', 7, 2, 30, 60000000)`)
 		addRelay(t, db, deadRelay, "-1 minute", "{GONE,PAUSED}")
 		addRelay(t, db, liveRelay, "1 hour", "{LIMITED,PAUSED}")
 		addRelay(t, db, "ffffffff-0000-4000-8000-000000000000", "1 hour", "{LIMITED}")
@@ -129,7 +130,8 @@ func TestTypesAreThoseThatAnybodyKnows(t *testing.T) {
 		}
 		if want := []admin.Type{
 			{TypeStats: outbox.TypeStats{Type: "ENQUEUED", Ready: 1}},
-			{TypeStats: outbox.TypeStats{Type: "LIMITED"}, MaxRunning: 7, MaxRunningPerKey: 2, Rate: 30, RatePer: time.Minute, Relays: 2},
+			{TypeStats: outbox.TypeStats{Type: "LIMITED"}, MaxRunning: 7, MaxRunningPerKey: 2, Rate: 30,
+				RatePer: time.Minute, Relays: 2},
 			{TypeStats: outbox.TypeStats{Type: "ONLY_PAUSED"}, Paused: true},
 			{TypeStats: outbox.TypeStats{Type: "PAUSED", Ready: 1}, Paused: true, Relays: 1},
 		}; !slices.Equal(types, want) {

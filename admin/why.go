@@ -126,7 +126,8 @@ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
 // A batch is one run. Of a run whose task is gone the type is not known.
 const handledSQL = `/* outbox: the relays that have a handler, and what they run */
 SELECT r.host, COALESCE(r.workers, 0), COALESCE((r.limits ->> 'share')::integer, 0),
-       COALESCE((r.limits -> 'types' -> $1 ->> 'relay')::integer, 0), COALESCE(r.limits -> 'types' -> $1 ? 'all', false),
+       COALESCE((r.limits -> 'types' -> $1 ->> 'relay')::integer, 0),
+       COALESCE(r.limits -> 'types' -> $1 ? 'all', false),
        COALESCE((SELECT json_object_agg(n.task_type, n.runs) FROM (
          SELECT run.task_type, count(*) AS runs FROM (
            SELECT COALESCE(t.task_type, '') AS task_type
@@ -149,7 +150,8 @@ SELECT (SELECT count(*) FROM (
          ORDER BY t.run_at, t.task_id LIMIT 1)`
 
 const waitsForSQL = `/* outbox: what a waiting task waits for */
-SELECT COALESCE(w.grouped, false), COALESCE(to_json(w.holders)::text, '[]'), COALESCE(w.places, 0), COALESCE(w.ahead, 0)
+SELECT COALESCE(w.grouped, false), COALESCE(to_json(w.holders)::text, '[]'), 
+       COALESCE(w.places, 0), COALESCE(w.ahead, 0)
   FROM outbox.waits_for($1) AS w`
 
 // Why says why a task does not run: each cause that holds, with the command or the setting that changes
@@ -235,7 +237,8 @@ func (w *whyOf) readType(ctx context.Context, c *Client, q outbox.Querier) error
 		w.oldest = oldest.Time
 	case StateWaiting:
 		var holders string
-		err = q.QueryRowContext(ctx, c.schema.SQL(waitsForSQL), w.task.ID).Scan(&w.grouped, &holders, &w.places, &w.waitingAhead)
+		err = q.QueryRowContext(ctx, c.schema.SQL(waitsForSQL), w.task.ID).
+			Scan(&w.grouped, &holders, &w.places, &w.waitingAhead)
 		if err == nil {
 			err = json.Unmarshal([]byte(holders), &w.holders)
 		}
@@ -272,8 +275,10 @@ func (w *whyOf) causes() []Cause {
 }
 
 func (w *whyOf) gone() Cause {
-	c := Cause{Kind: CauseGone, Text: "no task has this id: it has finished and is not kept, was canceled or purged, or its " +
-		"transaction has not committed", Remedy: "handlers.Retention keeps finished tasks; what was done by hand: " + w.command("audit")}
+	c := Cause{Kind: CauseGone,
+		Text: "no task has this id: it has finished and is not kept, was canceled or purged, or its transaction has not " +
+			"committed",
+		Remedy: "handlers.Retention keeps finished tasks; what was done by hand: " + w.command("audit")}
 	switch {
 	case w.hidden:
 		return Cause{Kind: CauseRowSecurity, Text: "row level security hides tasks from this role, perhaps this one",
@@ -289,13 +294,15 @@ func (w *whyOf) gone() Cause {
 func (w *whyOf) running() *Cause {
 	for _, r := range w.task.Runs {
 		if !r.Lost {
-			return &Cause{Kind: CauseRunning, Text: fmt.Sprintf("it runs, since %s in relay %s", stamp(r.StartedAt), r.RelayID)}
+			return &Cause{Kind: CauseRunning,
+				Text: fmt.Sprintf("it runs, since %s in relay %s", stamp(r.StartedAt), r.RelayID)}
 		}
 	}
 	if w.task.State != StateLeased {
 		return nil
 	}
-	return &Cause{Kind: CauseLost, Text: "its relay died while it ran it, or its lease has run out: another relay takes it over",
+	return &Cause{Kind: CauseLost,
+		Text:   "its relay died while it ran it, or its lease has run out: another relay takes it over",
 		Remedy: "it takes 10 to 15 s; a relay has to be alive for that"}
 }
 
@@ -343,7 +350,8 @@ func (w *whyOf) time() *Cause {
 	if t.State != StateScheduled && t.State != StateRetrying || !t.RunAt.After(w.now) {
 		return nil
 	}
-	c := &Cause{Kind: CauseScheduled, Text: "it is scheduled", Until: t.RunAt, Remedy: w.command("tasks run-now %d", t.ID)}
+	c := &Cause{Kind: CauseScheduled, Text: "it is scheduled", Until: t.RunAt,
+		Remedy: w.command("tasks run-now %d", t.ID)}
 	var last Event // of the timeline
 	if n := len(t.Timeline); n > 0 {
 		last = t.Timeline[n-1]
@@ -352,7 +360,8 @@ func (w *whyOf) time() *Cause {
 	case strings.HasPrefix(t.LastError, timeline.Unreadable):
 		c.Kind, c.Text = CauseUnreadable, "PostgreSQL cannot read its row: "+t.LastError
 		c.Remedy = "restore the row, or give the task up: " + w.command("tasks cancel %d", t.ID)
-	case !last.At.IsZero() && last.At.Before(t.AttemptedAt) && last.LastAt.Before(t.AttemptedAt): // a run after that failed not
+	case !last.At.IsZero() && last.At.Before(t.AttemptedAt) && last.LastAt.Before(t.AttemptedAt):
+		// a later run did not fail
 		c.Text = "its handler has put it off (Snooze, RunAgain)"
 	case last.Kind == EventThrottled:
 		c.Kind, c.Text = CauseThrottled, "the other side asked to wait: "+t.LastError
@@ -372,15 +381,18 @@ func (w *whyOf) key() *Cause {
 		before = fmt.Sprintf("; before it wait %s", atLeast(w.waitingAhead))
 	}
 	if w.grouped {
-		c := &Cause{Kind: CauseGroup, Tasks: w.holders, Text: fmt.Sprintf("all %d places of its group key are taken, by %s",
-			w.places, taskNames(w.holders)) + before, Remedy: "handlers.MaxRunningPerKey allows more; a shorter timeout frees places sooner"}
+		c := &Cause{Kind: CauseGroup, Tasks: w.holders,
+			Text:   fmt.Sprintf("all %d places of its group key are taken, by %s", w.places, taskNames(w.holders)) + before,
+			Remedy: "handlers.MaxRunningPerKey allows more; a shorter timeout frees places sooner"}
 		if n := len(w.holders); n < w.places {
-			c.Text = fmt.Sprintf("%d of %d places of its group key are taken, by %s", n, w.places, taskNames(w.holders)) + before
+			c.Text = fmt.Sprintf("%d of %d places of its group key are taken, by %s", n, w.places,
+				taskNames(w.holders)) + before
 			c.Remedy = "a relay is about to give the others"
 		}
 		return c
 	}
-	c := &Cause{Kind: CauseOrdered, Tasks: w.holders, Text: "it is behind " + taskNames(w.holders) + " of its ordering key" + before,
+	c := &Cause{Kind: CauseOrdered, Tasks: w.holders,
+		Text: "it is behind " + taskNames(w.holders) + " of its ordering key" + before,
 		Remedy: "why that one waits: " + w.command("tasks show %d", w.holders[0]) + "; to let the key go on: " +
 			w.command("tasks cancel %d", w.holders[0])}
 	if h := w.holder; h != nil {
@@ -410,7 +422,8 @@ func (w *whyOf) rate() *Cause {
 	if w.rateUntil.IsZero() {
 		return nil
 	}
-	return &Cause{Kind: CauseRate, Text: "the rate of its type is used up", Until: w.rateUntil, Remedy: "handlers.Rate allows more"}
+	return &Cause{Kind: CauseRate, Text: "the rate of its type is used up", Until: w.rateUntil,
+		Remedy: "handlers.Rate allows more"}
 }
 
 // noWorker says that no relay with a handler can run it now, and why.
@@ -437,7 +450,8 @@ func (w *whyOf) noWorker() *Cause {
 		return &Cause{Kind: CauseWorkers, Text: "all workers are busy: " + strings.Join(append(full, limited...), ", "),
 			Remedy: "relay.Config.Workers, more relays, or handlers.MaxRunningPerRelay for the types that are busy"}
 	case len(limited) > 0:
-		return &Cause{Kind: CauseRelayLimit, Text: "each relay runs as many tasks of its type as it may: " + strings.Join(limited, ", "),
+		return &Cause{Kind: CauseRelayLimit,
+			Text:   "each relay runs as many tasks of its type as it may: " + strings.Join(limited, ", "),
 			Remedy: "handlers.MaxRunningPerRelay allows more"}
 	}
 	return nil
@@ -471,8 +485,10 @@ func (w *whyOf) suspect() *Cause {
 	if w.task.State == StateLeased || lost == 0 || lost == 1 && !last {
 		return nil
 	}
-	return &Cause{Kind: CauseSuspect, Text: fmt.Sprintf("the process of its last run died, %d times in a row, so it runs beside few others", lost),
-		Remedy: "find in the relays' output what ended them; to give the task up: " + w.command("tasks cancel %d", w.task.ID)}
+	return &Cause{Kind: CauseSuspect,
+		Text: fmt.Sprintf("the process of its last run died, %d times in a row, so it runs beside few others", lost),
+		Remedy: "find in the relays' output what ended them; to give the task up: " +
+			w.command("tasks cancel %d", w.task.ID)}
 }
 
 // queued is the cause of a task that only has to wait its turn.
@@ -490,7 +506,8 @@ func (w *whyOf) queued() Cause {
 		}
 	}
 	if late > time.Minute {
-		c.Remedy = "a relay has a handler and free workers: its log says what holds it up, and " + w.command("doctor") + " what is wrong"
+		c.Remedy = "a relay has a handler and free workers: its log says what holds it up, and " +
+			w.command("doctor") + " what is wrong"
 		if w.secured {
 			c.Remedy += "; row level security is on for outbox.task, and may hide the task from the relays' role"
 		}

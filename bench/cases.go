@@ -36,7 +36,7 @@ var cases = []benchCase{
 	{name: caseDefaults, title: "default settings, with 10 and with 100 workers",
 		sides: defaultsSides, turn: burn(func(p plan) time.Duration { return p.short })},
 	{name: caseLatency, title: "from commit to handler start, on an idle queue", run: latency},
-	{name: caseKeys, title: "from commit to handler start in one process, beside a key that hangs with 100,000 waiting tasks",
+	{name: caseKeys, title: "from commit to handler start in one process, beside a key with 100,000 waiting tasks",
 		sides: keysSides, turn: keysTurn},
 	{name: caseEnqueue, title: "one task a transaction, from 8 connections, while a relay is busy",
 		run: enqueueing},

@@ -60,7 +60,8 @@ func keysTurn(ctx context.Context, b *bench, t turn) error {
 		if err != nil {
 			return err
 		}
-		stop, err := runRelay(ctx, db, reg, relay.Config{ListenDSN: d.url, Observers: []relay.Observer{{Claimed: took.add}}})
+		observers := []relay.Observer{{Claimed: took.add}}
+		stop, err := runRelay(ctx, db, reg, relay.Config{ListenDSN: d.url, Observers: observers})
 		if err != nil {
 			return err
 		}
@@ -77,7 +78,8 @@ func keysTurn(ctx context.Context, b *bench, t turn) error {
 }
 
 // pickups enqueues one task after the other.
-func (b *bench) pickups(ctx context.Context, t turn, d *database, started chan time.Time, keyed bool, took *claims) error {
+func (b *bench) pickups(ctx context.Context, t turn, d *database, started chan time.Time, keyed bool,
+	took *claims) error {
 	const warm = 20
 	var ms []float64
 	var from time.Time

@@ -255,7 +255,8 @@ func newRegistration(h handler.Handler, opts []Option) *registration {
 	refuse(r.MaxRunning < 0 || r.MaxRunning > maxRunning,
 		"MaxRunning(%d): must be between 1 and %d, or 0 for any number", r.MaxRunning, maxRunning)
 	refuse(r.MaxRunningPerKey < 0 || r.MaxRunningPerKey > maxRunningPerKey,
-		"MaxRunningPerKey(%d): must be between 1 and %d, or 0 for one, unless another relay says more", r.MaxRunningPerKey, maxRunningPerKey)
+		"MaxRunningPerKey(%d): must be between 1 and %d, or 0 for the stored number", r.MaxRunningPerKey,
+		maxRunningPerKey)
 	if r.Rate != 0 || r.RatePer != 0 {
 		refuse(r.Rate < 1 || r.Rate > maxRate || r.RatePer < time.Millisecond || r.RatePer > maxRatePer || r.RatePer/time.Duration(r.Rate) < leastRateStep,
 			"Rate(%d, %v): must be between 1 and %d tasks in 1ms to %v, at most 100,000 a second, or 0 in 0 for any number", r.Rate, r.RatePer, maxRate, maxRatePer)

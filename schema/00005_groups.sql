@@ -3,9 +3,12 @@
 --
 -- A relay of the version before runs such tasks from their places, and leaves giving places to others.
 -- Its UPDATEs keep the limits, by the trigger task_grouped.
-ALTER TABLE outbox.task ADD COLUMN IF NOT EXISTS group_key text COLLATE "C", ADD COLUMN IF NOT EXISTS group_place smallint;
-ALTER TABLE outbox.dead_task ADD COLUMN IF NOT EXISTS group_key text COLLATE "C", ADD COLUMN IF NOT EXISTS group_place smallint;
-ALTER TABLE outbox.done_task ADD COLUMN IF NOT EXISTS group_key text COLLATE "C", ADD COLUMN IF NOT EXISTS group_place smallint;
+ALTER TABLE outbox.task
+  ADD COLUMN IF NOT EXISTS group_key text COLLATE "C", ADD COLUMN IF NOT EXISTS group_place smallint;
+ALTER TABLE outbox.dead_task
+  ADD COLUMN IF NOT EXISTS group_key text COLLATE "C", ADD COLUMN IF NOT EXISTS group_place smallint;
+ALTER TABLE outbox.done_task
+  ADD COLUMN IF NOT EXISTS group_key text COLLATE "C", ADD COLUMN IF NOT EXISTS group_place smallint;
 -- The places that are taken, and the tasks that wait for one.
 CREATE UNIQUE INDEX IF NOT EXISTS task_place ON outbox.task (task_type, group_key, group_place)
   WHERE group_place IS NOT NULL;

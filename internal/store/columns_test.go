@@ -25,8 +25,8 @@ var sample = map[string]string{"text": "x", "jsonb": `{"a": "b"}`, "smallint": "
 	"uuid": "00000000-0000-4000-8000-000000000001", "timestamp with time zone": "2020-02-02 02:02:02.020202+00"}
 
 // ofAttempts are the columns that each way of a task changes.
-var ofAttempts = []string{"task_id", "task_type", "state", "attempt", "attempted_at", "timeline", "leased_until", "relay_id", "lease_token",
-	"group_place"}
+var ofAttempts = []string{"task_id", "task_type", "state", "attempt", "attempted_at", "timeline", "leased_until",
+	"relay_id", "lease_token", "group_place"}
 
 // A column that a task alone of all has is still there after each way that a task can go. A new column
 // needs no line here.

@@ -44,7 +44,8 @@ func TestAnEndpointThatHangsDelaysNoOther(t *testing.T) {
 		r.Leaves("net/http.(*persistConn)")
 		r.Leaves("publish/webhook.(*Publisher)")
 		enqueue := func(to string) {
-			db.Do(t, `INSERT INTO outbox.task (task_type, payload, headers) VALUES ($1, '{}', jsonb_build_object('to', $2::text))`,
+			db.Do(t, `INSERT INTO outbox.task (task_type, payload, headers)
+				VALUES ($1, '{}', jsonb_build_object('to', $2::text))`,
 				forwardtest.Placed.Name(), to)
 		}
 		for n := 0; beside && n < 40; n++ {

@@ -258,7 +258,8 @@ func holdsInAllProcesses(t *testing.T, prefix string) {
 	if crowd := db.Text(t, `SELECT json_agg(c) FROM crowd c`); crowd != "" {
 		t.Errorf("more than three ran at once: %s", crowd)
 	}
-	if n := db.Int(t, `SELECT count(DISTINCT task_type) FROM outbox.task WHERE state IN ('ready', 'waiting')`); n != len(types) {
+	if n := db.Int(t, `SELECT count(DISTINCT task_type) FROM outbox.task
+		WHERE state IN ('ready', 'waiting')`); n != len(types) {
 		t.Errorf("%d types have work left: the test shows nothing", n)
 	}
 	for _, p := range f.running() {

@@ -76,7 +76,8 @@ var Others = []Cause{
 	{Name: "no handler", SQL: `UPDATE outbox.relay SET task_types = '{OTHER}';
 		INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types)
 		VALUES (gen_random_uuid(), 'web-9', 7, now() - interval '1 minute', '{T}')`,
-		Kind: admin.CauseNoHandler, Says: "no living relay has a handler for the type T; the last one with a handler for it was on web-9"},
+		Kind: admin.CauseNoHandler,
+		Says: "no living relay has a handler for the type T; the last one with a handler for it was on web-9"},
 	{Name: "the limit of the type", SQL: `INSERT INTO outbox.task_type (task_type, max_running) VALUES ('T', 2)
 		ON CONFLICT (task_type) DO UPDATE SET max_running = 2;
 		UPDATE outbox.relay SET limits = '{"share": 10, "types": {"T": {"all": 2}}}';` + running("T", 2),
@@ -102,7 +103,8 @@ var Alone = []Cause{
 	{Name: "the limit of each relay", SQL: `UPDATE outbox.relay SET limits = '{"share": 10, "types": {"T": {"relay": 2}}}';` + running("T", 2),
 		Kind: admin.CauseRelayLimit, Says: "as many tasks of its type as it may: 2 in web-1"},
 	{Name: "next", SQL: ``, Kind: admin.CauseQueued, Says: "it is the next of its type"},
-	{Name: "due", SQL: `UPDATE outbox.task SET state = 'scheduled', run_at = now()`, Kind: admin.CauseQueued, Says: "about to make it ready"},
+	{Name: "due", SQL: `UPDATE outbox.task SET state = 'scheduled', run_at = now()`,
+		Kind: admin.CauseQueued, Says: "about to make it ready"},
 	{Name: "running", SQL: `INSERT INTO outbox.running (task_id, token, relay_id) VALUES (1, gen_random_uuid(), '` + Relay + `')`,
 		Kind: admin.CauseRunning, Says: "it runs, since"},
 	{Name: "leased", SQL: `UPDATE outbox.task SET state = 'leased', lease_token = gen_random_uuid(), relay_id = '` + Relay + `'`,
@@ -110,14 +112,17 @@ var Alone = []Cause{
 	{Name: "lost", SQL: `UPDATE outbox.task SET state = 'leased', lease_token = gen_random_uuid(), relay_id = gen_random_uuid()`,
 		Kind: admin.CauseLost, Says: "its relay died"},
 	{Name: "dead", SQL: `SELECT outbox.bury(to_jsonb(t) || '{"attempt": 5, "reason": "attempts", "last_error": "boom"}', 5, true, 5, '{}', NULL, NULL)
-		FROM outbox.task t; DELETE FROM outbox.task`, Kind: admin.CauseDead, Says: "a dead letter, with the reason attempts"},
+		FROM outbox.task t; DELETE FROM outbox.task`,
+		Kind: admin.CauseDead, Says: "a dead letter, with the reason attempts"},
 	{Name: "finished", SQL: `SELECT outbox.keep(jsonb_build_array(to_jsonb(t) || '{"outcome": "done"}'), 3600000000, NULL) FROM outbox.task t;
 		DELETE FROM outbox.task`, Kind: admin.CauseFinished, Says: "it is finished: done"},
-	{Name: "gone", SQL: `DELETE FROM outbox.task`, Kind: admin.CauseGone, Says: "no task has this id: it has finished and is not kept"},
+	{Name: "gone", SQL: `DELETE FROM outbox.task`,
+		Kind: admin.CauseGone, Says: "no task has this id: it has finished and is not kept"},
 	{Name: "a copy", SQL: `UPDATE outbox.origin SET database_oid = 1, database_name = 'shop', system_id = 1, mark = 'another',
 		table_oid = 1`, Kind: admin.CauseCopy, Says: "may be a copy"},
 	{Name: "another environment", SQL: `DELETE FROM outbox.relay; UPDATE outbox.origin SET environment = 'production',
-		refused_environment = 'staging', refused_at = clock_timestamp()`, Kind: admin.CauseEnvironment, Says: "staging"},
+		refused_environment = 'staging', refused_at = clock_timestamp()`,
+		Kind: admin.CauseEnvironment, Says: "staging"},
 }
 
 // Plant makes the causes hold.

@@ -284,7 +284,7 @@ func (w *whyOf) gone() Cause {
 		return Cause{Kind: CauseRowSecurity, Text: "row level security hides tasks from this role, perhaps this one",
 			Remedy: "a policy for the role, or ALTER ROLE … BYPASSRLS; relays need it as well"}
 	case w.task.ID > w.everGiven:
-		c.Text = "no task has had this id yet"
+		c.Text = "no task has been given this id yet, as far as the sequence of ids tells"
 		c.Remedy = ""
 	}
 	return c
@@ -366,7 +366,11 @@ func (w *whyOf) time() *Cause {
 	case last.Kind == EventThrottled:
 		c.Kind, c.Text = CauseThrottled, "the other side asked to wait: "+t.LastError
 	case t.State == StateRetrying:
-		c.Kind, c.Text = CauseRetrying, fmt.Sprintf("attempt %d failed: %s", t.Attempt, t.LastError)
+		c.Kind, c.Text = CauseRetrying, fmt.Sprintf("attempt %d failed", t.Attempt)
+		if t.LastError != "" {
+			c.Text += ": " + t.LastError
+		}
+		c.Remedy = "mend the cause; to try again at once: " + c.Remedy
 	}
 	return c
 }
@@ -382,10 +386,11 @@ func (w *whyOf) key() *Cause {
 	}
 	if w.grouped {
 		c := &Cause{Kind: CauseGroup, Tasks: w.holders,
-			Text:   fmt.Sprintf("all %d places of its group key are taken, by %s", w.places, taskNames(w.holders)) + before,
-			Remedy: "handlers.MaxRunningPerKey allows more; a shorter timeout frees places sooner"}
+			Text: fmt.Sprintf("the places of its group key (%d) are taken by %s", w.places, taskNames(w.holders)) + before,
+			Remedy: "handlers.MaxRunningPerKey allows more; what holds that one up: " +
+				w.command("tasks show %d", w.holders[0]) + "; to remove it: " + w.command("tasks cancel %d", w.holders[0])}
 		if n := len(w.holders); n < w.places {
-			c.Text = fmt.Sprintf("%d of %d places of its group key are taken, by %s", n, w.places,
+			c.Text = fmt.Sprintf("%d of the places of its group key (%d) are taken by %s", n, w.places,
 				taskNames(w.holders)) + before
 			c.Remedy = "a relay is about to give the others"
 		}
@@ -393,8 +398,8 @@ func (w *whyOf) key() *Cause {
 	}
 	c := &Cause{Kind: CauseOrdered, Tasks: w.holders,
 		Text: "it is behind " + taskNames(w.holders) + " of its ordering key" + before,
-		Remedy: "why that one waits: " + w.command("tasks show %d", w.holders[0]) + "; to let the key go on: " +
-			w.command("tasks cancel %d", w.holders[0])}
+		Remedy: "why that one waits: " + w.command("tasks show %d", w.holders[0]) +
+			"; to remove it, so that the key goes on: " + w.command("tasks cancel %d", w.holders[0])}
 	if h := w.holder; h != nil {
 		c.Text = fmt.Sprintf("it is behind task %d of its ordering key, which is %s%s", h.ID, h.State, before)
 		if h.RunAt.After(w.now) {
@@ -506,8 +511,10 @@ func (w *whyOf) queued() Cause {
 		}
 	}
 	if late > time.Minute {
-		c.Remedy = "a relay has a handler and free workers: its log says what holds it up, and " +
-			w.command("doctor") + " what is wrong"
+		c.Remedy = "a relay has a handler and free workers: its log says what holds it up"
+		if w.task.State != StateReady {
+			c.Text = fmt.Sprintf("it has been due for %v, and a relay should have made it ready", late.Round(time.Second))
+		}
 		if w.secured {
 			c.Remedy += "; row level security is on for outbox.task, and may hide the task from the relays' role"
 		}

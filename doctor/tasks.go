@@ -81,7 +81,8 @@ func checkTask(ctx context.Context, v *visit) error {
 	for _, c := range why.Causes {
 		severity := SeverityInfo
 		if slices.Contains([]admin.CauseKind{admin.CauseNoRelay, admin.CauseNoHandler,
-			admin.CauseCopy, admin.CauseEnvironment, admin.CauseRowSecurity, admin.CauseUnreadable, admin.CauseSuspect, admin.CauseDead}, c.Kind) {
+			admin.CauseCopy, admin.CauseEnvironment, admin.CauseRowSecurity, admin.CauseUnreadable,
+			admin.CauseSuspect, admin.CauseDead, admin.CauseGone}, c.Kind) {
 			severity = SeverityWarning
 		}
 		v.add("task", severity, fmt.Sprintf("task %d", id), taskview.Cause(c, func(t time.Time) string {

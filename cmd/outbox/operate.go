@@ -20,12 +20,11 @@ func (a *app) doctorCommand() *cobra.Command {
 	var task int64
 	c := &cobra.Command{
 		Use: "doctor", Short: "find faults of the outbox and its server, with their remedies", Args: cobra.NoArgs,
-		Example: "  outbox doctor\n  outbox doctor -json | jq '.findings[] | select(.severity == \"critical\")'",
+		Example: "  outbox doctor\n  outbox doctor -task 42\n  outbox doctor -json | jq '.findings[] | select(.severity == \"critical\")'",
 		Long: `Checks the schema, vacuum and the sessions that hold it up, notifications, limits and pools, types
 without a relay, types that starve, and indexes, and prints remedies. With --task ID it also says why
-that task waits. It only reads. Without --all it
-only counts the checks without a fault; JSON has them all. The exit code is 4 if the worst finding is
-a warning or critical, and else 1 if a check was not possible (unknown), mostly for lack of a right.
+that task waits. It only reads. Without --all it only counts the checks without a fault; JSON has
+them all. The exit code is 4 if the worst finding is a warning or critical, and else 1 if a check was not possible (unknown), mostly for lack of a right.
 --timeout does not bound it: each check has 5 s.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := a.open(); err != nil {
@@ -39,17 +38,22 @@ a warning or critical, and else 1 if a check was not possible (unknown), mostly 
 			if err != nil {
 				return err
 			}
-			lines, fine := []string(nil), 0
+			var asked, lines []string
+			fine := 0
 			for _, f := range found {
-				if f.Severity == doctor.SeverityOK && !all && f.Check != "environment" {
+				switch {
+				case f.Check == "task" && f.Severity != doctor.SeverityOK: // what was asked
+					asked = append(asked, findingLines(f)...)
+				case f.Severity == doctor.SeverityOK && !all && f.Check != "environment":
 					fine++
-				} else {
+				default:
 					lines = append(lines, findingLines(f)...)
 				}
 			}
 			if fine > 0 {
 				lines = append(lines, count(fine, "check")+" fine")
 			}
+			lines = append(asked, lines...)
 			worst := doctor.Worst(found)
 			err = a.out.print(object{{"worst", worst}, {"findings", found}}, lines...)
 			if err == nil && worst.AtLeast(doctor.SeverityWarning) {

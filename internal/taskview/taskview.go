@@ -112,7 +112,7 @@ func Cause(c admin.Cause, when func(time.Time) string) string {
 	if c.Until.IsZero() {
 		return c.Text
 	}
-	return c.Text + ", until " + when(c.Until)
+	return c.Text + " (until " + when(c.Until) + ")"
 }
 
 // Causes are the causes of a Why as lines, with their remedies.

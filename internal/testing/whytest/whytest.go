@@ -59,7 +59,7 @@ var States = []Cause{
 		run_at = now() + interval '1 hour' WHERE task_id = 101`,
 		Kind: admin.CauseOrdered, Says: "behind task 101 of its ordering key, which is retrying; before it wait 1 task"},
 	{Name: "grouped", SQL: key("group_key") + `UPDATE outbox.task SET state = 'ready', group_place = 1 WHERE task_id = 101`,
-		Kind: admin.CauseGroup, Says: "all 1 places of its group key are taken, by task 101; before it wait 1 task"},
+		Kind: admin.CauseGroup, Says: "the places of its group key (1) are taken by task 101; before it wait 1 task"},
 	{Name: "put off", SQL: `UPDATE outbox.task SET state = 'scheduled', attempt = 1, last_error = 'boom', attempted_at = now(),
 		run_at = now() + interval '1 hour', timeline = '[{"event": "failed", "attempt": 1, "at": "2001-01-01T00:00:00Z"}]'`,
 		Kind: admin.CauseScheduled, Says: "its handler has put it off"},
@@ -99,7 +99,7 @@ var Alone = []Cause{
 		running("T", 2), Kind: admin.CauseQueued, Says: "it is the next of its type"},
 	{Name: "a place that is to be given", SQL: key("group_key") + `UPDATE outbox.task SET group_place = 1, state = 'ready' WHERE task_id = 101;
 		INSERT INTO outbox.task_type (task_type, max_running_per_key) VALUES ('T', 3)`,
-		Kind: admin.CauseGroup, Says: "1 of 3 places of its group key are taken, by task 101"},
+		Kind: admin.CauseGroup, Says: "1 of the places of its group key (3) are taken by task 101"},
 	{Name: "the limit of each relay", SQL: `UPDATE outbox.relay SET limits = '{"share": 10, "types": {"T": {"relay": 2}}}';` + running("T", 2),
 		Kind: admin.CauseRelayLimit, Says: "as many tasks of its type as it may: 2 in web-1"},
 	{Name: "next", SQL: ``, Kind: admin.CauseQueued, Says: "it is the next of its type"},

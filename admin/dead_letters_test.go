@@ -112,8 +112,9 @@ func TestDeadLettersAreGroupedByTypeAndError(t *testing.T) {
 	bury(t, db, "B", "handler", "the answer is 410", 23, 1, 70)
 	bury(t, db, "A", "handler", "", 31, 1, 80)
 	for want, f := range map[string]admin.DeadFilter{
-		"A order #: user # is gone 4, A timeout after # ms 4, B the answer is 404 2, B the answer is 410 1, A  1": {},
-		"B the answer is 404 2, B the answer is 410 1":                                                            {Type: "B"},
+		"A order #: user # is gone 4, A timeout after # ms 4, " +
+			"B the answer is 404 2, B the answer is 410 1, A  1": {},
+		"B the answer is 404 2, B the answer is 410 1": {Type: "B"},
 	} {
 		groups, err := client(t, db.DB).DeadGroups(t.Context(), admin.DeadQuery{Filter: f})
 		var got []string

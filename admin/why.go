@@ -55,7 +55,7 @@ type Cause struct {
 	Text   string    // a sentence, without its full stop
 	Remedy string    // the command or the setting that changes it; "": none is needed
 	Until  time.Time // zero: not known
-	Tasks  []int64   // the tasks that it waits for, 1,000 at most
+	Tasks  []int64   // the tasks that it waits for, 100 at most
 }
 
 // Why says why a task does not run, or what has become of it.
@@ -125,21 +125,23 @@ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
 
 // A batch is one run. Of a run whose task is gone the type is not known.
 const handledSQL = `/* outbox: the relays that have a handler, and what they run */
-SELECT r.host, COALESCE(r.workers, 0), COALESCE((r.limits ->> 'share')::integer, 0),
-       COALESCE((r.limits -> 'types' -> $1 ->> 'relay')::integer, 0),
-       COALESCE(r.limits -> 'types' -> $1 ? 'all', false),
-       COALESCE((SELECT json_object_agg(n.task_type, n.runs) FROM (
-         SELECT run.task_type, count(*) AS runs FROM (
-           SELECT COALESCE(t.task_type, '') AS task_type
-             FROM (SELECT relay_id, task_id, lost_connection FROM outbox.running LIMIT 10000) AS j
-             LEFT JOIN outbox.task t ON t.task_id = j.task_id
-            WHERE j.relay_id = r.relay_id AND NOT j.lost_connection
-            UNION ALL
-           (SELECT t.task_type FROM outbox.task t WHERE t.state = 'leased' AND t.relay_id = r.relay_id
-             ORDER BY t.leased_until LIMIT 2000)) AS run
-          GROUP BY run.task_type) AS n)::text, '{}')
-  FROM outbox.relay r WHERE r.alive_until > clock_timestamp() AND $1 = ANY (r.task_types)
- ORDER BY r.host, r.relay_id LIMIT 100`
+WITH handling AS MATERIALIZED (
+  SELECT relay_id, host, workers, limits FROM outbox.relay
+   WHERE alive_until > clock_timestamp() AND $1 = ANY (task_types) ORDER BY host, relay_id LIMIT 100),
+run AS (
+  SELECT j.relay_id, COALESCE(t.task_type, '') AS task_type
+    FROM (SELECT relay_id, task_id FROM outbox.running WHERE NOT lost_connection LIMIT 10000) AS j
+    LEFT JOIN outbox.task t ON t.task_id = j.task_id
+   UNION ALL
+  SELECT h.relay_id, l.task_type FROM handling h CROSS JOIN LATERAL (
+    SELECT t.task_type FROM outbox.task t WHERE t.state = 'leased' AND t.relay_id = h.relay_id
+     ORDER BY t.leased_until LIMIT 2000) AS l),
+runs AS MATERIALIZED (SELECT relay_id, task_type, count(*) AS n FROM run GROUP BY relay_id, task_type)
+SELECT h.host, COALESCE(h.workers, 0), COALESCE((h.limits ->> 'share')::integer, 0),
+       COALESCE((h.limits -> 'types' -> $1 ->> 'relay')::integer, 0),
+       COALESCE(h.limits -> 'types' -> $1 ? 'all', false),
+       COALESCE((SELECT json_object_agg(r.task_type, r.n) FROM runs r WHERE r.relay_id = h.relay_id)::text, '{}')
+  FROM handling h ORDER BY h.host, h.relay_id`
 
 const aheadSQL = `/* outbox: how many tasks are before another one */
 SELECT (SELECT count(*) FROM (
@@ -150,15 +152,16 @@ SELECT (SELECT count(*) FROM (
          ORDER BY t.run_at, t.task_id LIMIT 1)`
 
 const waitsForSQL = `/* outbox: what a waiting task waits for */
-SELECT COALESCE(w.grouped, false), COALESCE(to_json(w.holders)::text, '[]'), 
+SELECT COALESCE(w.grouped, false), COALESCE(to_json(w.holders)::text, '[]'),
        COALESCE(w.places, 0), COALESCE(w.ahead, 0)
   FROM outbox.waits_for($1) AS w`
 
 // Why says why a task does not run: each cause that holds, with the command or the setting that changes
-// it. Of a task that runs, is finished, dead or gone it says that. It costs a bounded number of reads by
-// an index, with any backlog. It reads the database: it does not see the limits of WorkersByType, nor the
-// rights that the relays' role lacks. Its
-// errors are those of [Client.Task]. Where the role may read tasks, but not all of the rest, the cause is
+// it. Of a task that runs, is finished, dead or gone it says that. It costs a bounded number of reads, with
+// any backlog. It reads the database: it does not see the limits of WorkersByType, nor the rights that the
+// relays' role lacks.
+//
+// An unknown id is no error. Where the role may read tasks, but not all of the rest, the cause is
 // CauseUnknown; if the Client is that of a transaction, roll it back.
 func (c *Client) Why(ctx context.Context, taskID int64) (Why, error) {
 	w := whyOf{}
@@ -382,7 +385,7 @@ func (w *whyOf) key() *Cause {
 	}
 	before := ""
 	if w.waitingAhead > 0 {
-		before = fmt.Sprintf("; before it wait %s", atLeast(w.waitingAhead))
+		before = "; " + areBefore(w.waitingAhead, "of the key")
 	}
 	if w.grouped {
 		c := &Cause{Kind: CauseGroup, Tasks: w.holders,
@@ -503,7 +506,7 @@ func (w *whyOf) queued() Cause {
 	if w.task.State == StateReady {
 		c.Text = "it is the next of its type"
 		if w.ahead > 0 {
-			c.Text = fmt.Sprintf("%s of its type are before it", atLeast(w.ahead))
+			c.Text = areBefore(w.ahead, "of its type")
 		}
 		if !w.oldest.IsZero() && w.oldest.Before(w.now) {
 			late = w.now.Sub(w.oldest)
@@ -522,16 +525,17 @@ func (w *whyOf) queued() Cause {
 	return c
 }
 
-func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
+func stamp(t time.Time) string { return t.UTC().Format(time.DateTime) + " UTC" }
 
-func atLeast(n int64) string {
+// areBefore is like "3 tasks of its type are before it".
+func areBefore(n int64, of string) string {
 	switch {
 	case n >= mostAhead:
-		return fmt.Sprintf("%d tasks or more", n)
+		return fmt.Sprintf("%d tasks or more %s are before it", n, of)
 	case n == 1:
-		return "1 task"
+		return fmt.Sprintf("1 task %s is before it", of)
 	}
-	return fmt.Sprintf("%d tasks", n)
+	return fmt.Sprintf("%d tasks %s are before it", n, of)
 }
 
 // taskNames is like "task 7", or "tasks 7, 8 and 3 more".

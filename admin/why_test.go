@@ -10,7 +10,11 @@ import (
 	"github.com/txoutbox/outbox/internal/testing/whytest"
 )
 
-// check asks why task 1 waits, and compares the answer with what was planted.
+// untilKnown are the causes whose end is known.
+var untilKnown = []admin.CauseKind{admin.CauseScheduled, admin.CauseRetrying, admin.CauseThrottled,
+	admin.CauseUnreadable, admin.CauseRate, admin.CauseOrdered}
+
+// checkWhy asks why task 1 waits, and compares the answer with what was planted.
 func checkWhy(t *testing.T, db *database, planted ...whytest.Cause) {
 	t.Helper()
 	why, err := relaytest.Admin(t, db.DB).Why(t.Context(), 1)
@@ -23,8 +27,7 @@ func checkWhy(t *testing.T, db *database, planted ...whytest.Cause) {
 			t.Errorf("%s: the causes are %+v, want %s: %s", want.Name, why.Causes, want.Kind, want.Says)
 			continue
 		}
-		if c := why.Causes[i]; c.Until.IsZero() != !slices.Contains([]admin.CauseKind{admin.CauseScheduled,
-			admin.CauseRetrying, admin.CauseThrottled, admin.CauseUnreadable, admin.CauseRate}, c.Kind) && c.Kind != admin.CauseOrdered {
+		if c := why.Causes[i]; c.Until.IsZero() == slices.Contains(untilKnown, c.Kind) {
 			t.Errorf("%s: until %v", want.Name, c.Until)
 		}
 	}
@@ -40,7 +43,7 @@ func checkWhy(t *testing.T, db *database, planted ...whytest.Cause) {
 
 func TestEachCauseForWhichATaskWaitsIsSaid(t *testing.T) {
 	t.Parallel()
-	for _, c := range slices.Concat(whytest.States, whytest.Others, whytest.Alone) {
+	for _, c := range whytest.All() {
 		t.Run(c.Name, func(t *testing.T) {
 			t.Parallel()
 			db := relaytest.Open(t, relaytest.Migrated(t))

@@ -13,7 +13,7 @@ import (
 func TestThePageOfATaskSaysWhyItWaits(t *testing.T) {
 	t.Parallel()
 	ended := []admin.CauseKind{admin.CauseGone, admin.CauseDead, admin.CauseFinished, admin.CauseRunning}
-	for _, c := range slices.Concat(whytest.States, whytest.Others, whytest.Alone) {
+	for _, c := range whytest.All() {
 		if slices.Contains(ended, c.Kind) { // the page says that itself
 			continue
 		}

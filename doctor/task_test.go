@@ -13,7 +13,7 @@ import (
 // A cause that nothing but an operator or a deploy ends is a "warning task 1", others are "info task 1".
 func TestTheDoctorSaysWhyATaskWaits(t *testing.T) {
 	t.Parallel()
-	for _, c := range slices.Concat(whytest.States, whytest.Others, whytest.Alone) {
+	for _, c := range whytest.All() {
 		t.Run(c.Name, func(t *testing.T) {
 			t.Parallel()
 			db := relaytest.Open(t, relaytest.Migrated(t))

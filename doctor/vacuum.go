@@ -86,7 +86,8 @@ const holdersSQL = `/* outbox: who keeps dead rows */
 WITH dead AS (
   SELECT COALESCE(max(n_dead_tup), 0) AS rows FROM pg_stat_all_tables
    WHERE schemaname = $1
-     AND relname IN ('task', 'running', 'counter_log', 'headless_key', 'place_request', 'unique_key', 'slot', 'bucket')),
+     AND relname IN ('task', 'running', 'counter_log', 'headless_key', 'place_request', 'unique_key',
+                     'slot', 'bucket')),
 holder AS (
   SELECT 'session' AS kind, a.pid::text AS id,
          COALESCE(NULLIF(a.application_name, ''), NULLIF(a.backend_type, 'client backend'),

@@ -41,7 +41,8 @@ func TestOptionsAreTaken(t *testing.T) {
 			handlers.Rate(0, 0)},
 			func(*handler.Handler) {}},
 		"the greatest": {[]handlers.Option{handlers.Timeout(time.Second), handlers.MaxAttempts(32767),
-			handlers.Priority(-32768), handlers.MaxRunningPerRelay(2000), handlers.MaxRunning(1000), handlers.MaxRunningPerKey(100),
+			handlers.Priority(-32768), handlers.MaxRunningPerRelay(2000), handlers.MaxRunning(1000),
+			handlers.MaxRunningPerKey(100),
 			handlers.Rate(100_000, time.Second)}, func(h *handler.Handler) {
 			h.Timeout, h.MaxAttempts, h.Priority, h.MaxRunningPerRelay = time.Second, 32767, -32768, 2000
 			h.MaxRunning, h.MaxRunningPerKey, h.Rate, h.RatePer = 1000, 100, 100_000, time.Second

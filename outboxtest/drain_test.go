@@ -50,6 +50,29 @@ func TestTasksRunByPriorityAttemptAndIDOfAllTypes(t *testing.T) {
 	})
 }
 
+// A task that fails gives its place to the next of its key, and gets one again.
+func TestTasksOfAGroupKeyRunOneAfterTheOther(t *testing.T) {
+	t.Parallel()
+	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
+		var order []int
+		reg := handlers.New()
+		onTx(reg, "GROUPED", func(_ context.Context, _ *sql.Tx, task *outbox.Task[payload]) error {
+			order = append(order, task.Payload.N)
+			if task.Payload.N == 1 && task.Attempt == 1 {
+				return errBoom
+			}
+			return nil
+		})
+		exec(t, in, `INSERT INTO outbox.task (task_type, payload, group_key)
+			SELECT 'GROUPED', jsonb_build_object('N', n), 'k' FROM generate_series(1, 3) n`)
+		outboxtest.Drain(t, in, reg, outboxtest.RetryNow())
+		slices.Sort(order)
+		if got := fmt.Sprint(order); got != "[1 1 2 3]" {
+			t.Errorf("tasks ran as %s", got)
+		}
+	})
+}
+
 func TestFailedTasksRunAgainAtOnceUntilDoneOrDead(t *testing.T) {
 	t.Parallel()
 	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {

@@ -43,7 +43,7 @@ type ofKey struct {
 	Fail int
 }
 
-// I14. Tasks of a key fail, snooze, time out and are taken by several relays. A task counts until its
+// I14. Tasks of a key fail, snooze, run again and are taken by several relays. A task counts until its
 // handler returns, so that its transaction is open still.
 func TestOfAGroupKeyAtMostSoManyTasksRunAtOnce(t *testing.T) {
 	const keys, each, limit = 5, 40, 3
@@ -56,7 +56,7 @@ func TestOfAGroupKeyAtMostSoManyTasksRunAtOnce(t *testing.T) {
 					seen.add(task.Payload.Key, 1)
 					defer seen.add(task.Payload.Key, -1)
 				}
-				time.Sleep(time.Duration(rand.IntN(3)) * time.Millisecond)
+				time.Sleep(time.Duration(rand.IntN(3)) * time.Millisecond) // work
 				if task := tasks[0]; task.Attempt <= task.Payload.Fail {
 					return []error{errors.New("boom"), handlers.Snooze(0), handlers.RunAgain(0)}[rand.IntN(3)]
 				}
@@ -274,15 +274,38 @@ func TestATaskOfAGroupKeepsTheLimitWhateverChangesIt(t *testing.T) {
 	db.want(t, 0, "requests are left", `SELECT count(*) FROM outbox.place_request`)
 }
 
-// A task that another transaction holds is not waited for, and not forgotten.
-func TestAPlaceWaitsForATaskThatIsLocked(t *testing.T) {
+// A task that another transaction holds is passed over, and not forgotten. Its key holds up no other.
+func TestAPlaceGoesPastATaskThatIsLocked(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	db.Do(t, `INSERT INTO outbox.task (task_type, group_key) SELECT 'X', 'k' FROM generate_series(1, 2)`)
-	release := db.Hold(t, `SELECT FROM outbox.task WHERE task_id = 1 FOR UPDATE`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, group_key) VALUES ('X', 'k'), ('X', 'k'), ('X', 'alone')`)
+	release := db.Hold(t, `SELECT FROM outbox.task WHERE task_id IN (1, 3) FOR UPDATE`)
 	db.promoted(t)
-	db.wantText(t, "1 waiting, 2 waiting", placed, "X")
+	db.wantText(t, "1 waiting, 2 ready 1, 3 waiting", placed, "X")
+	db.Do(t, `INSERT INTO outbox.task (task_type, group_key) VALUES ('X', 'other')`)
+	db.Do(t, `SELECT outbox.promote_places(0, 1)`) // of the key whose only task is locked
+	db.Do(t, `SELECT outbox.promote_places(0, 1)`)
+	db.wantText(t, "1 waiting, 2 ready 1, 3 waiting, 4 ready 1", placed, "X")
 	release()
 	db.promoted(t)
-	db.wantText(t, "1 ready 1, 2 waiting", placed, "X")
+	db.wantText(t, "1 waiting, 2 ready 1, 3 ready 1, 4 ready 1", placed, "X")
+}
+
+// A promotion of many keys gives each a part, and the rest without a task that comes or ends. So does a
+// relay that raises the number.
+func TestEachKeyGetsAllOfItsPlaces(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.Do(t, `INSERT INTO outbox.task_type (task_type, paused, max_running_per_key) VALUES ('X', true, 2)`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, group_key) SELECT 'X', n % 3 FROM generate_series(1, 9) n`)
+	const taken = `SELECT count(*) FROM outbox.task WHERE group_place IS NOT NULL`
+	for i, want := range []int{3, 6, 6} {
+		db.Do(t, `SELECT outbox.promote_places(0, 3)`)
+		db.want(t, want, fmt.Sprint("places are taken after promotion ", i+1), taken)
+	}
+	db.want(t, 0, "requests", `SELECT count(*) FROM outbox.place_request`)
+	reg := handlers.New()
+	kinds["tx"](reg, "X", func(*outbox.Task[payload]) error { return nil }, handlers.MaxRunningPerKey(3))
+	once(t, db, reg, relay.Config{})
+	db.want(t, 9, "places are taken once the number is raised", taken)
 }

@@ -210,7 +210,8 @@ UPDATE outbox.task t SET state = 'ready'
 // One promotion makes scheduled tasks of at most so many types ready: each is a statement.
 const promoteScheduledTypes = 50
 
-// promote makes due tasks, heads of ordering keys and tasks for free places of group keys ready: a part of them, if there are many.
+// promote makes due tasks, heads of ordering keys and tasks for free places of group keys ready: a part
+// of them, if there are many.
 func (p *poller) promote(ctx context.Context, a plan.Promote) plan.Promoted {
 	ctx, cancel := context.WithTimeout(ctx, pg.StatementTimeout)
 	defer cancel()

@@ -33,4 +33,23 @@ CREATE TABLE IF NOT EXISTS outbox.place_request (
   autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 10000,
   autovacuum_vacuum_cost_delay = 0);
 
+-- Who promotes heads of ordering keys gives places, too, also before the roles are applied again.
+-- +goose StatementBegin
+DO $$
+DECLARE
+  role text;
+BEGIN
+  FOR role IN
+    SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END
+      FROM pg_class c CROSS JOIN LATERAL aclexplode(c.relacl) AS a
+     WHERE c.oid = 'outbox.headless_key'::regclass AND a.privilege_type = 'DELETE'
+       AND a.grantee <> c.relowner
+  LOOP
+    EXECUTE 'GRANT SELECT, INSERT, UPDATE, DELETE ON outbox.place_request TO ' || role;
+    EXECUTE 'GRANT USAGE ON SEQUENCE outbox.headless_key_headless_key_id_seq TO ' || role;
+  END LOOP;
+END
+$$;
+-- +goose StatementEnd
+
 INSERT INTO outbox.migration (version, oldest_version) VALUES (5, 1) ON CONFLICT DO NOTHING;

@@ -129,7 +129,8 @@ GRANT EXECUTE ON FUNCTION outbox.enqueue_task, outbox.enqueue_keyed TO outbox_en
 -- A relay, whose handlers enqueue and cancel with its rights.
 GRANT SELECT, INSERT, UPDATE, DELETE
    ON outbox.task, outbox.dead_task, outbox.done_task, outbox.relay, outbox.running, outbox.counter, outbox.counter_log, outbox.maintenance,
-      outbox.cancel, outbox.schedule, outbox.task_type, outbox.slot, outbox.bucket, outbox.headless_key, outbox.place_request,
+      outbox.cancel, outbox.schedule, outbox.task_type, outbox.slot, outbox.bucket,
+      outbox.headless_key, outbox.place_request,
       outbox.unique_key, outbox.sample, outbox.inbox, outbox.origin
    TO outbox_worker;
 GRANT SELECT, INSERT, UPDATE ON outbox.promote_lock TO outbox_worker;
@@ -138,7 +139,8 @@ GRANT EXECUTE ON FUNCTION
       outbox.poll, outbox.rest, outbox.claimed, outbox.whole, outbox.timeline, outbox.lacking,
       outbox.row_of, outbox.with_defaults,
       outbox.put_back, outbox.bury, outbox.keep,
-      outbox.promote_places, outbox.claim_tasks, outbox.claim_group, outbox.claim_member, outbox.lease_tasks, outbox.finish_tasks, outbox.complete_task,
+      outbox.promote_places, outbox.claim_tasks, outbox.claim_group, outbox.claim_member,
+      outbox.lease_tasks, outbox.finish_tasks, outbox.complete_task,
       outbox.record_runs, outbox.record_batch, outbox.split_lost, outbox.claim_ended, outbox.end_run, outbox.cancel_task, outbox.run_task_now,
       outbox.add_events, outbox.lost_runs, outbox.this_database, outbox.this_mark, outbox.mark_origin,
       outbox.note_origin
@@ -166,7 +168,8 @@ GRANT SELECT (task_id, relay_id, lost_connection, started_at, task_ids, first_id
 GRANT SELECT (relay_id, host, pid, started_at, alive_until, task_types, workers, connections, taken_over_at, limits)
    ON outbox.relay TO outbox_viewer, outbox_operator;
 GRANT SELECT ON outbox.origin TO outbox_viewer, outbox_operator;
-GRANT EXECUTE ON FUNCTION outbox.origin_state, outbox.kind_of, outbox.waits_for TO outbox_worker, outbox_viewer, outbox_operator;
+GRANT EXECUTE ON FUNCTION outbox.origin_state, outbox.kind_of, outbox.waits_for
+   TO outbox_worker, outbox_viewer, outbox_operator;
 GRANT SELECT ON outbox.unowned_schedule TO outbox_worker, outbox_viewer, outbox_operator;
 GRANT SELECT ON outbox.counter, outbox.counter_log, outbox.maintenance, outbox.cancel, outbox.task_type, outbox.bucket, outbox.sample
    TO outbox_viewer, outbox_operator;

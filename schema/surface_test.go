@@ -103,7 +103,8 @@ func TestFunctionsWithTheOwnersRightsOrSettingsHaveAPinnedSearchPath(t *testing.
 	// An app's triggers on tables of tasks run inside of those that write them, with the
 	// search_path of the relay's pool.
 	const unpinned = `SELECT proname::text FROM pg_proc WHERE pronamespace = <ns> AND (prosecdef OR proconfig IS NOT NULL)
-		AND proname <> ALL ('{promote_places,claim_tasks,claim_group,claim_member,lease_tasks,finish_tasks,complete_task,put_back,bury,keep}')
+		AND proname <> ALL ('{promote_places,claim_tasks,
+			claim_group,claim_member,lease_tasks,finish_tasks,complete_task,put_back,bury,keep}')
 		AND COALESCE(NOT 'search_path=pg_catalog, pg_temp' = ANY (proconfig), true)`
 	if got := list(t, db, name, unpinned); got != "" {
 		t.Errorf("the search_path is not pinned in %s", got)
@@ -131,10 +132,11 @@ func TestWhatIsInTheSchemaIsUsedByWhoIsMeantTo(t *testing.T) {
 	const mayWrite = `(has_any_column_privilege('<schema>_' || role, oid, 'INSERT') OR has_any_column_privilege('<schema>_' || role, oid, 'UPDATE')
 		OR has_table_privilege('<schema>_' || role, oid, 'DELETE'))`
 	for about, c := range map[string]struct{ query, want string }{
-		"groups may call with the owner's rights": {functions + `prosecdef`, "adopt cancel_task enqueue_keyed mark_origin origin_state redrive run_task_now this_database waits_for"},
-		"groups could make triggers of":           {functions + `prorettype = 'trigger'::regtype`, ""},
-		"an enqueuer may call":                    {functions + `role = 'enqueuer'`, "enqueue_keyed enqueue_task"},
-		"PUBLIC may call":                         {`SELECT proname::text FROM pg_proc, aclexplode(COALESCE(proacl, acldefault('f', proowner))) WHERE pronamespace = <ns> AND grantee = 0`, ""},
+		"groups may call with the owner's rights": {functions + `prosecdef`, "adopt cancel_task enqueue_keyed mark_origin origin_state redrive " +
+			"run_task_now this_database waits_for"},
+		"groups could make triggers of": {functions + `prorettype = 'trigger'::regtype`, ""},
+		"an enqueuer may call":          {functions + `role = 'enqueuer'`, "enqueue_keyed enqueue_task"},
+		"PUBLIC may call":               {`SELECT proname::text FROM pg_proc, aclexplode(COALESCE(proacl, acldefault('f', proowner))) WHERE pronamespace = <ns> AND grantee = 0`, ""},
 		"a worker may not call": {`SELECT proname::text FROM pg_proc WHERE pronamespace = <ns> AND NOT prosecdef AND NOT has_function_privilege('<schema>_worker', oid, 'EXECUTE')`,
 			"check_task lock_waiting request_promotion resolve_key settle"}, // which triggers call
 		"an enqueuer or a viewer reads":    {columns + `role <> 'operator'`, ""},

@@ -20,7 +20,8 @@ func (a *app) doctorCommand() *cobra.Command {
 	var task int64
 	c := &cobra.Command{
 		Use: "doctor", Short: "find faults of the outbox and its server, with their remedies", Args: cobra.NoArgs,
-		Example: "  outbox doctor\n  outbox doctor -task 42\n  outbox doctor -json | jq '.findings[] | select(.severity == \"critical\")'",
+		Example: "  outbox doctor\n  outbox doctor -task 42\n" +
+			"  outbox doctor -json | jq '.findings[] | select(.severity == \"critical\")'",
 		Long: `Checks the schema, vacuum and the sessions that hold it up, notifications, limits and pools, types
 without a relay, types that starve, and indexes, and prints remedies. With --task ID it also says why
 that task waits. It only reads. Without --all it only counts the checks without a fault; JSON has

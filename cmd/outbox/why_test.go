@@ -2,7 +2,6 @@ package main
 
 import (
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -13,7 +12,7 @@ import (
 
 func TestShowSaysWhyATaskWaits(t *testing.T) {
 	t.Parallel()
-	for _, c := range slices.Concat(whytest.States, whytest.Others, whytest.Alone) {
+	for _, c := range whytest.All() {
 		t.Run(c.Name, func(t *testing.T) {
 			t.Parallel()
 			db := newDB(t)
@@ -35,7 +34,7 @@ var ofCommand = regexp.MustCompile(`outbox [a-z][a-z-]*( [a-z][a-z-]*)?`)
 func TestTheCommandsOfRemediesExist(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
-	for _, c := range slices.Concat(whytest.States, whytest.Others, whytest.Alone) {
+	for _, c := range whytest.All() {
 		db := newDB(t)
 		whytest.Plant(t, db.DB, c)
 		why, err := relaytest.Admin(t, db.DB).Why(t.Context(), 1)

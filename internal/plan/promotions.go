@@ -13,8 +13,8 @@ const (
 )
 
 // promotions are what is known of scheduled tasks that are due, of ordering keys without a head, and
-// of group keys with a free place. One promotion at a time makes a part of them ready. It has a slot, and so a connection, of
-// its own, as claims of other tasks do not wait for it.
+// of group keys with a free place. One promotion at a time makes a part of them ready. It has a slot,
+// and so a connection, of its own, as claims of other tasks do not wait for it.
 type promotions struct {
 	next     Promote   // what the latest poll saw, if that began after the end of the latest promotion
 	running  bool      // a promotion is under way

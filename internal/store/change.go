@@ -260,9 +260,9 @@ const PromotePlacesSQL = `/* outbox: give places to waiting tasks */
 SELECT outbox.promote_places($1, $2)`
 
 // PromoteHeads makes the first of the waiting tasks of ordering keys without a head ready, or
-// scheduled, and those of group keys with free places ready. It returns how many requests are met: at
-// most limit of each, from the given one on.
-func (s *Store) PromoteHeads(ctx context.Context, conn *sql.Conn, first int64, limit int) (met int, err error) {
+// scheduled, and gives free places of group keys. It handles at most limit requests of each, from the
+// given one on, and returns 0 if it did nothing.
+func (s *Store) PromoteHeads(ctx context.Context, conn *sql.Conn, first int64, limit int) (did int, err error) {
 	tx, err := conn.BeginTx(context.WithoutCancel(ctx), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return 0, err
@@ -281,7 +281,7 @@ func (s *Store) PromoteHeads(ctx context.Context, conn *sql.Conn, first int64, l
 		return 0, err
 	}
 	var places bool
-	if err := tx.QueryRowContext(ctx, s.SQL(PromoteHeadsSQL), limit, first).Scan(&met, &places); err != nil {
+	if err := tx.QueryRowContext(ctx, s.SQL(PromoteHeadsSQL), limit, first).Scan(&did, &places); err != nil {
 		return 0, err
 	}
 	if places {
@@ -289,9 +289,9 @@ func (s *Store) PromoteHeads(ctx context.Context, conn *sql.Conn, first int64, l
 		if err := tx.QueryRowContext(ctx, s.SQL(PromotePlacesSQL), first, limit).Scan(&more); err != nil {
 			return 0, err
 		}
-		met += more
+		did += more
 	}
-	return met, tx.Commit()
+	return did, tx.Commit()
 }
 
 // Keyed reports whether other tasks may wait for the end of this one.

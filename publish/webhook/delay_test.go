@@ -31,7 +31,7 @@ func TestAnEndpointThatHangsDelaysNoOther(t *testing.T) {
 				}
 				return
 			}
-			time.Sleep(100 * time.Millisecond)
+			time.Sleep(100 * time.Millisecond) // what the endpoint takes
 			delivered <- struct{}{}
 		})
 		db, reg := relaytest.NewDatabase(t), handlers.New()

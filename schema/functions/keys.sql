@@ -84,51 +84,54 @@ $$;
 REVOKE EXECUTE ON FUNCTION outbox.waits_for(bigint) FROM PUBLIC;
 
 -- Gives the free places of up to so many group keys, from a request on, to the tasks that wait, and
--- returns how many requests are met. The most urgent goes first, then the one that has been due longest.
--- The caller has locked outbox.promote_lock. A type has as many places for each key as its handler's
--- MaxRunningPerKey, or one. While more than that are taken, as the limit was lowered, none is given. Of
--- many keys each gets a part at first, and the rest as its tasks end. A task that another transaction
--- holds is not waited for: the requests of its key stay.
+-- returns 0 if it did nothing. The most urgent goes first, then the one that has been due longest. One
+-- that another transaction holds is passed over. The caller has locked outbox.promote_lock. A type has as
+-- many places for each key as its handler's MaxRunningPerKey, or one. While more than that are taken, as
+-- the limit was lowered, none is given. Of many keys each gets a part. A key that has a free place and
+-- waiting tasks after that gets a new request, behind those of others.
 CREATE OR REPLACE FUNCTION outbox.promote_places(first bigint, up_to integer) RETURNS bigint
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_indexscan = on SET enable_nestloop = on
   SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
-  met bigint;
+  did bigint;
 BEGIN
   WITH c AS MATERIALIZED (
-    SELECT r.ctid AS place, r.task_type, r.group_key FROM outbox.place_request r
-     WHERE r.place_request_id >= first
+    SELECT r.ctid FROM outbox.place_request r WHERE r.place_request_id >= first
      ORDER BY r.place_request_id LIMIT up_to FOR UPDATE SKIP LOCKED),
+  gone AS (
+    DELETE FROM outbox.place_request r WHERE r.ctid = ANY (ARRAY(SELECT c.ctid FROM c))
+    RETURNING r.task_type, r.group_key),
   keys AS MATERIALIZED (
     SELECT k.task_type, k.group_key, COALESCE(l.max_running_per_key, 1) AS places,
            GREATEST(up_to / count(*) OVER (), 1) AS part,
            ARRAY(SELECT t.group_place FROM outbox.task t WHERE t.task_type = k.task_type
               AND t.group_key = k.group_key AND t.group_place IS NOT NULL) AS taken
-      FROM (SELECT DISTINCT c.task_type, c.group_key FROM c) AS k
+      FROM (SELECT DISTINCT gone.task_type, gone.group_key FROM gone) AS k
       LEFT JOIN outbox.task_type l ON l.task_type = k.task_type),
-  next AS MATERIALIZED (
-    SELECT k.task_type, k.group_key, n.id, n.place
-      FROM keys k CROSS JOIN LATERAL unnest(
-        ARRAY(SELECT t.task_id FROM outbox.task t WHERE t.task_type = k.task_type
-                 AND t.group_key = k.group_key AND t.state = 'waiting'
-               ORDER BY t.task_type, t.group_key, t.priority, t.run_at, t.task_id
-               LIMIT LEAST(GREATEST(k.places - cardinality(k.taken), 0), k.part)),
-        ARRAY(SELECT p FROM generate_series(1, k.places) AS p WHERE p <> ALL (k.taken))) AS n (id, place)
-     WHERE n.id IS NOT NULL),
-  mine AS MATERIALIZED (
-    SELECT t.task_id FROM outbox.task t WHERE t.task_id = ANY (ARRAY(SELECT next.id FROM next))
-       AND t.state NOT IN ('ready', 'scheduled', 'leased') FOR NO KEY UPDATE SKIP LOCKED),
+  given AS MATERIALIZED (
+    SELECT k.*, ARRAY(
+      SELECT t.task_id FROM outbox.task t WHERE t.task_type = k.task_type
+         AND t.group_key = k.group_key AND t.state = 'waiting'
+       ORDER BY t.task_type, t.group_key, t.priority, t.run_at, t.task_id
+       LIMIT LEAST(GREATEST(k.places - cardinality(k.taken), 0), k.part)
+         FOR NO KEY UPDATE SKIP LOCKED) AS ids
+      FROM keys k),
   promoted AS (
-    UPDATE outbox.task t SET state = 'ready', group_place = next.place FROM next
-     WHERE t.task_id = next.id AND t.task_id = ANY (ARRAY(SELECT mine.task_id FROM mine))),
-  gone AS (
-    DELETE FROM outbox.place_request r WHERE r.ctid = ANY (ARRAY(
-      SELECT c.place FROM c WHERE NOT EXISTS (
-        SELECT FROM next WHERE next.task_type = c.task_type AND next.group_key = c.group_key
-           AND next.id NOT IN (SELECT mine.task_id FROM mine))))
+    UPDATE outbox.task t SET state = 'ready', group_place = n.place
+      FROM given g CROSS JOIN LATERAL unnest(g.ids, ARRAY(
+        SELECT p FROM generate_series(1, g.places) AS p WHERE p <> ALL (g.taken))) AS n (id, place)
+     WHERE t.task_id = n.id
+    RETURNING 1),
+  again AS (
+    INSERT INTO outbox.place_request (task_type, group_key)
+    SELECT g.task_type, g.group_key FROM given g
+     WHERE cardinality(g.taken) + cardinality(g.ids) < g.places
+       AND EXISTS (SELECT FROM outbox.task t WHERE t.task_type = g.task_type
+                      AND t.group_key = g.group_key AND t.state = 'waiting' AND t.task_id <> ALL (g.ids))
     RETURNING 1)
-  SELECT count(*) INTO met FROM gone;
-  RETURN met;
+  SELECT (SELECT count(*) FROM promoted) + (SELECT count(*) FROM gone)
+       - (SELECT count(*) FROM again) INTO did;
+  RETURN did;
 END
 $$;
 

@@ -66,7 +66,8 @@ var runMutants = []mutant{
 			{"", "			r.Lost++\n", ""},
 		}, run: chaosRun{"poison", 30 * time.Second, time.Second, []string{"poison that"}}},
 	{name: "one-more", help: "a key has a place more than its limit", edits: []edit{
-		{"outbox.promote_places", "COALESCE(l.max_running_per_key, 1) AS places", "COALESCE(l.max_running_per_key, 1) + 1 AS places"},
+		{"outbox.promote_places", "COALESCE(l.max_running_per_key, 1) AS places",
+			"COALESCE(l.max_running_per_key, 1) + 1 AS places"},
 	}, run: chaosRun{"none", 20 * time.Second, time.Second, []string{"tasks of a key"}}},
 	{name: "no-request", help: "the end of a task gives its place to nobody", edits: []edit{
 		{"outbox.task_removed", "OR outbox.request_promotion(task_type, ordering_key, group_key)\n   LIMIT 3",

@@ -79,7 +79,8 @@ const placeSQL = `SELECT count(*) FROM (SELECT FROM generate_series(1, $2) AS pl
 
 // The transactions that have such locks, of those given, or all. One that has committed has locks for a
 // moment still, but no xid.
-const holdersSQL = `SELECT array_agg(a.pid || ' ' || a.backend_xid) FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+const holdersSQL = `SELECT array_agg(a.pid || ' ' || a.backend_xid)
+	FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
 	WHERE l.locktype = 'advisory' AND l.classid::bigint = hashtext($1)::bit(32)::bigint AND a.backend_xid IS NOT NULL
 	AND ($2::text[] IS NULL OR a.pid || ' ' || a.backend_xid = ANY ($2))`
 
@@ -108,7 +109,7 @@ func (w *worker) grouped(ctx context.Context, tx *sql.Tx, task *outbox.Task[Payl
 			return record(w.Dir, crowdedFile, false, task.Payload.Key, task.Payload.K)
 		}
 	}
-	time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond)
+	time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond) // work, beside that of others
 	return w.effect(ctx, tx, task)
 }
 

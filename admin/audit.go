@@ -21,6 +21,10 @@ type Action string
 const (
 	ActionCancel         Action = "cancel"
 	ActionRunNow         Action = "run_now"
+	ActionReschedule     Action = "reschedule"
+	ActionSetPriority    Action = "set_priority"
+	ActionSetPayload     Action = "set_payload"
+	ActionRetype         Action = "retype"
 	ActionRedrive        Action = "redrive"
 	ActionPurge          Action = "purge"
 	ActionPause          Action = "pause" // of a type
@@ -37,6 +41,22 @@ const (
 	ActionMigrate        Action = "migrate"       // of the command
 	ActionGrantRoles     Action = "grant_roles"   // of the command
 )
+
+// States are those of the tasks that the action of a Client takes by a [Filter]; nil of other actions.
+// Tasks that run are in all of them but StateLeased until their claim commits.
+func (a Action) States() []State {
+	switch a {
+	case ActionRedrive, ActionPurge:
+		return []State{StateDead}
+	case ActionRunNow:
+		return []State{StateScheduled, StateRetrying}
+	case ActionCancel:
+		return []State{StateReady, StateScheduled, StateRetrying, StateWaiting, StateLeased}
+	case ActionReschedule, ActionSetPriority, ActionRetype:
+		return []State{StateReady, StateScheduled, StateRetrying, StateWaiting}
+	}
+	return nil
+}
 
 // AuditEntry is one action in the audit log. Its texts must be valid UTF-8 without NUL.
 //
@@ -188,15 +208,16 @@ func (c *Client) audited(ctx context.Context, e AuditEntry, f func() (int64, err
 	return errors.Join(err, note(ctx))
 }
 
-// entriesOf are the entries of an action that name all its tasks.
-func entriesOf(action Action, ids []int64) (out []AuditEntry) {
-	for some := range slices.Chunk(slices.Sorted(slices.Values(ids)), maxTarget/21) { // an id has 19 digits at most
+// entriesOf are the entries of an action that name all its tasks, and what they were changed to.
+func entriesOf(action Action, ids []int64, to string) (out []AuditEntry) {
+	most := (maxTarget - len(to)) / 21 // an id has 19 digits at most
+	for some := range slices.Chunk(slices.Sorted(slices.Values(ids)), most) {
 		names := strings.Trim(strings.ReplaceAll(fmt.Sprint(some), " ", ", "), "[]")
 		noun := "tasks "
 		if len(some) == 1 {
 			noun = "task "
 		}
-		out = append(out, AuditEntry{Action: action, Target: noun + names, Count: int64(len(some))})
+		out = append(out, AuditEntry{Action: action, Target: noun + names + to, Count: int64(len(some))})
 	}
 	return out
 }

@@ -3,6 +3,7 @@ package admin_test
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -37,14 +38,27 @@ func TestOptionsAreChecked(t *testing.T) {
 // changes are all that change something.
 var changes = map[string]func(context.Context, *admin.Client) error{
 	"Redrive": func(ctx context.Context, c *admin.Client) error {
-		return second(c.Redrive(ctx, admin.DeadFilter{All: true}, admin.Bulk{}))
+		return second(c.Redrive(ctx, admin.Filter{All: true}, admin.Bulk{}))
 	},
 	"Purge": func(ctx context.Context, c *admin.Client) error {
-		return second(c.Purge(ctx, admin.DeadFilter{All: true}, admin.Bulk{}))
+		return second(c.Purge(ctx, admin.Filter{All: true}, admin.Bulk{}))
 	},
-	"Cancel":         func(ctx context.Context, c *admin.Client) error { return second(c.Cancel(ctx, []int64{100})) },
-	"RunNow":         func(ctx context.Context, c *admin.Client) error { return second(c.RunNow(ctx, []int64{100})) },
-	"RetryNow":       func(ctx context.Context, c *admin.Client) error { return second(c.RetryNow(ctx, "A")) },
+	"Cancel": func(ctx context.Context, c *admin.Client) error {
+		return second(c.Cancel(ctx, admin.Filter{IDs: []int64{100}}, admin.Bulk{}))
+	},
+	"RunNow": func(ctx context.Context, c *admin.Client) error {
+		return second(c.RunNow(ctx, admin.Filter{IDs: []int64{100}}, admin.Bulk{}))
+	},
+	"Reschedule": func(ctx context.Context, c *admin.Client) error {
+		return second(c.Reschedule(ctx, admin.Filter{IDs: []int64{101}}, time.Now().Add(time.Hour), admin.Bulk{}))
+	},
+	"SetPriority": func(ctx context.Context, c *admin.Client) error {
+		return second(c.SetPriority(ctx, admin.Filter{IDs: []int64{101}}, 7, admin.Bulk{}))
+	},
+	"Retype": func(ctx context.Context, c *admin.Client) error {
+		return second(c.Retype(ctx, admin.Filter{IDs: []int64{101}}, "B", admin.Bulk{}))
+	},
+	"SetPayload":     func(ctx context.Context, c *admin.Client) error { return c.SetPayload(ctx, 101, 1) },
 	"PauseType":      func(ctx context.Context, c *admin.Client) error { return c.PauseType(ctx, "A") },
 	"ResumeType":     func(ctx context.Context, c *admin.Client) error { return c.ResumeType(ctx, "A") },
 	"PauseSchedule":  func(ctx context.Context, c *admin.Client) error { return c.PauseSchedule(ctx, "s") },
@@ -99,19 +113,19 @@ var reads = map[string]func(context.Context, *admin.Client) error{
 	"TaskAudit": func(ctx context.Context, c *admin.Client) error {
 		return second(c.Audit(ctx, admin.AuditQuery{TaskID: 101}))
 	},
-	"Why":         func(ctx context.Context, c *admin.Client) error { return second(c.Why(ctx, 1)) },
-	"RetryGroups": func(ctx context.Context, c *admin.Client) error { return second(c.RetryGroups(ctx, "A")) },
-	"DeadGroups": func(ctx context.Context, c *admin.Client) error {
-		return second(c.DeadGroups(ctx, admin.DeadQuery{}))
+	"Why": func(ctx context.Context, c *admin.Client) error { return second(c.Why(ctx, 1)) },
+	"ErrorGroups": func(ctx context.Context, c *admin.Client) error {
+		return second(c.ErrorGroups(ctx, admin.TaskQuery{Filter: admin.Filter{State: admin.StateRetrying}}))
 	},
 	"Defects": func(ctx context.Context, c *admin.Client) error {
 		return second(c.Defects(ctx, admin.RepairOptions{}))
 	},
-	"DeadLetters": func(ctx context.Context, c *admin.Client) error {
-		return second(c.DeadLetters(ctx, admin.DeadQuery{}))
+	"Count": func(ctx context.Context, c *admin.Client) error { return second(c.Count(ctx, admin.TaskQuery{})) },
+	"Search": func(ctx context.Context, c *admin.Client) error {
+		return second(c.Tasks(ctx, admin.TaskQuery{Filter: admin.Filter{Error: "boom"}}))
 	},
 	"Tasks": func(ctx context.Context, c *admin.Client) error {
-		return second(c.Tasks(ctx, admin.TaskQuery{Type: "A", State: admin.StateReady}))
+		return second(c.Tasks(ctx, admin.TaskQuery{Filter: admin.Filter{Type: "A", State: admin.StateReady}}))
 	},
 }
 
@@ -184,7 +198,7 @@ func TestAnActionAndItsEntryAreOne(t *testing.T) {
 	c := client(t, db.DB, admin.Config{Actor: "ada", Tool: "test"})
 	bury(t, db, "X", "attempts", "boom", 1000, 2, 60)
 	db.Do(t, `INSERT INTO outbox.task (task_id, task_type, run_at) OVERRIDING SYSTEM VALUE
-		VALUES (100, 'A', now() + interval '1 hour')`)
+		VALUES (100, 'A', now() + interval '1 hour'), (101, 'A', now() + interval '1 hour')`)
 	db.Do(t, `INSERT INTO outbox.task (task_type, state, attempt) VALUES ('A', 'scheduled', 1)`)
 	db.Do(t, `INSERT INTO outbox.schedule (name, task_type, payload, spec, timing, definition)
 		VALUES ('s', 'A', '{}', '', '', '')`)
@@ -219,15 +233,12 @@ func TestBadArgumentsAreRefusedBeforeAnySQL(t *testing.T) {
 	}
 	tasks := func(taskType string, state admin.State, after, want string) {
 		t.Helper()
-		q := admin.TaskQuery{Type: taskType, State: state, After: after}
+		q := admin.TaskQuery{Filter: admin.Filter{Type: taskType, State: state}, After: after}
 		refused(fmt.Sprintf("Tasks, %+v", q), second(c.Tasks(ctx, q)), want)
 	}
-	tasks("A", "", "", "TaskQuery.State")
-	tasks("A", "late", "", "TaskQuery.State")
-	tasks("", admin.StateReady, "", "TaskQuery.Type")
-	tasks("", admin.StateLeased, "", "TaskQuery.Type")
-	tasks("A\x00", admin.StateReady, "", "TaskQuery.Type")
-	tasks("\xff", admin.StateDead, "", "TaskQuery.Type")
+	tasks("A", "late", "", "Filter.State")
+	tasks("A\x00", admin.StateReady, "", "Filter.Type")
+	tasks("\xff", admin.StateDead, "", "Filter.Type")
 	tasks("A", admin.StateScheduled, "scheduled.9223372036854775807.1", "After")
 	for _, after := range []string{
 		"x", "ready.1.2", "ready.1.2.3.4", "waiting.1", "ready.1.2.x", "ready.40000.0.1", "ready.0.0.-1",
@@ -238,40 +249,70 @@ func TestBadArgumentsAreRefusedBeforeAnySQL(t *testing.T) {
 	for _, bad := range []admin.SampleQuery{{Last: -1}, {Type: "\xff"}} {
 		refused("Samples", second(c.Samples(ctx, bad)), "")
 	}
-	some := admin.DeadFilter{Type: "X"}
-	for want, f := range map[string]admin.DeadFilter{
-		"DeadFilter.Type":              {Type: "a\x00"},
-		"DeadFilter.Error: \"a\\xff\"": {Error: "a\xff"},
-		"DeadFilter.Reason":            {Reason: "old age"},
-		"DeadFilter.OlderThan":         {OlderThan: -1},
-		"DeadFilter.DiedAfter":         {DiedAfter: time.Unix(1<<50, 0)},
-		"DeadFilter.DiedBefore":        {DiedBefore: time.Unix(-1<<50, 0)},
-		"DeadFilter.IDs":               {IDs: make([]int64, 1001)},
+	some := admin.Filter{Type: "X"}
+	for want, f := range map[string]admin.Filter{
+		"Filter.Type":              {Type: "a\x00"},
+		"Filter.Error: \"a\\xff\"": {Error: "a\xff"},
+		"Filter.Reason":            {Reason: "old age"},
+		"Filter.OlderThan":         {OlderThan: -1},
+		"Filter.Since":             {Since: time.Unix(1<<50, 0)},
+		"Filter.Before":            {Before: time.Unix(-1<<50, 0)},
+		"Filter.IDs":               {IDs: make([]int64, 1001)},
+		"Filter.UniqueKey":         {UniqueKey: "a\x00"},
+		"Filter.OrderingKey":       {OrderingKey: "a\x00"},
+		"Filter.GroupKey":          {GroupKey: "a\x00"},
+		"Filter.Payload":           {Payload: json.RawMessage(`{"a"`)},
 	} {
-		f.All = true // Redrive and Purge refuse it for no other reason
-		refused("DeadLetters", second(c.DeadLetters(ctx, admin.DeadQuery{Filter: f})), want)
-		refused("CountDeadLetters", second(c.CountDeadLetters(ctx, admin.DeadQuery{Filter: f})), want)
-		refused("DeadGroups", second(c.DeadGroups(ctx, admin.DeadQuery{Filter: f})), want)
-		refused("Redrive", second(c.Redrive(ctx, f, admin.Bulk{})), want)
-		refused("Purge", second(c.Purge(ctx, f, admin.Bulk{})), want)
+		f.All = true // actions refuse it for no other reason
+		refused("Tasks", second(c.Tasks(ctx, admin.TaskQuery{Filter: f})), want)
+		refused("Count", second(c.Count(ctx, admin.TaskQuery{Filter: f})), want)
+		for name, take := range takers {
+			refused(name, second(take(c, ctx, f, admin.Bulk{})), want)
+		}
+		f.State = admin.StateDead
+		refused("ErrorGroups", second(c.ErrorGroups(ctx, admin.TaskQuery{Filter: f})), want)
 	}
-	for want, q := range map[string]admin.DeadQuery{
+	for want, q := range map[string]admin.TaskQuery{
 		"Limit: -1": {Limit: -1}, "Limit: 1001": {Limit: 1001}, "MaxScan: -1": {MaxScan: -1},
 		"MaxScan: 100001": {MaxScan: 100_001}, `After: "scheduled.1"`: {After: "scheduled.1"},
 		`After: "dead.`: {After: "dead.9223372036854775807.1"},
 	} {
-		refused("DeadLetters", second(c.DeadLetters(ctx, q)), want)
-		refused("CountDeadLetters", second(c.CountDeadLetters(ctx, q)), want)
-		refused("DeadGroups", second(c.DeadGroups(ctx, q)), want)
+		q.Filter = admin.Filter{State: admin.StateDead, Error: "boom"}
+		refused("Tasks", second(c.Tasks(ctx, q)), want)
+		refused("Count", second(c.Count(ctx, q)), want)
+		refused("ErrorGroups", second(c.ErrorGroups(ctx, q)), want)
 		if q.MaxScan == 0 {
 			refused("Audit", second(c.Audit(ctx, admin.AuditQuery{After: q.After, Limit: q.Limit})), want)
-			ready := admin.TaskQuery{Type: "A", State: admin.StateReady, After: q.After, Limit: q.Limit}
+			ready := admin.TaskQuery{Filter: admin.Filter{Type: "A", State: admin.StateReady}, After: q.After, Limit: q.Limit}
 			refused("Tasks", second(c.Tasks(ctx, ready)), want)
 		}
 	}
-	refused("Redrive", second(c.Redrive(ctx, admin.DeadFilter{}, admin.Bulk{})), "would redrive all")
-	refused("Purge", second(c.Purge(ctx, admin.DeadFilter{}, admin.Bulk{})), "would purge all")
-	refused("Purge", second(c.Purge(ctx, some, admin.Bulk{WithoutKey: true})), "Bulk.WithoutKey")
+	for name, take := range takers {
+		refused(name, second(take(c, ctx, admin.Filter{}, admin.Bulk{})), " all tasks: set Filter.All")
+		refused(name, second(take(c, ctx, admin.Filter{State: admin.StateFinished}, admin.Bulk{})), "Filter.State")
+		other := admin.StateDead
+		if name == "redrive" || name == "purge" {
+			other = admin.StateReady
+		} else {
+			refused(name, second(take(c, ctx, admin.Filter{Reason: outbox.ReasonHandler}, admin.Bulk{})), "Filter.State")
+		}
+		refused(name, second(take(c, ctx, admin.Filter{State: other}, admin.Bulk{})), "Filter.State")
+		if name != "redrive" {
+			refused(name, second(take(c, ctx, some, admin.Bulk{WithoutKey: true})), "Bulk.WithoutKey")
+		}
+	}
+	refused("ErrorGroups", second(c.ErrorGroups(ctx, admin.TaskQuery{})), "Filter.State")
+	refused("a reason", second(c.Tasks(ctx, admin.TaskQuery{Filter: admin.Filter{
+		State: admin.StateReady, Reason: outbox.ReasonHandler}})), "Filter.Reason")
+	refused("Reschedule", second(c.Reschedule(ctx, some, time.Time{}, admin.Bulk{})), "the time is zero")
+	refused("Reschedule", second(c.Reschedule(ctx, some, time.Unix(1<<50, 0), admin.Bulk{})), "")
+	refused("SetPriority", second(c.SetPriority(ctx, some, 1<<15, admin.Bulk{})), "")
+	if err := second(c.Retype(ctx, some, "", admin.Bulk{})); !errors.Is(err, outbox.ErrInvalidType) {
+		t.Errorf("Retype to no type: %v", err)
+	}
+	if err := c.SetPayload(ctx, 1, json.RawMessage(`{`)); !errors.Is(err, outbox.ErrInvalidPayload) {
+		t.Errorf("SetPayload of no JSON: %v", err)
+	}
 	for want, bad := range map[string]admin.Bulk{
 		"Bulk.Limit: -1": {Limit: -1}, "Bulk.PerSecond: -1": {PerSecond: -1}, "Bulk.Timeout: -1ns": {Timeout: -1},
 		`After: "x"`: {After: "x"},
@@ -378,7 +419,7 @@ func TestEntriesNameTheTasksThatWereChanged(t *testing.T) {
 	db := relaytest.NewDatabase(t)
 	c := client(t, db.DB, admin.Config{Actor: "ada", Tool: "test"})
 	bury(t, db, "MANY", "attempts", "x", 1_000_000, 600, 60)
-	chosen := admin.DeadFilter{}
+	chosen := admin.Filter{}
 	for i := range int64(1000) {
 		chosen.IDs = append(chosen.IDs, 1_000_000+i)
 	}
@@ -402,7 +443,7 @@ func TestEntriesNameTheTasksThatWereChanged(t *testing.T) {
 	if want := strings.Trim(fmt.Sprint(chosen.IDs[:600]), "[]"); strings.Join(named, " ") != want || len(entries) > 13 {
 		t.Errorf("%d entries name %s", len(entries), named)
 	}
-	long := admin.DeadFilter{Error: strings.Repeat("ü", 1000)}
+	long := admin.Filter{Error: strings.Repeat("ü", 1000)}
 	bury(t, db, "LONG", "attempts", long.Error, 2_000_000, 1, 60)
 	if purged, err := c.Purge(t.Context(), long, admin.Bulk{}); err != nil || len(purged.IDs) != 1 {
 		t.Errorf("got %v, %v", purged, err)

@@ -77,6 +77,16 @@ func TestEveryStatementCostsTheSameAtAnyNumberOfTasks(t *testing.T) {
 			rowsRead(t, db, name, mode, call)
 		}
 	}
+	db.Do(t, `DELETE FROM pg_statistic WHERE starelid = 'outbox.task'::regclass`) // a restore brings none
+	for action, take := range takers {
+		if deadTakers[action] == nil {
+			rowsRead(t, db, action+" without statistics", "auto", call{3 * 10_000, func(c *admin.Client) error {
+				_, err := take(c, t.Context(), admin.Filter{Error: "no such"},
+					admin.Bulk{Progress: func(admin.BulkResult) bool { return false }})
+				return err
+			}})
+		}
+	}
 }
 
 // call is one of a client that may read so many rows.
@@ -125,12 +135,15 @@ func calls(t *testing.T, db *database, n int) map[string]call {
 			_, err := c.Why(ctx, int64(db.Int(t, `SELECT max(task_id) FROM outbox.task WHERE state = 'waiting'`)))
 			return err
 		}},
-		"retry groups": {2 * 10_000, func(c *admin.Client) error { _, err := c.RetryGroups(ctx, "A"); return err }},
-		"payload":      {10, func(c *admin.Client) error { _, err := c.Payload(ctx, middle); return err }},
-		"relays":       {2000, func(c *admin.Client) error { _, err := c.Relays(ctx); return err }},
-		"types":        {300, func(c *admin.Client) error { _, err := c.Types(ctx); return err }},
-		"schedules":    {10, func(c *admin.Client) error { _, err := c.Schedules(ctx); return err }},
-		"newest":       {1000, func(c *admin.Client) error { _, err := c.Tasks(ctx, admin.TaskQuery{}); return err }},
+		"retry groups": {2 * 10_000, func(c *admin.Client) error {
+			_, err := c.ErrorGroups(ctx, admin.TaskQuery{Filter: admin.Filter{Type: "A", State: admin.StateRetrying}})
+			return err
+		}},
+		"payload":   {10, func(c *admin.Client) error { _, err := c.Payload(ctx, middle); return err }},
+		"relays":    {2000, func(c *admin.Client) error { _, err := c.Relays(ctx); return err }},
+		"types":     {300, func(c *admin.Client) error { _, err := c.Types(ctx); return err }},
+		"schedules": {10, func(c *admin.Client) error { _, err := c.Schedules(ctx); return err }},
+		"newest":    {1000, func(c *admin.Client) error { _, err := c.Tasks(ctx, admin.TaskQuery{}); return err }},
 		"samples": {100, func(c *admin.Client) error {
 			_, err := c.Samples(ctx, admin.SampleQuery{Type: "A", Last: time.Hour})
 			return err
@@ -157,7 +170,7 @@ func calls(t *testing.T, db *database, n int) map[string]call {
 		for taskType, places := range places {
 			for _, place := range places {
 				all[fmt.Sprint(state, " ", taskType, " ", place)] = call{rows, func(c *admin.Client) error {
-					_, err := c.Tasks(ctx, admin.TaskQuery{Type: taskType, State: state, After: place})
+					_, err := c.Tasks(ctx, admin.TaskQuery{Filter: admin.Filter{Type: taskType, State: state}, After: place})
 					return err
 				}}
 			}
@@ -168,27 +181,55 @@ func calls(t *testing.T, db *database, n int) map[string]call {
 		t.Fatal(err)
 	}
 	at := admin.PlaceOf(letter)
-	for name, f := range map[string]admin.DeadFilter{
+	for name, f := range map[string]admin.Filter{
 		"of all":        {All: true},
 		"of ids":        {IDs: []int64{1, 2, letter.ID}},
 		"of RARE":       {Type: "RARE"},
-		"by time":       {DiedAfter: letter.EndedAt, DiedBefore: letter.EndedAt.Add(time.Minute)},
+		"by time":       {Since: letter.EndedAt, Before: letter.EndedAt.Add(time.Minute)},
 		"by age":        {OlderThan: time.Duration(n-5000) * time.Second},
 		"by error":      {Error: "boom"},
 		"of none":       {Error: "no such", Type: "A"},
-		"of none since": {Error: "no such", DiedAfter: letter.EndedAt.Add(-time.Hour)},
+		"of none since": {Error: "no such", Since: letter.EndedAt.Add(-time.Hour)},
 	} {
+		f.State = admin.StateDead
 		all["list "+name] = call{2 * 3000, func(c *admin.Client) error {
-			_, err := c.DeadLetters(ctx, admin.DeadQuery{Filter: f, MaxScan: 2000, Limit: 1000})
+			_, err := c.Tasks(ctx, admin.TaskQuery{Filter: f, MaxScan: 2000, Limit: 1000})
 			return err
 		}}
 		all["count "+name] = call{2 * 3000, func(c *admin.Client) error {
-			_, err := c.CountDeadLetters(ctx, admin.DeadQuery{Filter: f, After: at, MaxScan: 2000})
+			_, err := c.Count(ctx, admin.TaskQuery{Filter: f, After: at, MaxScan: 2000})
 			return err
 		}}
-		for action, take := range takers {
+		for action, take := range deadTakers {
 			all[action+" "+name] = call{2 * 10_000, func(c *admin.Client) error {
 				_, err := take(c, ctx, f, admin.Bulk{After: at, Progress: func(admin.BulkResult) bool { return false }})
+				return err
+			}}
+		}
+	}
+	for name, f := range map[string]admin.Filter{
+		"of none": {Error: "no such"}, "of RARE": {Type: "RARE"}, "waiting": {State: admin.StateWaiting, Type: "A", Error: "x"},
+		"retrying": {State: admin.StateRetrying, Type: "A", Error: "x"}, "finished": {State: admin.StateFinished, Error: "x"},
+		"with a payload": {Payload: []byte(`{"no": 1}`)}, "old": {OlderThan: time.Hour},
+	} {
+		all["search "+name] = call{3 * 2 * 3000, func(c *admin.Client) error {
+			_, err := c.Tasks(ctx, admin.TaskQuery{Filter: f, MaxScan: 2000})
+			return err
+		}}
+		all["count of a search "+name] = call{3 * 2 * 3000, func(c *admin.Client) error {
+			_, err := c.Count(ctx, admin.TaskQuery{Filter: f, MaxScan: 2000})
+			return err
+		}}
+		if f.State == admin.StateFinished {
+			continue
+		}
+		for action, take := range takers {
+			if deadTakers[action] != nil || f.State == admin.StateWaiting && action == "run_now" {
+				continue
+			}
+			all[action+" "+name] = call{3 * 10_000, func(c *admin.Client) error {
+				o := admin.Bulk{After: "oldest." + fmt.Sprint(middle), Progress: func(admin.BulkResult) bool { return false }}
+				_, err := take(c, ctx, f, o)
 				return err
 			}}
 		}

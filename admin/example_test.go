@@ -3,6 +3,7 @@ package admin_test
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -76,7 +77,7 @@ func ExampleClient_Tasks() {
 	runDue(ctx, db, reg)
 
 	for _, state := range []admin.State{admin.StateScheduled, admin.StateFinished} {
-		for q := (admin.TaskQuery{Type: "SEND_MAIL", State: state, Limit: 1}); ; {
+		for q := (admin.TaskQuery{Filter: admin.Filter{Type: "SEND_MAIL", State: state}, Limit: 1}); ; {
 			page, err := client.Tasks(ctx, q)
 			must(err)
 			for _, t := range page.Tasks {
@@ -176,19 +177,20 @@ func ExampleClient_Why() {
 }
 
 // Which errors are frequent, which dead letters have one of them, and the payload of each.
-func ExampleClient_DeadLetters() {
+func ExampleClient_ErrorGroups() {
 	ctx := context.Background()
 	db, client, drop := exampleClient("")
 	defer drop()
 	die(ctx, db, "no such recipient", "nobody")
 	die(ctx, db, "mail.example.com: connection refused", "ada", "eve")
 
-	groups, err := client.DeadGroups(ctx, admin.DeadQuery{})
+	refused := admin.Filter{State: admin.StateDead, Error: "refused"}
+	groups, err := client.ErrorGroups(ctx, admin.TaskQuery{Filter: admin.Filter{State: admin.StateDead}})
 	must(err)
 	for _, g := range groups {
 		fmt.Printf("%d × %s\n", g.Count, g.Error)
 	}
-	page, err := client.DeadLetters(ctx, admin.DeadQuery{Filter: admin.DeadFilter{Error: "refused"}, Limit: 50})
+	page, err := client.Tasks(ctx, admin.TaskQuery{Filter: refused, Limit: 50})
 	must(err)
 	for _, t := range page.Tasks {
 		p, err := client.Payload(ctx, t.ID) // for those who may see it
@@ -210,8 +212,8 @@ func ExampleClient_Redrive() {
 	die(ctx, db, "no such recipient", "nobody")
 	die(ctx, db, "mail.example.com: connection refused", "ada", "eve")
 
-	refused := admin.DeadFilter{Type: "SEND_MAIL", Error: "connection refused"}
-	found, err := client.CountDeadLetters(ctx, admin.DeadQuery{Filter: refused})
+	refused := admin.Filter{State: admin.StateDead, Type: "SEND_MAIL", Error: "connection refused"}
+	found, err := client.Count(ctx, admin.TaskQuery{Filter: refused})
 	must(err)
 	done, err := client.Redrive(ctx, refused, admin.Bulk{PerSecond: 100})
 	must(err)
@@ -242,7 +244,7 @@ func ExampleClient_In() {
 		if _, err := tx.ExecContext(ctx, `INSERT INTO recipient VALUES ('eve')`); err != nil {
 			return err
 		}
-		done, err := client.In(tx).Redrive(ctx, admin.DeadFilter{IDs: []int64{1}}, admin.Bulk{})
+		done, err := client.In(tx).Redrive(ctx, admin.Filter{IDs: []int64{1}}, admin.Bulk{})
 		fmt.Println("redriven:", done.IDs)
 		return err
 	}))
@@ -252,12 +254,77 @@ func ExampleClient_In() {
 	// task 1: mail to eve in attempt 1
 }
 
+// A customer has left: what waits for it is canceled, and what runs is asked to end.
+func ExampleClient_Cancel() {
+	ctx := context.Background()
+	db, client, drop := exampleClient("ada@example.com")
+	defer drop()
+	type letter struct {
+		UserID int    `json:"user_id"`
+		Text   string `json:"text"`
+	}
+	for user := range 3 {
+		enqueueAll(db, outbox.TaskSpec{Type: "SEND_LETTER", Payload: letter{user, "hello"}},
+			outbox.TaskSpec{Type: "SEND_LETTER", Payload: letter{user, "later"},
+				Options: []outbox.Option{outbox.After(time.Hour)}})
+	}
+	left := admin.Filter{Type: "SEND_LETTER", Payload: json.RawMessage(`{"user_id": 1}`)}
+	found, err := client.Count(ctx, admin.TaskQuery{Filter: left})
+	must(err)
+	done, err := client.Cancel(ctx, left, admin.Bulk{})
+	must(err)
+	fmt.Println(found.Count, "match, canceled:", done.IDs, "asked to end:", done.Running)
+	page, err := client.Audit(ctx, admin.AuditQuery{})
+	must(err)
+	fmt.Println(page.Entries[0].Action, page.Entries[0].Target)
+	// Output:
+	// 2 match, canceled: [3 4] asked to end: []
+	// cancel tasks: type SEND_LETTER, with a payload
+}
+
+// The type was renamed in the code: what waits under the old name gets the new one, and is due in the
+// morning at a low priority.
+func ExampleClient_Retype() {
+	ctx := context.Background()
+	db, client, drop := exampleClient("")
+	defer drop()
+	enqueueAll(db, outbox.TaskSpec{Type: "MAIL", Payload: "ada"}, outbox.TaskSpec{Type: "MAIL", Payload: "bob"})
+	done, err := client.Retype(ctx, admin.Filter{Type: "MAIL"}, "SEND_MAIL", admin.Bulk{})
+	fmt.Println("retyped:", done.IDs, err)
+	done, err = client.SetPriority(ctx, admin.Filter{Type: "SEND_MAIL"}, 10, admin.Bulk{})
+	fmt.Println("priority:", done.IDs, err)
+	done, err = client.Reschedule(ctx, admin.Filter{IDs: []int64{2}}, time.Now().Add(8*time.Hour), admin.Bulk{})
+	fmt.Println("rescheduled:", done.IDs, err)
+	deliver(ctx, db)
+	// Output:
+	// retyped: [1 2] <nil>
+	// priority: [1 2] <nil>
+	// rescheduled: [2] <nil>
+	// task 1: mail to ada in attempt 1
+}
+
+// The address was wrong: the dead letter gets the right one, and is sent.
+func ExampleClient_SetPayload() {
+	ctx := context.Background()
+	db, client, drop := exampleClient("")
+	defer drop()
+	die(ctx, db, "no such recipient", "adda")
+	must(client.SetPayload(ctx, 1, "ada"))
+	_, err := client.Redrive(ctx, admin.Filter{IDs: []int64{1}}, admin.Bulk{})
+	must(err)
+	deliver(ctx, db)
+	fmt.Println(client.SetPayload(ctx, 1, "eve"))
+	// Output:
+	// task 1: mail to ada in attempt 1
+	// admin: not found: task 1
+}
+
 func ExampleClient_Purge() {
 	ctx := context.Background()
 	db, client, drop := exampleClient("")
 	defer drop()
 	die(ctx, db, "no such recipient", "nobody")
-	purged, err := client.Purge(ctx, admin.DeadFilter{Error: "no such recipient"}, admin.Bulk{})
+	purged, err := client.Purge(ctx, admin.Filter{Error: "no such recipient"}, admin.Bulk{})
 	fmt.Println("purged:", purged.IDs, err)
 	// Output: purged: [1] <nil>
 }
@@ -379,7 +446,7 @@ func ExampleClient_WriteAudit() {
 	execute(db, `CREATE TABLE invoice (invoice_id bigint, paid bool)`)
 	enqueueAll(db, outbox.TaskSpec{Type: "SEND_INVOICE", Payload: 17})
 
-	_, err := client.Cancel(ctx, []int64{1}) // writes an entry
+	_, err := client.Cancel(ctx, admin.Filter{IDs: []int64{1}}, admin.Bulk{}) // writes an entry
 	must(err)
 	must(outbox.InTx(ctx, db, func(tx *sql.Tx) error { // an action of the app's own
 		if _, err := tx.ExecContext(ctx, `UPDATE invoice SET paid = true WHERE invoice_id = 17`); err != nil {

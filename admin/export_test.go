@@ -3,8 +3,11 @@ package admin
 // PlaceOf is where the page begins after one that ends with a task.
 func PlaceOf(t Task) string { return t.placeIn(t.State) }
 
-// Searches reports whether the filter has conditions that no index answers.
-func Searches(f DeadFilter) bool { return f.searches() }
+// Searches reports whether a list of the filter has conditions that no index answers.
+func Searches(f Filter) bool {
+	s, err := newSearch(TaskQuery{Filter: f}, defaultLimit)
+	return err != nil || s.searches()
+}
 
 // Columns are those that a Task is read from.
 const Columns = taskColumns

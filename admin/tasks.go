@@ -99,12 +99,18 @@ var orders = map[State]struct{ ofType, ofAll string }{
 	StateFinished:  {finishedOfTypeSQL, finishedSQL},
 }
 
-// TaskQuery selects a page of the tasks of a type in a state.
+// states are the values of Filter.State.
+var states = slices.Sorted(maps.Keys(orders))
+
+// TaskQuery selects a page of tasks. The zero value is the first page of the newest tasks in any state.
 type TaskQuery struct {
-	Type  string // "": all types, of dead, finished and all tasks; else it is needed
-	State State  // "": all states, which needs all types
-	After string // TaskPage.Next of the page before; "": the first page
-	Limit int    // at most 1,000; 0: 100
+	Filter Filter
+	After  string // TaskPage.Next of the page before; "": the first page
+	Limit  int    // the most rows, at most 1,000; 0: 100
+	// MaxScan bounds how many tasks a search by a field without an index reads, and Count counts. A page
+	// may then have fewer rows than Limit, or none, and not be the last. 0 is no bound; the most is
+	// 100,000.
+	MaxScan int
 }
 
 // TaskPage is a page of tasks. Pages neither repeat nor skip a task that keeps its place.
@@ -113,36 +119,37 @@ type TaskPage struct {
 	Next  string // After of the next page; "": this is the last page
 }
 
-// Tasks returns a page of the tasks in a state: ready ones as they are claimed, scheduled and
-// retrying ones by RunAt, leased and waiting ones by id, dead ones with the latest death first,
-// finished ones and those of all states with the latest id first.
+// Tasks returns a page of the tasks that pass the filter.
 //
-// A page costs the same wherever it is and however many there are, but of scheduled and retrying
-// tasks: those that are due at the very same microsecond, as tasks enqueued in one transaction with
-// outbox.After may be, are sorted by id for each page that has some of them. Where many retrying
-// tasks are due between scheduled ones, a page of these has fewer than Limit, or none, and a Next.
+// Those of one type and state are listed in its order: ready ones as they are claimed, scheduled and
+// retrying ones by RunAt, leased and waiting ones by id, dead ones with the latest death first,
+// finished ones with the latest id first. Such a page costs the same wherever it is and however many
+// there are, as do those of all types in the state dead or finished, and of all states. Scheduled and
+// retrying tasks that are due at the very same microsecond, as tasks enqueued in one transaction with
+// outbox.After may be, are sorted by id for each page that has some of them. Where many retrying tasks
+// are due between scheduled ones, a page of these has fewer than Limit, or none, and a Next.
+//
+// Any other filter makes it search: among the dead with the latest death first, among the scheduled
+// or retrying of a type by RunAt, and else from the latest id on. Where few tasks pass it, it reads all
+// of these, unless MaxScan bounds that. The times of dead letters have an index.
 func (c *Client) Tasks(ctx context.Context, q TaskQuery) (page TaskPage, err error) {
-	order, known := orders[q.State]
-	if !known {
-		states := slices.DeleteFunc(slices.Sorted(maps.Keys(orders)), func(s State) bool { return s == "" })
-		return page, invalid("TaskQuery.State: %q: must be one of %q", q.State, states)
-	}
-	if err := errors.Join(checkText("TaskQuery.Type", q.Type), checkLimit(&q.Limit, defaultLimit)); err != nil {
+	if err := errors.Join(q.Filter.check(), checkLimit(&q.Limit, defaultLimit)); err != nil {
 		return page, err
 	}
-	if q.Type == "" && order.ofAll == "" {
-		return page, invalid("TaskQuery.Type: it is needed for %s tasks", q.State)
+	order := orders[q.Filter.State]
+	query := order.ofAll
+	if q.Filter.Type != "" {
+		query = order.ofType
 	}
-	if q.Type != "" && order.ofType == "" {
-		return page, invalid("TaskQuery.State: it is needed for tasks of a type")
+	if query == "" || !q.Filter.only(Filter{Type: q.Filter.Type, State: q.Filter.State}) {
+		return c.found(ctx, q)
 	}
-	args, err := parsePlace(listOf(q.State), q.After)
+	args, err := parsePlace(listOf(q.Filter.State), q.After)
 	if err != nil {
 		return page, err
 	}
-	query := order.ofAll
-	if q.Type != "" {
-		query, args = order.ofType, append([]any{q.Type}, args...)
+	if q.Filter.Type != "" {
+		args = append([]any{q.Filter.Type}, args...)
 	}
 	args = append(args, q.Limit+1) // one more, to know whether there is a next page
 	for range scans {
@@ -150,14 +157,14 @@ func (c *Client) Tasks(ctx context.Context, q TaskQuery) (page TaskPage, err err
 		if err != nil {
 			return page, err
 		}
-		found, page.Next = cut(found, q.Limit, func(t Task) string { return t.placeIn(q.State) })
+		found, page.Next = cut(found, q.Limit, func(t Task) string { return t.placeIn(q.Filter.State) })
 		page.Tasks = append(page.Tasks, slices.DeleteFunc(found, func(t Task) bool {
-			return q.State == StateScheduled && t.State != q.State
+			return q.Filter.State == StateScheduled && t.State != q.Filter.State
 		})...)
 		if page.Next == "" || len(page.Tasks) >= q.Limit {
 			break
 		}
-		next, err := parsePlace(listOf(q.State), page.Next)
+		next, err := parsePlace(listOf(q.Filter.State), page.Next)
 		if err != nil {
 			return page, err
 		}
@@ -165,7 +172,7 @@ func (c *Client) Tasks(ctx context.Context, q TaskQuery) (page TaskPage, err err
 	}
 	if len(page.Tasks) > q.Limit {
 		page.Tasks = page.Tasks[:q.Limit]
-		page.Next = page.Tasks[q.Limit-1].placeIn(q.State)
+		page.Next = page.Tasks[q.Limit-1].placeIn(q.Filter.State)
 	}
 	return page, nil
 }
@@ -216,6 +223,7 @@ var places = map[string][]bounds{
 	string(StateDead):      {{-maxMicroseconds, maxMicroseconds, nil}, {0, math.MaxInt64, int64(math.MaxInt64)}},
 	string(StateFinished):  {{0, math.MaxInt64, int64(math.MaxInt64)}},
 	"newest":               {{0, math.MaxInt64, int64(math.MaxInt64)}},
+	"oldest":               {{0, math.MaxInt64, 0}}, // bulk actions on tasks
 	"audit":                {{0, math.MaxInt64, int64(math.MaxInt64)}},
 }
 
@@ -227,7 +235,7 @@ func (t Task) placeIn(list State) string {
 	case StateScheduled, StateRetrying:
 		return formatPlace(listOf(list), t.RunAt.UnixMicro(), t.ID)
 	case StateDead:
-		return deadPlace{t.EndedAt.UnixMicro(), t.ID}.String()
+		return formatPlace(string(StateDead), t.EndedAt.UnixMicro(), t.ID)
 	}
 	return formatPlace(listOf(list), t.ID)
 }
@@ -269,22 +277,4 @@ func cut[T any](found []T, limit int, place func(T) string) ([]T, string) {
 		return found, ""
 	}
 	return found[:limit], place(found[limit-1])
-}
-
-// deadPlace is where a dead letter is in the order of deaths, in µs since 1970. Zero is no place.
-type deadPlace struct{ diedAt, taskID int64 }
-
-func (p deadPlace) String() string {
-	if p == (deadPlace{}) {
-		return ""
-	}
-	return formatPlace(string(StateDead), p.diedAt, p.taskID)
-}
-
-func parseDeadPlace(text string) (p deadPlace, err error) {
-	args, err := parsePlace(string(StateDead), text)
-	if err == nil && text != "" {
-		p = deadPlace{args[0].(int64), args[1].(int64)}
-	}
-	return p, err
 }

@@ -60,7 +60,7 @@ func TestPagesHaveEachTaskOnceInItsOrder(t *testing.T) {
 				if after != "" {
 					between()
 				}
-				q := admin.TaskQuery{Type: taskType, State: state, After: after, Limit: limit}
+				q := admin.TaskQuery{Filter: admin.Filter{Type: taskType, State: state}, After: after, Limit: limit}
 				return tasksOf(c.Tasks(t.Context(), q))
 			})
 			if n != (max(len(tasks), 1)+limit-1)/limit {
@@ -210,7 +210,7 @@ func TestAPageOfScheduledTasksEndsAmongManyRetryingOnes(t *testing.T) {
 	db.Do(t, `INSERT INTO outbox.task (task_type, state, attempt, run_at)
 		SELECT 'A', 'scheduled', CASE n WHEN 50 THEN 0 ELSE 1 END, now() + n * interval '1 hour'
 		  FROM generate_series(1, 60) AS n`)
-	q := admin.TaskQuery{Type: "A", State: admin.StateScheduled, Limit: 1}
+	q := admin.TaskQuery{Filter: admin.Filter{Type: "A", State: admin.StateScheduled}, Limit: 1}
 	var got []int
 	for {
 		page, err := client(t, db.DB).Tasks(t.Context(), q)
@@ -318,7 +318,8 @@ func TestATaskIsFoundWhereverItIs(t *testing.T) {
 			admin.StateLeased: {"LEASED", []int64{s.leased}}, admin.StateWaiting: {"ORDERED", []int64{s.waiting}},
 			admin.StateDead: {"", []int64{s.dead}}, admin.StateFinished: {"", []int64{s.finished}},
 		} {
-			tasks, next, err := tasksOf(c.Tasks(t.Context(), admin.TaskQuery{Type: want.taskType, State: state}))
+			f := admin.Filter{Type: want.taskType, State: state}
+			tasks, next, err := tasksOf(c.Tasks(t.Context(), admin.TaskQuery{Filter: f}))
 			if err != nil || !slices.Equal(ids(tasks), want.ids) || next != "" {
 				t.Errorf("%s: got %+v %q %v, want %v", state, tasks, next, err, want.ids)
 				continue
@@ -428,7 +429,7 @@ func TestTheTimelineOfATaskHasEachAttemptTheRedriveAndItsEnd(t *testing.T) {
 		relaytest.Eventually(t, 30*time.Second, taskType+" is dead", func() bool {
 			return db.Int(t, `SELECT count(*) FROM outbox.dead_task`) == 1
 		})
-		if _, err := c.Redrive(t.Context(), admin.DeadFilter{IDs: []int64{id}}, admin.Bulk{}); err != nil {
+		if _, err := c.Redrive(t.Context(), admin.Filter{IDs: []int64{id}}, admin.Bulk{}); err != nil {
 			t.Fatal(err)
 		}
 		for i, e := range <-told {
@@ -458,19 +459,16 @@ func TestTheRetryingTasksOfATypeAreMadeDueInPortions(t *testing.T) {
 		WHERE attempt > 0 AND task_id <> 9004`)
 	release := db.Hold(t, `SELECT FROM outbox.task WHERE task_id = 9004 FOR UPDATE`)
 	c := client(t, db.DB, admin.Config{Actor: "ada", Tool: "test"})
-	if n, err := c.RetryNow(t.Context(), "A"); n != 2003 || err != nil {
-		t.Errorf("%d tasks are due, %v", n, err)
+	retrying := admin.Filter{Type: "A", State: admin.StateRetrying}
+	r, err := c.RunNow(t.Context(), retrying, admin.Bulk{})
+	if len(r.IDs) != 2004 || !slices.Equal(r.Running, []int64{9004}) || err != nil {
+		t.Errorf("%d tasks are due, %v run, %v", len(r.IDs), r.Running, err)
 	}
 	release()
-	db.Want(t, "9001 9002 9003 9004", `SELECT string_agg(task_id::text, ' ' ORDER BY task_id) FROM outbox.task
+	db.Want(t, "9001 9002 9004", `SELECT string_agg(task_id::text, ' ' ORDER BY task_id) FROM outbox.task
 		WHERE state = 'scheduled'`)
-	db.Want(t, "1000 1000 3", `SELECT string_agg(count::text, ' ' ORDER BY entry_id) FROM outbox.audit
-		WHERE action = 'run_now' AND target = 'retrying tasks: type A'`)
-	for _, bad := range []string{"", "a\x00b"} {
-		if _, err := c.RetryNow(t.Context(), bad); !errors.Is(err, outbox.ErrInvalidOption) {
-			t.Errorf("%q: %v", bad, err)
-		}
-	}
+	db.Want(t, "1000 1000 4", `SELECT string_agg(count::text, ' ' ORDER BY entry_id) FROM outbox.audit
+		WHERE action = 'run_now' AND target = 'tasks: type A, state retrying'`)
 }
 
 // Each task has its result, at its place, and the entry of the audit log names those that changed.
@@ -483,17 +481,13 @@ func TestCancelAndRunNowSayWhatBecameOfEachTask(t *testing.T) {
 		UPDATE outbox.task SET state = 'leased', relay_id = gen_random_uuid(),
 			lease_token = gen_random_uuid(), attempted_at = now() WHERE task_id = 14`)
 	c := client(t, db.DB, admin.Config{Actor: "ada", Tool: "test"})
-	due, err := c.RunNow(t.Context(), []int64{11, 13, 99, 13})
-	want := []outbox.RunNowResult{outbox.RunNowNotScheduled, outbox.RunNowDue,
-		outbox.RunNowNotScheduled, outbox.RunNowNotScheduled}
-	if err != nil || !slices.Equal(due, want) {
-		t.Errorf("RunNow: %v, %v", due, err)
+	due, err := c.RunNow(t.Context(), admin.Filter{IDs: []int64{11, 13, 99, 13}}, admin.Bulk{})
+	if err != nil || !slices.Equal(due.IDs, []int64{13}) || due.Running != nil {
+		t.Errorf("RunNow: %+v, %v", due, err)
 	}
-	canceled, err := c.Cancel(t.Context(), []int64{99, 14, 12, 12})
-	wantCanceled := []outbox.CancelResult{outbox.CancelNotFound, outbox.CancelRequested,
-		outbox.CancelRemoved, outbox.CancelNotFound}
-	if err != nil || !slices.Equal(canceled, wantCanceled) {
-		t.Errorf("Cancel: %v, %v", canceled, err)
+	canceled, err := c.Cancel(t.Context(), admin.Filter{IDs: []int64{99, 14, 12, 12}}, admin.Bulk{})
+	if err != nil || !slices.Equal(canceled.IDs, []int64{12}) || !slices.Equal(canceled.Running, []int64{14}) {
+		t.Errorf("Cancel: %+v, %v", canceled, err)
 	}
 	const entries = `SELECT string_agg(action || ': ' || target, '; ' ORDER BY entry_id) FROM outbox.audit`
 	if got := db.Text(t, entries); got != "run_now: task 13; cancel: tasks 12, 14" {

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -38,7 +39,8 @@ func TestEachRoleMayDoWhatItIsForAndNothingElse(t *testing.T) {
 		db.Do(t, `UPDATE outbox.`+table+` SET payload = jsonb_build_object('password', $1::text),
 			headers = jsonb_build_object('h', $1::text)`, secret)
 	}
-	operators := regexp.MustCompile(`action="\./(pause|resume|cancel|run-now|redrive|hand-back|bulk)`)
+	operators := regexp.MustCompile(
+		`action="\./(pause|resume|cancel|run-now|redrive|hand-back|bulk|set-payload)|href="\./(bulk|cancel)`)
 	named := func(a dashboard.Access, name string) func(*http.Request) dashboard.User {
 		return func(*http.Request) dashboard.User { return dashboard.User{Name: name, Access: a} }
 	}
@@ -75,12 +77,13 @@ func TestEachRoleMayDoWhatItIsForAndNothingElse(t *testing.T) {
 				}
 			}
 			want := map[bool]int{true: 200, false: 403}[r.operate]
-			for _, path := range []string{"bulk?do=redrive", "bulk?do=purge", "cancel?id=1"} {
+			for _, path := range askPages {
 				s.get(t, path).has(t, want)
 			}
 			before := changed(t, db)
 			for _, c := range everyAction {
-				if !r.operate { // else see TestEachActionIsDoneNotedAndLeadsBack
+				// Else see TestEachActionIsDoneNotedAndLeadsBack and TestAPayloadIsChanged.
+				if !r.operate || c.action == "set-payload" && !r.payloads {
 					s.post(t, c.action, c.form).has(t, 403)
 					a := s.post(t, c.action, c.form, "HX-Request", "true")
 					if a.status != 403 && !regexp.MustCompile("read-only|Your role may not").MatchString(a.text()) {
@@ -157,8 +160,8 @@ func TestEachAnswerHasTheHeadersThatProtectIt(t *testing.T) {
 	}
 	answers := map[string]answer{"denied": serve(t, db, dashboard.Config{}).get(t, ""), "none": s.get(t, "none"),
 		"cross": s.post(t, "pause", "", "Origin", "https://elsewhere.example"), "redirect": s.post(t, "settings", "")}
-	for _, path := range append([]string{"task?id=900001&payload=show", "task?id=900001&payload=file", "bulk?do=purge"},
-		allPages...) {
+	payload := []string{"task?id=900001&payload=show", "task?id=900001&payload=file"}
+	for _, path := range slices.Concat(payload, askPages, allPages) {
 		answers[path] = s.get(t, path)
 	}
 	for _, f := range files {
@@ -268,7 +271,8 @@ func TestEachFormHasTheFieldOfTheApp(t *testing.T) {
 	form := regexp.MustCompile(`(?s)<form [^>]*method="post"[^>]*>(.{0,100})`)
 	field := regexp.MustCompile(`^<input type="hidden" name="token &#34;x&#34;" value="&lt;masked&gt; \d+">`)
 	seen := 0
-	for _, path := range append([]string{"bulk?do=redrive", "bulk?do=purge", "cancel?id=1", "none"}, allPages...) {
+	others := []string{"task?id=900001&payload=show", "none"}
+	for _, path := range slices.Concat(others, askPages, allPages) {
 		before := asked.Load()
 		for _, m := range form.FindAllStringSubmatch(s.get(t, path).body, -1) {
 			if seen++; !field.MatchString(m[1]) {
@@ -279,8 +283,12 @@ func TestEachFormHasTheFieldOfTheApp(t *testing.T) {
 			t.Errorf("%s: the app was asked %d times for its token, want 1", path, n)
 		}
 	}
-	if seen < 25 {
+	if seen < 40 {
 		t.Errorf("only %d forms were seen", seen)
+	}
+	refused := s.post(t, "set-payload", "id=900001&payload={")
+	if m := form.FindAllStringSubmatch(refused.body, -1); len(m) != 2 || !field.MatchString(m[1][1]) {
+		t.Errorf("the form of a payload that was refused lacks the field: %s", refused.body)
 	}
 	// A token that is masked anew is no news.
 	have := regexp.MustCompile(`"Outbox-Have":"([0-9a-f]+)"`).FindStringSubmatch(html.UnescapeString(s.get(t,
@@ -368,7 +376,9 @@ func haunt(t testing.TB, db *relaytest.Database) (pages []string) {
 		q := url.QueryEscape(h)
 		pages = append(pages, fmt.Sprintf("task?id=%d&payload=show", i+1),
 			fmt.Sprintf("task?id=%d&payload=show", 5_000_000+i),
-			"type?name="+q, "type?state=dead&name="+q, "dead?type="+q+"&error="+q, "bulk?do=purge&type="+q+"&error="+q)
+			"type?name="+q, "type?state=dead&name="+q, "dead?type="+q+"&error="+q,
+			"bulk?do=purge&type="+q+"&error="+q, "bulk?do=retype&type="+q+"&ordered="+q,
+			"tasks?type="+q+"&state=retrying", "tasks?error="+q+"&unique="+q)
 	}
 	db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id) SELECT task_id, gen_random_uuid(), relay.relay_id
 		FROM outbox.task JOIN outbox.relay ON task_types = ARRAY[task_type]`)
@@ -400,6 +410,12 @@ func TestHostileTextsStayTexts(t *testing.T) {
 		}
 		if len(a.body) > 1<<20 {
 			t.Errorf("%s has %d bytes", path, len(a.body))
+		}
+		if text := textarea(a); strings.HasPrefix(path, "task?") { // also as it was sent, if it is refused
+			a := s.post(t, "set-payload", url.Values{"id": {"1"}, "payload": {text + "}"}}.Encode())
+			if a.has(t, 400, "not JSON"); bad.MatchString(a.body) {
+				t.Errorf("after a change of the payload of %s there is %q", path, bad.FindString(a.body))
+			}
 		}
 		if q, ok := strings.CutPrefix(path, "type?name="); ok { // the header of a redirect is a line
 			name, _ := url.QueryUnescape(q)

@@ -3,6 +3,7 @@ package dashboard
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -96,24 +97,19 @@ func (v *view) cancel() error {
 		return err
 	}
 	var t admin.Task
-	var r []outbox.CancelResult
-	_, err = v.act("cancel", taskName(id), func(ctx context.Context, c *admin.Client) (_ int64, err error) {
+	var r admin.BulkResult
+	n, err := v.act("cancel", taskName(id), func(ctx context.Context, c *admin.Client) (_ int64, err error) {
 		if t, err = c.Task(ctx, id); err != nil {
 			return 0, err
 		}
-		r, err = c.Cancel(ctx, []int64{id})
-		return found(r, outbox.CancelNotFound), err
+		r, err = c.Cancel(ctx, admin.Filter{IDs: []int64{id}}, admin.Bulk{})
+		return int64(len(r.IDs) + len(r.Running)), err
 	})
-	if slices.Contains(r, outbox.CancelRequested) {
-		return v.done(err, "task", ofTask(id), "requested", 1)
+	if len(r.Running) > 0 {
+		return v.done(err, "task", ofTask(id), "requested", n)
 	}
 	ofType := url.Values{"name": {t.Type}} // the task's own page has gone
-	return v.done(err, "type", ofType, "canceled", found(r, outbox.CancelNotFound))
-}
-
-// found is how many results are not none.
-func found[R comparable](results []R, none R) int64 {
-	return int64(len(slices.DeleteFunc(slices.Clone(results), func(r R) bool { return r == none })))
+	return v.done(err, "type", ofType, "canceled", n)
 }
 
 func (v *view) runNow() error {
@@ -122,20 +118,40 @@ func (v *view) runNow() error {
 		return err
 	}
 	n, err := v.act("run_now", taskName(id), func(ctx context.Context, c *admin.Client) (int64, error) {
-		r, err := c.RunNow(ctx, []int64{id})
-		return found(r, outbox.RunNowNotScheduled), err
+		r, err := c.RunNow(ctx, admin.Filter{IDs: []int64{id}}, admin.Bulk{})
+		return int64(len(r.IDs)), err
 	})
 	return v.done(err, "task", ofTask(id), "run-now", n)
 }
 
-// retryNow makes all retrying tasks of a type due, in transactions of its own.
-func (v *view) retryNow() error {
-	name := v.r.PostForm.Get("name")
-	v.limit = 6 * v.site.config.StatementTimeout
-	n, err := v.acted("run_now", "type "+name, v.limit, func(ctx context.Context, c *admin.Client) (int64, error) {
-		return c.RetryNow(ctx, name)
-	})
-	return v.done(err, "type", url.Values{"name": {name}}, "retry-now", n)
+// payloadForm is the form that changes a payload, with its text as JSON.
+type payloadForm struct {
+	ID   int64
+	Text string
+}
+
+// setPayload changes the payload of a task that waits, or of a dead letter. If the payload is not
+// valid or the task runs, the answer has the form again, with the text that was sent.
+func (v *view) setPayload() error {
+	id, err := taskID(v.r.PostForm.Get("id"))
+	if err != nil {
+		return err
+	}
+	text := v.r.PostForm.Get("payload")
+	set := func(ctx context.Context, c *admin.Client) (int64, error) {
+		return 1, c.SetPayload(ctx, id, json.RawMessage(text))
+	}
+	_, err = v.act("set_payload", taskName(id), set)
+	if err == nil {
+		return v.done(nil, "task", ofTask(id), "payload-set", 1)
+	}
+	p := v.explain(err)
+	if p.status != http.StatusBadRequest && p.status != http.StatusConflict {
+		return err
+	}
+	v.Warning = p.text + " Nothing was changed."
+	return v.show(p.status, "payload.html", "Change the payload of "+taskName(id),
+		payloadForm{ID: id, Text: editable(text)})
 }
 
 // redrive redrives one dead letter, by the button of its row or its page. If another task holds its
@@ -145,14 +161,14 @@ func (v *view) redrive() error {
 	if err != nil {
 		return err
 	}
-	filter, err := deadFilterOf(v.r.PostForm)
+	f, err := v.filterOf(deadLetters, v.r.PostForm)
 	if err != nil {
 		return err
 	}
 	bulk := admin.Bulk{WithoutKey: v.r.PostForm.Get("keyless") == "1"}
 	held := false
 	n, err := v.act("redrive", taskName(id), func(ctx context.Context, c *admin.Client) (int64, error) {
-		r, err := c.Redrive(ctx, admin.DeadFilter{IDs: []int64{id}}, bulk)
+		r, err := c.Redrive(ctx, admin.Filter{IDs: []int64{id}}, bulk)
 		held = len(r.Skipped) > 0
 		return int64(len(r.IDs)), err
 	})
@@ -162,7 +178,7 @@ func (v *view) redrive() error {
 	case v.r.PostForm.Get("back") == "task":
 		return v.done(err, "task", ofTask(id), "redriven", n)
 	}
-	return v.done(err, "dead", filter.query(), "redriven", n)
+	return v.done(err, "dead", f.query(), "redriven", n)
 }
 
 // handBack makes the leased tasks of a dead relay ready, in transactions of its own.
@@ -195,7 +211,7 @@ var notices = map[string]struct{ none, some string }{
 	"canceled":         {"The task has gone meanwhile; nothing changed.", "The task is canceled."},
 	"requested":        {"", "The task runs. Its relay has been asked to end it."},
 	"run-now":          {"The task is no longer scheduled; nothing changed.", "The task is due now."},
-	"retry-now":        {"No task of the type is retrying; nothing changed.", "The retrying tasks are due now."},
+	"payload-set":      {"", "The payload is changed."},
 	"redriven":         {"It was redriven or purged meanwhile; nothing changed.", "The dead letter is a task again."},
 	"key-held":         {"0 redriven, 1 skipped: another task holds its unique key.", ""},
 	"schedule-paused":  {"", "The schedule is paused: it skips its firings."},

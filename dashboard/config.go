@@ -17,8 +17,10 @@ type Access uint
 // The rights. Each includes AccessView: all pages, with the texts of errors.
 const (
 	AccessView         Access = 1
-	AccessViewPayloads Access = AccessView | 2 // payloads, headers and keys as well
-	AccessOperate      Access = AccessView | 4 // pause, cancel, run now, redrive, purge, hand back leases
+	AccessViewPayloads Access = AccessView | 2 // payloads, headers and keys as well, and filters by them
+	// AccessOperate allows all actions: pause, cancel, run now, reschedule, set priority, retype,
+	// redrive, purge, hand back leases. To change a payload needs AccessViewPayloads as well.
+	AccessOperate Access = AccessView | 4
 )
 
 func (a Access) has(b Access) bool { return a&b == b }

@@ -56,7 +56,8 @@ var routes = map[string]route{
 	"":          {page: (*view).overview},
 	"type":      {page: (*view).taskType},
 	"task":      {page: (*view).task},
-	"dead":      {page: (*view).dead},
+	"tasks":     {page: listPage(otherTasks)},
+	"dead":      {page: listPage(deadLetters)},
 	"schedules": {page: (*view).schedules},
 	"relays":    {page: (*view).relays},
 	"audit":     {page: (*view).audit},
@@ -67,12 +68,12 @@ var routes = map[string]route{
 		operate: true},
 	"resume-schedule": {act: change("resume_schedule", (*admin.Client).ResumeSchedule, "schedules", "schedule-resumed"),
 		operate: true},
-	"cancel":    {page: (*view).askCancel, act: (*view).cancel, operate: true},
-	"run-now":   {act: (*view).runNow, operate: true},
-	"retry-now": {act: (*view).retryNow, operate: true},
-	"redrive":   {act: (*view).redrive, operate: true},
-	"hand-back": {act: (*view).handBack, operate: true},
-	"settings":  {act: (*view).settings},
+	"cancel":      {page: (*view).askCancel, act: (*view).cancel, operate: true},
+	"run-now":     {act: (*view).runNow, operate: true},
+	"redrive":     {act: (*view).redrive, operate: true},
+	"hand-back":   {act: (*view).handBack, operate: true},
+	"settings":    {act: (*view).settings},
+	"set-payload": {act: (*view).setPayload, operate: true, payloads: true},
 }
 
 // Pages load only the dashboard's own files. They have no inline script or style, no frame around
@@ -140,6 +141,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	v.serve(name[1:])
 }
 
+// maxForm is the most bytes of a form: of a payload of 256 kB each byte may take three.
+const maxForm = 1 << 20
+
 func (v *view) serve(name string) {
 	ctx, cancel := context.WithTimeout(v.r.Context(), 3*v.site.config.StatementTimeout)
 	defer cancel()
@@ -178,11 +182,11 @@ func (v *view) do(to route) error {
 	if to.operate && v.site.config.ReadOnly {
 		return errReadOnly
 	}
-	if to.operate && !v.MayOperate() {
+	if to.operate && !v.MayOperate() || to.payloads && !v.MayPayload() {
 		return errRole
 	}
 	if v.r.Method == http.MethodPost {
-		v.r.Body = http.MaxBytesReader(v.w, v.r.Body, 256<<10)
+		v.r.Body = http.MaxBytesReader(v.w, v.r.Body, maxForm)
 		if err := v.r.ParseForm(); err != nil {
 			return badRequest("The form could not be read.")
 		}

@@ -155,5 +155,20 @@ func (a answer) leads(t testing.TB, to string) {
 var allPages = []string{"", "?range=24h", "type?name=SEND_WELCOME", "type?name=SEND_WELCOME&state=scheduled",
 	"type?name=SYNC_CRM", "type?name=SEND_WELCOME&state=retrying",
 	"type?name=NEVER",
-	"task?id=900001", "dead", "dead?type=SEND_WELCOME&reason=attempts&error=user&older=1h", "schedules", "relays",
-	"audit"}
+	"task?id=900001", "dead", "dead?type=SEND_WELCOME&reason=attempts&error=user&older=1h", "tasks",
+	"tasks?type=SEND_WELCOME&state=retrying", "tasks?state=dead&error=user&older=1h", "schedules",
+	"relays", "audit"}
+
+// askPages are the pages that ask before an action.
+var askPages = []string{"cancel?id=1", "bulk?do=redrive", "bulk?do=purge", "bulk?do=cancel",
+	"bulk?do=run_now&type=SEND_WELCOME&state=retrying", "bulk?do=reschedule&error=421",
+	"bulk?do=set_priority", "bulk?do=retype&type=SYNC_CRM"}
+
+// textarea is the text of the page's field for a payload; "" if there is none.
+func textarea(a answer) string {
+	m := regexp.MustCompile(`(?s)<textarea[^>]*>\n?(.*?)</textarea>`).FindStringSubmatch(a.body)
+	if m == nil {
+		return ""
+	}
+	return html.UnescapeString(m[1])
+}

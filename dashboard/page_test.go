@@ -67,13 +67,20 @@ func TestPagesShowWhatIsThere(t *testing.T) {
 		fmt.Sprint("task?id=", scheduled): {"retrying", "Run now", "Cancel", "421 4.3.2", "attempt 3 failed",
 			"attempt 2 lost: its process died", "Last error attempt 3"},
 		fmt.Sprint("task?id=", leased): {"leased", "Cancel", "running, on relay 0197a1f2-7c11"},
-		"dead": {"53 dead letters", "900101", "welcome: user 8123 has no address", "Redrive all…",
+		"dead": {"53 dead letters", "900101", "welcome: user 8123 has no address", "All: Redrive… Purge…",
 			"smtp: 550 5.1.1 <nobody@exmaple.com>: recipient address rejected: user unknown SEND_WELCOME 37"},
-		"dead?reason=handler":     {"3 of 53 dead letters", "900103", "Type Iterations Error", "Redrive all that match"},
+		"dead?reason=handler": {"3 of 53 dead letters", "900103", "Type Iterations Error",
+			"All that match: Redrive… Purge…"},
 		"dead?error=no+such+text": {"No dead letter matches."},
-		"schedules":               {"daily report", "0 8 * * *", "sync crm paused"},
-		"relays":                  {"web-2.fra", "Hand back its tasks", "Workers 20", "Connections 22"},
-		"audit":                   {"grace@example.com", "purge", "1,204"},
+		"tasks": {"All: Cancel… Run now… Reschedule… Set priority… Retype…", "RESIZE_IMAGE dead",
+			"Task Type State Iterations Error Attempts Priority Enqueued Due, began or ended"},
+		"tasks?type=SEND_WELCOME&state=retrying&error=421": {"9 of 9 retrying tasks of type SEND_WELCOME",
+			"All that match: Cancel…", "421 4.3.2 mx.example.com: service not available SEND_WELCOME 9"},
+		"tasks?state=leased": {"Show all 16 leased tasks All that match: Cancel… Task"},
+		"tasks?type=LEDGER":  {"Tasks of type LEDGER", "LEDGER waiting 7"},
+		"schedules":          {"daily report", "0 8 * * *", "sync crm paused"},
+		"relays":             {"web-2.fra", "Hand back its tasks", "Workers 20", "Connections 22"},
+		"audit":              {"grace@example.com", "purge", "1,204"},
 	} {
 		s.get(t, path).has(t, 200, wants...)
 	}
@@ -83,7 +90,9 @@ func TestPagesShowWhatIsThere(t *testing.T) {
 	for status, paths := range map[int]string{
 		404: "none task?id=77777 type", 405: "pause",
 		400: "task?id=x task type?name=X&state=lost dead?older=1y dead?reason=bad dead?after=x audit?after=x bulk " +
-			"type?name=X&after=%00 dead?type=%ff type?name=%00",
+			"type?name=X&after=%00 dead?type=%ff type?name=%00 " +
+			"tasks?state=lost tasks?reason=handler dead?state=dead tasks?after=x tasks?payload={ " +
+			"bulk?do=drop bulk?do=cancel&state=finished",
 	} {
 		for path := range strings.FieldsSeq(paths) {
 			s.get(t, path).has(t, status)
@@ -98,7 +107,8 @@ func TestListsGoOnPageByPage(t *testing.T) {
 		SELECT 'x', 'test', 'act', 'target ' || n FROM generate_series(1, 120) n`)
 	ids := regexp.MustCompile(`id="task-(\d+)"|target (\d+)`)
 	next := regexp.MustCompile(`rel="next" href="\./([^"]+)"`)
-	for path, want := range map[string]int{"type?name=SEND_WELCOME&state=ready": 120, "dead": 53, "audit": 120} {
+	for path, want := range map[string]int{"type?name=SEND_WELCOME&state=ready": 120, "dead": 53, "audit": 120,
+		"tasks?type=SEND_WELCOME": 170, "tasks?error=smtp": 46} {
 		seen := map[string]bool{}
 		pages := 0
 		for at := []string{"", path}; at != nil; pages++ {
@@ -186,7 +196,9 @@ func TestPollsGetWhatHasChanged(t *testing.T) {
 	// A search that reads all there is runs when asked, and a list with buttons on its rows stays.
 	viewer := serve(t, db, dashboard.Config{Authorize: as(dashboard.AccessView)})
 	for path, polls := range map[string]bool{"": true, "dead": true, "dead?type=SEND_WELCOME&older=1h": true,
-		"dead?error=user": false, "dead?reason=handler": false} {
+		"dead?error=user": false, "dead?reason=handler": false, "tasks": true, "tasks?state=dead": true,
+		"tasks?type=SYNC_CRM&state=ready": true, "tasks?type=SYNC_CRM": false, "tasks?state=ready": false,
+		"tasks?error=user": false} {
 		if got := strings.Contains(viewer.get(t, path).body, "hx-trigger"); got != polls {
 			t.Errorf("%s: it polls: %v, want %v", path, got, polls)
 		}

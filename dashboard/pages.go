@@ -76,7 +76,8 @@ type typeData struct {
 	States      []stateTab
 	State       admin.State
 	First       bool
-	Groups      []admin.ErrorGroup // of retrying tasks, on their first page
+	Filter      filter       // of the state
+	Groups      []errorGroup // of retrying tasks, on their first page
 	admin.TaskPage
 }
 
@@ -112,9 +113,9 @@ func (v *view) taskType() error {
 	}
 	d.Type, d.Known = s.typeNamed(name)
 	d.Type.Type = name
-	d.States = []stateTab{{admin.StateReady, d.Ready, true}, {admin.StateScheduled, d.Scheduled, true},
-		{admin.StateRetrying, d.Retrying, true}, {admin.StateLeased, d.Leased, true}, {admin.StateWaiting, d.Waiting, true},
-		{admin.StateDead, d.Dead, true}, {State: admin.StateFinished}}
+	for _, state := range taskview.States {
+		d.States = append(d.States, stateTab{state, countIn(d.Type, state), state != admin.StateFinished})
+	}
 	if d.State == "" {
 		d.State = admin.StateReady
 		if d.Finished > 0 { // if none are left
@@ -139,10 +140,12 @@ func (v *view) taskType() error {
 	h := history(samples[name], d.Type, s.at)
 	d.Rate = rateOf(h)
 	d.Charts = charts(h, d.Rate, span, d.Over)
+	d.Filter = filter{List: otherTasks, By: admin.Filter{Type: name, State: d.State}}
 	err = v.read(func(ctx context.Context, c *admin.Client) (err error) {
-		d.TaskPage, err = c.Tasks(ctx, admin.TaskQuery{Type: name, State: d.State, After: q.Get("after"), Limit: pageSize})
+		tasks := admin.TaskQuery{Filter: d.Filter.By, After: q.Get("after"), Limit: pageSize}
+		d.TaskPage, err = c.Tasks(ctx, tasks)
 		if err == nil && d.First && d.State == admin.StateRetrying {
-			d.Groups, err = c.RetryGroups(ctx, name)
+			d.Groups, err = d.Filter.errors(ctx, c)
 		}
 		return err
 	})

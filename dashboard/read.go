@@ -143,13 +143,23 @@ func (s *snapshot) typeNamed(name string) (admin.Type, bool) {
 	return admin.Type{}, false
 }
 
-// dead is the number of dead letters of a type ("": of all).
-func (s *snapshot) dead(taskType string) int64 {
-	if taskType == "" {
-		return taskview.Sum(s.types).Dead
+// count is the number of tasks of a type ("": of all) in the states.
+func (s *snapshot) count(taskType string, states ...admin.State) (n int64) {
+	t := taskview.Sum(s.types)
+	if taskType != "" {
+		t, _ = s.typeNamed(taskType)
 	}
-	t, _ := s.typeNamed(taskType)
-	return t.Dead
+	for _, state := range states {
+		n += countIn(t, state)
+	}
+	return n
+}
+
+// countIn is the number of a type's tasks in a state; of finished ones it is not known.
+func countIn(t admin.Type, s admin.State) int64 {
+	return map[admin.State]int64{admin.StateReady: t.Ready, admin.StateScheduled: t.Scheduled,
+		admin.StateRetrying: t.Retrying, admin.StateLeased: t.Leased, admin.StateWaiting: t.Waiting,
+		admin.StateDead: t.Dead}[s]
 }
 
 const samplesAge = 15 * time.Second // a relay takes one a minute

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf16"
 
 	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/internal/taskview"
@@ -28,6 +29,7 @@ type taskData struct {
 	Hidden   admin.Payload
 	Payload  string
 	Cut      bool
+	Form     *payloadForm // changes the payload
 	Headers  string
 }
 
@@ -126,6 +128,9 @@ func (v *view) task() error {
 		}
 		d.Payload, d.Cut = pretty(d.Hidden.Payload)
 		d.Headers, _ = pretty(d.Hidden.Headers)
+		if v.MayOperate() && !d.Cut && d.State != admin.StateLeased && d.State != admin.StateFinished {
+			d.Form = &payloadForm{ID: id, Text: editable(indented(d.Hidden.Payload))}
+		}
 	}
 	d.Facts, d.Timeline = factsOf(d.Task), taskview.Timeline(d.Task)
 	// With the payload it does not update itself: each look at a payload is asked for, and logged.
@@ -173,9 +178,29 @@ func pretty(text json.RawMessage) (string, bool) {
 	if len(text) > shownPayload {
 		return visible(string(bytes.ToValidUTF8(text[:shownPayload], nil))), true
 	}
+	return visible(indented(text)), false
+}
+
+func indented(text json.RawMessage) string {
 	var out bytes.Buffer
 	if json.Indent(&out, text, "", "  ") == nil && out.Len() <= 4*shownPayload {
-		return visible(out.String()), false
+		return out.String()
 	}
-	return visible(string(text)), false
+	return string(text)
+}
+
+// editable is JSON with escapes for the characters that cannot be seen.
+func editable(text string) string {
+	var out strings.Builder
+	for _, r := range text {
+		switch {
+		case strconv.IsGraphic(r), strings.ContainsRune("\n\r\t", r):
+			out.WriteRune(r)
+		default:
+			for _, unit := range utf16.Encode([]rune{r}) {
+				fmt.Fprintf(&out, `\u%04x`, unit)
+			}
+		}
+	}
+	return out.String()
 }

@@ -95,6 +95,8 @@ var functions = template.FuncMap{
 	"runs":     runsOf,
 	"reason":   taskview.Reason,
 	"failing":  taskview.Failing,
+	"timed":    timed,
+	"timeName": timeName,
 	"attempts": taskview.Attempts,
 	"state":    taskview.State,
 	"columns":  taskview.Columns,
@@ -111,6 +113,32 @@ type moment struct{ Time, Now time.Time }
 func visible(s string) string {
 	quoted := strconv.QuoteToGraphic(s)
 	return strings.NewReplacer(`\"`, `"`, `\\`, `\`, `\n`, "\n", `\t`, "\t").Replace(quoted[1 : len(quoted)-1])
+}
+
+// timed is the time of a task that lists show, as timeName has it.
+func timed(t admin.Task) time.Time {
+	switch {
+	case !t.EndedAt.IsZero():
+		return t.EndedAt
+	case t.State == admin.StateLeased && !t.AttemptedAt.IsZero():
+		return t.AttemptedAt
+	}
+	return t.RunAt
+}
+
+// timeName is the name of the time in a list of a state ("": of all).
+func timeName(s admin.State) string {
+	switch s {
+	case "":
+		return "Due, began or ended"
+	case admin.StateDead:
+		return "Died"
+	case admin.StateFinished:
+		return "Finished"
+	case admin.StateLeased:
+		return "Began"
+	}
+	return "Due"
 }
 
 func title(name string) string { return strings.ToUpper(name[:1]) + name[1:] }

@@ -38,9 +38,10 @@ type site struct {
 
 // route is a page, or an action, or both.
 type route struct {
-	page    func(*view) error // for GET and HEAD
-	act     func(*view) error // for POST
-	operate bool              // needs AccessOperate
+	page     func(*view) error // for GET and HEAD
+	act      func(*view) error // for POST
+	operate  bool              // needs AccessOperate
+	payloads bool              // needs AccessViewPayloads
 }
 
 // view is one request. Its exported fields are for the templates of its page.
@@ -118,7 +119,7 @@ func (v *view) show(status int, page, title string, data any) error {
 	v.Title, v.Data = title, data
 	if status < 500 && (v.Warning == "" || !v.htmx()) { // no second try where the first one failed
 		if s, err := v.snapshot(); err == nil {
-			v.Dead = s.dead("")
+			v.Dead = s.count("", admin.StateDead)
 		}
 	}
 	v.CSRFInput = v.csrfInput()
@@ -259,7 +260,14 @@ func (v *view) explain(err error) problem {
 	case errors.Is(err, admin.ErrNotFound):
 		return problem{http.StatusNotFound, "", "There is no such task: it is finished and its type keeps none, " +
 			"was canceled, or never was."}
-	case errors.Is(err, outbox.ErrInvalidType), errors.Is(err, outbox.ErrInvalidOption):
+	case errors.Is(err, admin.ErrRunning):
+		return problem{http.StatusConflict, "", "The task runs, or another transaction has locked it. " +
+			"Try again when it waits, or is a dead letter."}
+	case errors.Is(err, outbox.ErrInvalidPayload), errors.Is(err, outbox.ErrPayloadTooLarge):
+		return badRequest("The payload is refused: " + err.Error() + ".") // which does not quote it
+	case errors.Is(err, outbox.ErrInvalidType):
+		return badRequest("This is no valid name of a task type.")
+	case errors.Is(err, outbox.ErrInvalidOption):
 		return badRequest("The address or the form has an invalid value.")
 	case errors.Is(err, outbox.ErrCommitUnknown):
 		return problem{unavailable, "The outcome is unknown", "The connection broke at the commit. The action was " +

@@ -164,7 +164,7 @@ func TestPuttingOffHasABound(t *testing.T) {
 				t.Errorf("dead letters: %s", got)
 			}
 			r.Stop()
-			_, err := relaytest.Admin(t, db.DB).Redrive(t.Context(), admin.DeadFilter{All: true}, admin.Bulk{})
+			_, err := relaytest.Admin(t, db.DB).Redrive(t.Context(), admin.Filter{All: true}, admin.Bulk{})
 			forwardtest.Must(t, err)
 			waiting("3 0")
 		})

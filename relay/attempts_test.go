@@ -146,7 +146,7 @@ func TestARateLimitForEverEndsInTheDeadLetters(t *testing.T) {
 			to_jsonb((timeline -> 0 ->> 'at')::timestamptz - $1::interval))`, step.passes)
 		want("after "+step.passes, step.want)
 	}
-	_, err := relaytest.Admin(t, db.DB).Redrive(t.Context(), admin.DeadFilter{All: true}, admin.Bulk{})
+	_, err := relaytest.Admin(t, db.DB).Redrive(t.Context(), admin.Filter{All: true}, admin.Bulk{})
 	must(err)
 	want("after a redrive", "DAYS 0, FAILS 1, HOUR 0")
 }

@@ -47,7 +47,7 @@ func TestOnDeadIsCalledOnceForEachDeadLetter(t *testing.T) {
 		for _, d := range told.list() {
 			got = append(got, fmt.Sprint(d.ID, d.Key, d.Type, d.Attempt, d.MaxAttempts, d.Reason, d.LastError))
 		}
-		letters, err := relaytest.Admin(t, db.DB).DeadLetters(t.Context(), admin.DeadQuery{Limit: 1000})
+		letters, err := relaytest.Admin(t, db.DB).Tasks(t.Context(), admin.TaskQuery{Filter: admin.Filter{State: admin.StateDead}, Limit: 1000})
 		must(err)
 		for _, d := range letters.Tasks {
 			want = append(want, fmt.Sprint(d.ID, d.Key, d.Type, d.Attempt, d.MaxAttempts, d.Reason, d.LastError))
@@ -115,7 +115,7 @@ func (db *database) redrive(t testing.TB, ids ...int64) {
 // redriveSome redrives two kinds of dead letters: those that are, and those that are skipped.
 func (db *database) redriveSome(t testing.TB, ids, skipped []int64) {
 	t.Helper()
-	both := admin.DeadFilter{IDs: slices.Concat(ids, skipped)}
+	both := admin.Filter{IDs: slices.Concat(ids, skipped)}
 	got, err := relaytest.Admin(t, db.DB).Redrive(t.Context(), both, admin.Bulk{})
 	if err != nil || !slices.Equal(slices.Sorted(slices.Values(got.IDs)), ids) || !slices.Equal(got.Skipped, skipped) {
 		t.Fatalf("Redrive: got %v, %v, want %v and %v skipped", got, err, ids, skipped)
@@ -149,7 +149,7 @@ func TestARedrivenTaskHasItsUniqueKeyAgain(t *testing.T) {
 			}
 			die(t, db)
 			db.redriveSome(t, []int64{old.ID}, []int64{newer.ID}) // of two with one key the first to die
-			got, err := relaytest.Admin(t, db.DB).Redrive(t.Context(), admin.DeadFilter{All: true}, admin.Bulk{WithoutKey: true})
+			got, err := relaytest.Admin(t, db.DB).Redrive(t.Context(), admin.Filter{All: true}, admin.Bulk{WithoutKey: true})
 			if err != nil || !slices.Equal(got.IDs, []int64{newer.ID}) || got.Skipped != nil {
 				t.Errorf("without its key: got %v, %v, want task %d", got, err, newer.ID)
 			}
@@ -208,7 +208,7 @@ func TestRedriveAndEnqueueManyOfTheSameKeysDoNotDeadlock(t *testing.T) {
 		var all sync.WaitGroup
 		all.Go(many)
 		all.Go(many)
-		if _, err := client.Redrive(t.Context(), admin.DeadFilter{All: true}, admin.Bulk{}); err != nil {
+		if _, err := client.Redrive(t.Context(), admin.Filter{All: true}, admin.Bulk{}); err != nil {
 			t.Error(err)
 		}
 		all.Wait()

@@ -207,7 +207,7 @@ func (m *machine) redrive(rt *rapid.T) {
 	} else if held {
 		want = admin.BulkResult{Skipped: []int64{id}}
 	}
-	one := admin.DeadFilter{IDs: []int64{id}}
+	one := admin.Filter{IDs: []int64{id}}
 	got, err := m.admin.Redrive(context.Background(), one, admin.Bulk{WithoutKey: withoutKey})
 	must(err)
 	if !reflect.DeepEqual(got, want) {
@@ -229,7 +229,7 @@ func (m *machine) redrive(rt *rapid.T) {
 
 func (m *machine) purge(rt *rapid.T) {
 	of := rapid.SampledFrom(destinyTypes).Draw(rt, "type")
-	_, err := m.admin.Purge(context.Background(), admin.DeadFilter{Type: of}, admin.Bulk{})
+	_, err := m.admin.Purge(context.Background(), admin.Filter{Type: of}, admin.Bulk{})
 	must(err)
 	maps.DeleteFunc(m.dead, func(_ int64, task *modelTask) bool { return task.taskType == of })
 }

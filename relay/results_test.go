@@ -190,7 +190,7 @@ func TestRetriesAndDeadLettersKeepWhatTheTaskIs(t *testing.T) {
 	}
 	round(" after a failure", `outbox.task WHERE attempt = 1`)
 	round(" as a dead letter", `outbox.dead_task WHERE attempt = 2`)
-	got, err := client.Redrive(t.Context(), admin.DeadFilter{All: true}, admin.Bulk{})
+	got, err := client.Redrive(t.Context(), admin.Filter{All: true}, admin.Bulk{})
 	if err != nil || len(got.IDs) != len(types) {
 		t.Fatalf("redriven: %v, %v", got, err)
 	}

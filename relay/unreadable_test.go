@@ -265,7 +265,7 @@ func TestTasksOfARenamedSchemaRun(t *testing.T) {
 		relaytest.Once(t, db.DB, all(), relay.Config{Schema: name[1]})
 		db.Do(t, `ALTER TABLE hidden RENAME TO effect; UPDATE `+name[1]+`.task SET run_at = now() WHERE state = 'scheduled'`)
 		db.Want(t, "3", `SELECT count(*) FROM `+name[1]+`.dead_task`)
-		_, err := relaytest.Admin(t, db.DB, name[1]).Redrive(t.Context(), admin.DeadFilter{All: true}, admin.Bulk{})
+		_, err := relaytest.Admin(t, db.DB, name[1]).Redrive(t.Context(), admin.Filter{All: true}, admin.Bulk{})
 		must(err)
 		relaytest.Once(t, db.DB, all(), relay.Config{Schema: name[1]})
 		db.Want(t, "12 0", `SELECT (SELECT count(DISTINCT task_id) FROM effect) || ' ' || count(*) FROM `+name[1]+`.task`)

@@ -55,11 +55,11 @@ func TestCommandsChangeTypesTasksAndSchedules(t *testing.T) {
 		step{"pause A\u202eB\x01", exitUsage, "outbox: "},
 		step{"tasks run-now 1 1", 0, "task 1: due\n"},
 		step{"tasks run-now 2 99", exitNotFound, "task 2: due\noutbox: not scheduled: 99\n"},
-		step{"tasks run-now", exitUsage, "by their ids, or a type by --type"},
-		step{"tasks run-now 1 -type MAIL", exitUsage, "by their ids, or a type by --type"},
-		step{"tasks run-now -type RETRIED", exitUsage, "Run 1 retrying task of the type RETRIED now?"},
-		step{"tasks run-now -type RETRIED -yes", 0, "1 task due\n"},
-		step{"tasks run-now -type RETRIED -yes", 0, "0 tasks due\n"},
+		step{"tasks run-now", exitUsage, "which tasks? Use --type"},
+		step{"tasks run-now 1 -type MAIL", exitUsage, "ids and a filter exclude each other"},
+		step{"tasks run-now -type RETRIED", exitUsage, "Run at once 1 task (type RETRIED)? Say --yes"},
+		step{"tasks run-now -type RETRIED -state retrying -yes", 0, "1 of 1 task due\n"},
+		step{"tasks run-now -type RETRIED -yes", exitNotFound, "outbox: no task matches: type RETRIED\n"},
 		step{"tasks cancel 3 98 -yes", exitNotFound, "task 3: canceled\noutbox: neither waiting nor running: 98\n"},
 		step{"schedules", 0, "nightly  REPORT  @daily"},
 		step{"schedules pause nightly", 0, "schedule nightly: paused\n"},
@@ -71,10 +71,61 @@ func TestCommandsChangeTypesTasksAndSchedules(t *testing.T) {
 		"MAIL true, MIAL false")
 	db.is(t, `SELECT count(*) FROM outbox.task WHERE run_at <= now()`, "3")
 	db.wantAudit(t, "pause MAIL 1", "pause MIAL 1", "resume MIAL 1", "run_now task 1 1", "run_now task 2 1",
-		"run_now retrying tasks: type RETRIED 1", "cancel task 3 1",
+		"run_now tasks: type RETRIED, state retrying, before then 1", "cancel task 3 1",
 		"pause_schedule nightly 1", "resume_schedule nightly 1", "remove_schedule nightly 1")
 	db.is(t, `SELECT string_agg(DISTINCT regexp_replace(actor, '^[^@]+@[^@]+$', 'user@host') || ' ' || tool, ', ')
 		FROM outbox.audit`, "ada outbox, user@host outbox")
+}
+
+// What each action does to tasks is tested in package admin.
+func TestTasksAreChangedByIDsAndByFilters(t *testing.T) {
+	t.Parallel()
+	db := newDB(t)
+	for range 4 { // 1 to 4
+		db.ok(t, "enqueue", "MAIL", `{"user_id": 7}`)
+	}
+	db.ok(t, "enqueue", "REPORT", `{"user_id": 8}`, "-unique", "k")
+	db.ok(t, "enqueue", "NEW", `{}`, "-unique", "k")
+	db.Do(t, `UPDATE outbox.task SET state = 'leased', relay_id = gen_random_uuid(), lease_token = gen_random_uuid()
+		WHERE task_id = 1`)
+	const runs = "run or are locked, and stay as they are"
+	db.steps(t,
+		step{"tasks reschedule 1 2 99 -after 2h", exitNotFound,
+			"task 2: rescheduled\noutbox: neither waiting nor running: 99\n"},
+		step{"tasks reschedule 1 -after 2h", exitFailed, "outbox: " + runs + ": 1\n"},
+		step{"tasks reschedule 2", exitUsage, "--at TIME, or --after"},
+		step{"tasks reschedule 2 -at 2030-01-01 -after 1h", exitUsage, "say when"},
+		step{"tasks reschedule -after 2h", exitUsage, "which tasks?"},
+		step{"tasks reschedule -type MAIL -at 2030-01-01", exitUsage, "Reschedule 3 tasks (type MAIL)? Say --yes"},
+		step{"tasks reschedule -type MAIL -at 2030-01-01 -yes", 0, "3 of 3 tasks rescheduled\n1 " + runs + "\n"},
+		step{"tasks list -type MAIL -state scheduled", 0, "2030-01-01"},
+		step{"tasks list -payload {\"user_id\":7} -json", 0, `"task_id": 4`},
+		step{"tasks list -payload {", exitUsage, "is no JSON"},
+		step{"tasks list -state late", exitUsage, "Filter.State"},
+		step{"tasks set-priority 2", exitUsage, "say the priority"},
+		step{"tasks retype 2", exitUsage, "say the new type"},
+		step{"tasks run-now -state ready", exitUsage, "run-now takes"},
+		step{"tasks set-priority 2 -to 40000", exitUsage, "40000"},
+		step{"tasks set-priority -unique k -to -5 -yes", 0, "2 of 2 tasks changed\n"},
+		step{"tasks retype -type REPORT -to NEW -yes", exitFailed,
+			"0 of 1 task retyped\noutbox: 1 task skipped, as another task holds"},
+		step{"tasks retype 3 -to NEW", 0, "task 3: retyped\n"},
+		step{"tasks retype 3 -to NEW", exitNotFound, "neither waiting nor running, or of the type: 3"},
+		step{"tasks set-payload 2 {} -yes", 0, "task 2: payload replaced\n"},
+		step{"tasks set-payload 2 {}", exitUsage, "Replace the payload of task 2? Say --yes"},
+		step{"tasks set-payload 2 {x -yes", exitUsage, "payload"},
+		step{"tasks set-payload 1 {} -yes", exitFailed, "outbox: admin: the task runs: task 1\n"},
+		step{"tasks set-payload 99 {} -yes", exitNotFound, "task 99 is not there"},
+		step{"tasks cancel -type MAIL -yes", 0, "2 of 3 tasks canceled\n1 running, asked to end\n"},
+		step{"tasks cancel -state dead -yes", exitUsage, "cancel takes"},
+		step{"tasks cancel -all -type MAIL -yes", exitUsage, "exclude each other"},
+	)
+	db.is(t, `SELECT string_agg(concat_ws(' ', task_id, task_type, state, priority), ', ' ORDER BY task_id)
+			FROM outbox.task`,
+		"1 MAIL leased 0, 3 NEW scheduled 0, 5 REPORT ready -5, 6 NEW ready -5")
+	db.wantAudit(t, "reschedule task 2 to then 1", "reschedule tasks: type MAIL, before then to then 3",
+		"set_priority tasks: of a unique key, before then to priority -5 2", "retype task 3 to type NEW 1",
+		"set_payload task 2 1", "cancel tasks: type MAIL, before then 3")
 }
 
 // Which letters a filter lets through is tested in package admin.
@@ -125,9 +176,9 @@ func TestRedriveAndPurge(t *testing.T) {
 	db.bury(t, "MAIL", "no such mailbox", 6001, 1)
 	db.steps(t, step{"dead purge -all -yes", 0, "1 of 1 dead letter purged\n"})
 	db.is(t, `SELECT count(*) || ' ' || (SELECT count(*) FROM outbox.dead_task) FROM outbox.task`, "1503 0")
-	const many = `redrive dead letters: type MAIL, error containing "mailbox", died before then `
+	const many = `redrive dead letters: type MAIL, error containing "mailbox", before then `
 	db.wantAudit(t, "redrive tasks 5001, 5002 2", "redrive task 5003 1", many+"1000", many+"500",
-		"purge dead letters: type REPORT, died before then 2", "purge dead letters: died before then 1")
+		"purge dead letters: type REPORT, before then 2", "purge dead letters: before then 1")
 }
 
 func TestARedriveSkipsThoseWhoseKeyAnotherTaskHolds(t *testing.T) {

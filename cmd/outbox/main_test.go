@@ -89,7 +89,7 @@ func (db *testDB) schedule(t testing.TB, name string) {
 func (db *testDB) audited(t testing.TB) string {
 	t.Helper()
 	text := db.Text(t, `SELECT string_agg(concat_ws(' ', action, target, count), E'\n' ORDER BY entry_id) FROM outbox.audit`)
-	return regexp.MustCompile(`(died before) \S+Z`).ReplaceAllString(text, "$1 then")
+	return regexp.MustCompile(`(before|to) \S+Z`).ReplaceAllString(text, "$1 then")
 }
 
 type result struct {

@@ -321,7 +321,8 @@ const auditedActions = `SELECT string_agg(DISTINCT split_part(action, ':', 1), '
 func allActions() string {
 	all := []string{}
 	for _, a := range []admin.Action{
-		admin.ActionCancel, admin.ActionRunNow, admin.ActionRedrive, admin.ActionPurge, admin.ActionPause,
+		admin.ActionCancel, admin.ActionRunNow, admin.ActionReschedule, admin.ActionSetPriority,
+		admin.ActionSetPayload, admin.ActionRetype, admin.ActionRedrive, admin.ActionPurge, admin.ActionPause,
 		admin.ActionResume, admin.ActionPauseSchedule, admin.ActionResumeSchedule, admin.ActionRemoveSchedule,
 		admin.ActionHandBack, admin.ActionReindex, admin.ActionRepair, admin.ActionAdopt, admin.ActionAdoptDiscard,
 		admin.ActionEnqueue, admin.ActionMigrate, admin.ActionGrantRoles,

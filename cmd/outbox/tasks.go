@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -21,41 +20,40 @@ import (
 // mostRows is the most tasks that one transaction changes.
 const mostRows = 1000
 
-const states = "ready, scheduled, retrying, leased, waiting, dead, finished"
-
 func (a *app) tasksCommand() *cobra.Command {
-	var taskType, state string
+	d := filterFlags{of: taskview.OtherTasks}
+	var f admin.Filter
 	list := taskList(a, &cobra.Command{
-		Short:   "list tasks: the newest, or those of a type in a state",
-		Example: "  outbox tasks list\n  outbox tasks list -type SEND_MAIL -state retrying",
-		Long: `Without --type and --state it lists the newest tasks in any state. Else it lists those of one type in
-one state: ready (in the order of claiming; the state without --state), scheduled (by due time),
-retrying (likewise, after a failed attempt), leased, waiting (for another of their ordering or group key),
-dead or finished (the latest first; all types without --type). A scheduled or retrying task whose time
-has come is shown as due: a relay is to make it ready.`,
+		Short: "list tasks: the newest, or those that pass a filter",
+		Example: "  outbox tasks list\n  outbox tasks list -type SEND_MAIL -state retrying\n" +
+			"  outbox tasks list -error 'timed out'",
+		Long: `Lists tasks, the newest first, in any state. Those of one type and state are listed in the order of the
+state: ready (in the order of claiming), scheduled (by due time), retrying (likewise, after a failed
+attempt), leased, waiting (for another of their ordering or group key), dead or finished (the latest
+first). A scheduled or retrying task whose time has come is shown as due: a relay is to make it ready.`,
+		PreRunE: func(*cobra.Command, []string) (err error) {
+			f, err = d.read()
+			return err
+		},
 	}, func(ctx context.Context, c *admin.Client, p pageFlags) (admin.TaskPage, error) {
-		q := admin.TaskQuery{Type: taskType, State: admin.State(state), After: p.after, Limit: p.limit}
-		if taskType != "" && state == "" {
-			q.State = admin.StateReady
-		}
-		found, err := c.Tasks(ctx, q)
+		found, err := c.Tasks(ctx, admin.TaskQuery{Filter: f, After: p.after, Limit: p.limit})
 		if errors.Is(err, outbox.ErrInvalidOption) {
-			err = usage("%w: use --type NAME and --state %s", err, states)
+			err = usage("%w", err)
 		}
 		return found, err
 	}, ">TASK TYPE STATE >PRIORITY >ATTEMPT >AGE DUE ERROR", func(t admin.Task) []any {
 		return []any{t.ID, t.Type, taskview.State(t, time.Now()), t.Priority, t.Attempt,
 			since(t.CreatedAt), t.RunAt, cutError(t.LastError)}
 	})
-	typeFlag(list, &taskType)
-	list.Flags().StringVar(&state, "state", "", "in this state: "+states)
+	d.add(list)
 	return group(&cobra.Command{
-		Use: "tasks", Short: "tasks: list, show, cancel, run-now",
+		Use: "tasks", Short: "tasks: list, show, cancel, run-now, reschedule, set-priority, retype, set-payload",
 		Example: "  outbox tasks list -type SEND_MAIL -state retrying",
 	}, list, a.showCommand("", &cobra.Command{
 		Short: "show a task in any state", Example: "  outbox tasks show 815",
 		Long: "Shows a task: it waits or runs, or is a dead letter, or is finished and of a type that keeps its tasks.",
-	}), a.tasksCancelCommand(), a.tasksRunNowCommand())
+	}), a.tasksCancelCommand(), a.tasksRunNowCommand(), a.tasksRescheduleCommand(), a.tasksPriorityCommand(),
+		a.tasksRetypeCommand(), a.tasksSetPayloadCommand())
 }
 
 func (a *app) historyCommand() *cobra.Command {
@@ -67,7 +65,7 @@ func (a *app) historyCommand() *cobra.Command {
 and the reason, if its handler gave one.`,
 	}, func(ctx context.Context, c *admin.Client, p pageFlags) (admin.TaskPage, error) {
 		return c.Tasks(ctx, admin.TaskQuery{
-			Type: taskType, State: admin.StateFinished, After: p.after, Limit: p.limit,
+			Filter: admin.Filter{Type: taskType, State: admin.StateFinished}, After: p.after, Limit: p.limit,
 		})
 	}, ">TASK TYPE >ATTEMPT >FINISHED >TOOK OUTCOME", func(t admin.Task) []any {
 		took := ""
@@ -116,86 +114,6 @@ func taskList(a *app, c *cobra.Command,
 		}
 		return t
 	})
-}
-
-func (a *app) tasksCancelCommand() *cobra.Command {
-	return a.asks(&cobra.Command{
-		Use: "cancel ID...", Short: "cancel waiting and running tasks", Args: cobra.RangeArgs(1, mostRows),
-		Example: "  outbox tasks cancel 815",
-		Long: `Cancels tasks in one transaction. A task that waits is deleted. A task that runs is asked to end, and
-is deleted unless its handler succeeds. Dead letters cannot be canceled: purge them.`,
-		RunE: func(c *cobra.Command, args []string) error {
-			ids, err := taskIDs(args)
-			if err != nil {
-				return err
-			}
-			question := fmt.Sprintf("Cancel %s (%s)?", count(len(ids), "task"), join(ids))
-			if err := a.confirm(c.Context(), question); err != nil {
-				return err
-			}
-			return a.onTasks(c, args, "neither waiting nor running",
-				func(ctx context.Context, c *admin.Client, ids []int64) ([]int64, object, []string, error) {
-					results, err := c.Cancel(ctx, ids)
-					canceled := having(ids, results, outbox.CancelRemoved)
-					asked := having(ids, results, outbox.CancelRequested)
-					o := object{{"canceled", canceled}, {"requested", asked}}
-					lines := slices.Concat(each(canceled, "task %d: canceled"),
-						each(asked, "task %d: running, asked to end"))
-					return slices.Concat(canceled, asked), o, lines, err
-				})
-		},
-	})
-}
-
-func (a *app) tasksRunNowCommand() *cobra.Command {
-	var taskType string
-	c := a.asks(&cobra.Command{
-		Use: "run-now ID... | --type NAME", Short: "make scheduled tasks due at once", Args: cobra.MaximumNArgs(mostRows),
-		Example: "  outbox tasks run-now 815\n  outbox tasks run-now -type SEND_MAIL",
-		Long: `Makes scheduled tasks due: delayed tasks, and those between two attempts. With --type it makes all
-tasks of the type due that wait for another attempt, in transactions of 1,000.`,
-		RunE: func(c *cobra.Command, args []string) error {
-			if (taskType == "") == (len(args) == 0) {
-				return usage("name tasks by their ids, or a type by --type")
-			}
-			if taskType != "" {
-				return a.retryNow(c.Context(), taskType)
-			}
-			return a.onTasks(c, args, "not scheduled",
-				func(ctx context.Context, c *admin.Client, ids []int64) ([]int64, object, []string, error) {
-					results, err := c.RunNow(ctx, ids)
-					due := having(ids, results, outbox.RunNowDue)
-					return due, object{{"due", due}}, each(due, "task %d: due"), err
-				})
-		},
-	})
-	typeFlag(c, &taskType)
-	return c
-}
-
-// retryNow makes the retrying tasks of a type due. It asks before, with their number.
-func (a *app) retryNow(ctx context.Context, taskType string) error {
-	types, err := get(ctx, a, (*admin.Client).Types)
-	if err != nil {
-		return err
-	}
-	waiting := 0
-	for _, t := range types {
-		if t.Type == taskType {
-			waiting = int(t.Retrying)
-		}
-	}
-	question := fmt.Sprintf("Run %s of the type %s now?", count(waiting, "retrying task"), taskType)
-	if err := a.confirm(ctx, question); err != nil {
-		return err
-	}
-	var due int64
-	err = a.act(ctx, func(ctx context.Context, c *admin.Client) (err error) {
-		due, err = c.RetryNow(ctx, taskType)
-		return err
-	})
-	result := a.out.print(object{{"type", taskType}, {"count", due}}, fmt.Sprintf("%s due", count(int(due), "task")))
-	return cmp.Or(err, result)
 }
 
 // showCommand makes c a command that shows a task in any state, or in that of its group.
@@ -359,13 +277,26 @@ an operator enqueues by plain INSERT only.`,
 	return c
 }
 
-// newTask is the task of the arguments, if they are valid.
-func (a *app) newTask(c *cobra.Command, taskType, text string, f enqueueFlags) (task outbox.TaskSpec, err error) {
+// payload is the JSON of an argument; - reads it from stdin.
+func (a *app) payload(text string) (json.RawMessage, error) {
 	payload := []byte(text)
+	var err error
 	if text == "-" {
 		if payload, err = io.ReadAll(io.LimitReader(a.in, maxInput+1)); err != nil {
-			return task, fmt.Errorf("read the payload: %w", err)
+			return nil, fmt.Errorf("read the payload: %w", err)
 		}
+	}
+	if _, err := (outbox.TaskSpec{Type: "any", Payload: json.RawMessage(payload)}).Encode(); err != nil {
+		return nil, usage("%w", err)
+	}
+	return payload, nil
+}
+
+// newTask is the task of the arguments, if they are valid.
+func (a *app) newTask(c *cobra.Command, taskType, text string, f enqueueFlags) (task outbox.TaskSpec, err error) {
+	payload, err := a.payload(text)
+	if err != nil {
+		return task, err
 	}
 	opts := []outbox.Option{
 		outbox.Schema(a.schema), outbox.Priority(f.priority), outbox.After(f.after), outbox.MaxAttempts(f.attempts),

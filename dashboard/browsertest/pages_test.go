@@ -18,7 +18,7 @@ import (
 const problems = `(() => {
 	const named = e => (e.getAttribute("aria-label") || e.textContent.trim() ||
 		[...(e.labels || [])].map(l => l.textContent).join("")).trim() !== "";
-	const bad = [...document.querySelectorAll("button, a, select, input:not([type=hidden])")].filter(e => !named(e));
+	const bad = [...document.querySelectorAll("button, a, select, textarea, input:not([type=hidden])")].filter(e => !named(e));
 	for (const tr of document.querySelectorAll("tbody tr"))
 		if (tr.children.length !== tr.closest("table").querySelectorAll("thead th[scope=col]").length) bad.push(tr);
 	if (document.querySelectorAll("h1").length !== 1 || !document.documentElement.lang) bad.push(document.body);
@@ -36,7 +36,9 @@ func TestPagesFitTheirWindowInBothThemes(t *testing.T) {
 	for name, path := range map[string]string{"overview": "", "type": "type?name=SEND_WELCOME&state=scheduled",
 		"type-paused": "type?name=SYNC_CRM", "task": "task?id=900001&payload=show", "task-live": "task?id=1",
 		"cancel": "cancel?id=130", "dead-letters": "dead?type=SEND_WELCOME&error=user+unknown", "dead": "dead",
-		"purge": "bulk?do=purge&type=SEND_WELCOME", "redrive": "bulk?do=redrive", "schedules": "schedules",
+		"purge": "bulk?do=purge&type=SEND_WELCOME", "redrive": "bulk?do=redrive", "tasks": "tasks",
+		"tasks-retrying": "tasks?type=SEND_WELCOME&state=retrying&error=421",
+		"set-priority":   "bulk?do=set_priority", "schedules": "schedules",
 		"relays": "relays", "audit": "audit"} {
 		for _, theme := range []string{"light", "dark"} {
 			_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{

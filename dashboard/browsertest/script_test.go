@@ -45,6 +45,36 @@ func TestABulkActionGoesOnByItself(t *testing.T) {
 	b.click("#back", "No dead letter matches.")
 }
 
+// The dialog says what is missing, and sends nothing without it. The payload of a task is changed in a
+// plain form.
+func TestADialogAsksForTheTimeOfATask(t *testing.T) {
+	t.Parallel()
+	b, db := openDashboard(t, "ada@example.com", func(t testing.TB, db *sql.DB) {
+		dashboardtest.Bury(t, db, "BULK", "attempts", "connection refused", 900, 1)
+	})
+	db.Do(t, `INSERT INTO outbox.task (task_type) SELECT 'LATER' FROM generate_series(1, 3)`)
+	b.open("tasks?type=LATER&state=ready")
+	b.click("#bulk-reschedule", "3 tasks")
+	b.await(`document.querySelector("dialog").open`, "the dialog")
+	b.click("#confirm", "3 tasks")
+	b.await(`document.activeElement.id === "bulk-value"`, "the focus on the field that is empty")
+	b.do(chromedp.SetJavascriptAttribute(chromedp.CSS("#bulk-value"), "value", "2031-01-02T03:04"))
+	b.click("#confirm", "3 of 3 rescheduled")
+	b.await(`document.activeElement.id === "back"`, "the focus on the link back")
+	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE run_at = '2031-01-02 03:04Z'`); n != 3 {
+		t.Errorf("%d tasks were rescheduled, want 3", n)
+	}
+	b.click("#back", "No task matches.")
+
+	b.open("task?id=900&payload=show")
+	b.click("#edit-payload", "Its keys stay as they are.")
+	b.do(chromedp.SetJavascriptAttribute(chromedp.CSS("#new-payload"), "value", `{"user_id": 7}`))
+	b.click("#set-payload", "The payload is changed.")
+	if got := db.Text(t, `SELECT payload::text FROM outbox.dead_task`); got != `{"user_id": 7}` {
+		t.Errorf("the payload is %s", got)
+	}
+}
+
 // Over plain http browsers have fewer headers and cookies, and say so in the console.
 func TestADashboardOverPlainHTTPSaysNothingInTheConsole(t *testing.T) {
 	t.Parallel()
@@ -75,7 +105,7 @@ func TestThePageSearchesOnByItself(t *testing.T) {
 	b.click(".filter button", "a rare one")
 	b.await(`document.querySelector("#task-35000") !== null`, "the oldest dead letter")
 	b.do(chromedp.SendKeys(chromedp.CSS("#f-error"), " none"))
-	b.click(".filter button", "No older dead letter matches.")
+	b.click(".filter button", "No further dead letter matches.")
 }
 
 // What changes appears by itself, with the focus where it was; the switch stops it. A chart shows

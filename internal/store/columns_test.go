@@ -38,7 +38,7 @@ func TestEachColumnOfATaskSurvivesItsWays(t *testing.T) {
 		t.Helper()
 		a, err := admin.New(db, admin.Config{Actor: "test", Tool: "test"})
 		if err == nil {
-			_, err = a.Redrive(t.Context(), admin.DeadFilter{All: true}, admin.Bulk{})
+			_, err = a.Redrive(t.Context(), admin.Filter{All: true}, admin.Bulk{})
 		}
 		if err != nil {
 			t.Fatal(err)

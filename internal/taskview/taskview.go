@@ -5,6 +5,7 @@ package taskview
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -138,39 +139,66 @@ var Reasons = map[outbox.Reason]string{
 // Reason is the reason of a dead letter in words.
 func Reason(reason outbox.Reason) string { return cmp.Or(Reasons[reason], string(reason)) }
 
-// Filter is a field of admin.DeadFilter as text: a flag of the command line and a field of the
-// dashboard's form. "" is no condition.
+// Filter is a field of admin.Filter as text: a flag of the command line and a field of the dashboard's
+// forms. "" is no condition.
 type Filter struct {
 	Name    string
 	Label   string // of the form's field
 	About   string // the help of the flag
-	Any     string // the form's words for ""
+	Any     string // the form's words for "", of a field with choices
 	Choices []Choice
+	Of      Tasks
+	Secret  bool // its column may be secret: see admin.Filter
 	Indexed bool // an index has the dead letters that pass it
-	Get     func(f admin.DeadFilter) string
-	Set     func(f *admin.DeadFilter, text string) error
+	Get     func(f admin.Filter) string
+	Set     func(f *admin.Filter, text string) error
+}
+
+// Tasks are those that a filter is for.
+type Tasks int
+
+// The tasks of a filter.
+const (
+	AnyTasks Tasks = iota
+	DeadLetters
+	OtherTasks
+)
+
+// FiltersOf are the filters that tools offer for some tasks.
+func FiltersOf(tasks Tasks) []Filter {
+	return slices.DeleteFunc(slices.Clone(Filters), func(f Filter) bool { return f.Of != AnyTasks && f.Of != tasks })
 }
 
 // Choice is a value that tools offer.
 type Choice struct{ Value, Words string }
 
-// Filters are the filters of dead letters that all tools offer.
+// States are the states by which tasks are listed.
+var States = []admin.State{admin.StateReady, admin.StateScheduled, admin.StateRetrying, admin.StateLeased,
+	admin.StateWaiting, admin.StateDead, admin.StateFinished}
+
+// Filters are all filters.
 var Filters = []Filter{
 	{
 		Name: "type", Label: "Type", About: "of this task type", Any: "all types", Indexed: true,
-		Get: func(f admin.DeadFilter) string { return f.Type },
-		Set: func(f *admin.DeadFilter, text string) error { f.Type = text; return nil },
+		Get: func(f admin.Filter) string { return f.Type },
+		Set: text(func(f *admin.Filter) *string { return &f.Type }),
+	},
+	{
+		Name: "state", Label: "State", About: "in this state: " + StateNames(), Any: "any state", Choices: states(),
+		Of: OtherTasks, Indexed: true,
+		Get: func(f admin.Filter) string { return string(f.State) },
+		Set: func(f *admin.Filter, text string) error { f.State = admin.State(text); return nil },
 	},
 	{
 		Name: "reason", Label: "Reason", About: "that died for: " + strings.Join(reasonNames(), ", "),
-		Any: "any reason", Choices: reasons(),
-		Get: func(f admin.DeadFilter) string { return string(f.Reason) },
-		Set: func(f *admin.DeadFilter, text string) error { f.Reason = outbox.Reason(text); return nil },
+		Any: "any reason", Choices: reasons(), Of: DeadLetters,
+		Get: func(f admin.Filter) string { return string(f.Reason) },
+		Set: func(f *admin.Filter, text string) error { f.Reason = outbox.Reason(text); return nil },
 	},
 	{
 		Name: "error", Label: "Error contains", About: "whose last error contains this text",
-		Get: func(f admin.DeadFilter) string { return f.Error },
-		Set: func(f *admin.DeadFilter, text string) error {
+		Get: func(f admin.Filter) string { return f.Error },
+		Set: func(f *admin.Filter, text string) error {
 			f.Error = strings.TrimSpace(text)
 			if len(text) > 1024 {
 				return errors.New("the text of the error is longer than 1 kB")
@@ -179,12 +207,38 @@ var Filters = []Filter{
 		},
 	},
 	{
-		Name: "older", Label: "Dead for more than", About: "that died at least this long ago, like 720h",
-		Any: "any time", Indexed: true, Choices: []Choice{
+		Name: "unique", Label: "Unique key", About: "of this unique key", Secret: true,
+		Get: func(f admin.Filter) string { return f.UniqueKey },
+		Set: text(func(f *admin.Filter) *string { return &f.UniqueKey }),
+	},
+	{
+		Name: "ordered", Label: "Ordering key", About: "of this ordering key", Secret: true,
+		Get: func(f admin.Filter) string { return f.OrderingKey },
+		Set: text(func(f *admin.Filter) *string { return &f.OrderingKey }),
+	},
+	{
+		Name: "group", Label: "Group key", About: "of this group key", Secret: true,
+		Get: func(f admin.Filter) string { return f.GroupKey },
+		Set: text(func(f *admin.Filter) *string { return &f.GroupKey }),
+	},
+	{
+		Name: "payload", Label: "Payload contains", About: `whose payload contains this JSON, like {"user_id": 7}`, Secret: true,
+		Get: func(f admin.Filter) string { return string(f.Payload) },
+		Set: func(f *admin.Filter, text string) error {
+			f.Payload = json.RawMessage(text)
+			if !json.Valid(f.Payload) {
+				return fmt.Errorf("%.40q is no JSON", text)
+			}
+			return nil
+		},
+	},
+	{
+		Name: "older", Label: "Older than", About: "at least this old, since the death or else the enqueue, like 720h",
+		Any: "any age", Indexed: true, Choices: []Choice{
 			{"1h0m0s", "1 h"}, {"6h0m0s", "6 h"}, {"24h0m0s", "24 h"}, {"168h0m0s", "7 d"}, {"720h0m0s", "30 d"},
 		},
-		Get: func(f admin.DeadFilter) string { return strings.TrimPrefix(f.OlderThan.String(), "0s") },
-		Set: func(f *admin.DeadFilter, text string) (err error) {
+		Get: func(f admin.Filter) string { return strings.TrimPrefix(f.OlderThan.String(), "0s") },
+		Set: func(f *admin.Filter, text string) (err error) {
 			if f.OlderThan, err = time.ParseDuration(text); err != nil || f.OlderThan < 0 {
 				return fmt.Errorf("%.40q is no age like 24h", text)
 			}
@@ -193,11 +247,32 @@ var Filters = []Filter{
 	},
 }
 
-// Until is a filter as of a time: tasks that die or become old enough later do not pass it.
-func Until(f admin.DeadFilter, t time.Time) admin.DeadFilter {
+// text sets a field to the text.
+func text(field func(*admin.Filter) *string) func(*admin.Filter, string) error {
+	return func(f *admin.Filter, text string) error { *field(f) = text; return nil }
+}
+
+// StateNames are the states as a list for people.
+func StateNames() string {
+	var names []string
+	for _, s := range States {
+		names = append(names, string(s))
+	}
+	return strings.Join(names, ", ")
+}
+
+func states() (out []Choice) {
+	for _, s := range States {
+		out = append(out, Choice{string(s), string(s)})
+	}
+	return out
+}
+
+// Until is a filter as of a time: tasks that die, are enqueued or become old enough later do not pass it.
+func Until(f admin.Filter, t time.Time) admin.Filter {
 	t = t.Add(-f.OlderThan)
-	if f.OlderThan = 0; f.DiedBefore.IsZero() || f.DiedBefore.After(t) {
-		f.DiedBefore = t
+	if f.OlderThan = 0; f.Before.IsZero() || f.Before.After(t) {
+		f.Before = t
 	}
 	return f
 }

@@ -119,10 +119,13 @@ func TestFiltersReadAndWriteText(t *testing.T) {
 	for _, c := range []struct{ name, text, want, err string }{
 		{"type", "MAIL", "type MAIL", ""}, {"reason", "handler", "reason handler", ""},
 		{"error", " no route ", `error containing "no route"`, ""}, {"older", "1h30m0s", "older than 1h30m0s", ""},
+		{"state", "retrying", "state retrying", ""}, {"unique", "k", "of a unique key", ""},
+		{"ordered", "k", "of an ordering key", ""}, {"group", "k", "of a group key", ""},
+		{"payload", `{"a": 1}`, "with a payload", ""}, {"payload", `{"a"`, "", "no JSON"},
 		{"older", "-1s", "", "no age like 24h"}, {"older", "1y", "", "no age like 24h"},
 		{"error", strings.Repeat("x", 1025), "", "longer than 1 kB"},
 	} {
-		var filter admin.DeadFilter
+		var filter admin.Filter
 		for _, f := range taskview.Filters {
 			if f.Name != c.name {
 				continue
@@ -140,10 +143,10 @@ func TestFiltersReadAndWriteText(t *testing.T) {
 
 func TestAFilterAsOfATime(t *testing.T) {
 	t.Parallel()
-	for want, f := range map[string]admin.DeadFilter{
-		"died before 2026-05-01T11:35:00Z": {OlderThan: 25 * time.Minute},
-		"died before 2026-05-01T11:15:00Z": {DiedBefore: at.Add(-45 * time.Minute)},
-		"died before 2026-05-01T12:00:00Z": {DiedBefore: at.Add(time.Hour)},
+	for want, f := range map[string]admin.Filter{
+		"before 2026-05-01T11:35:00Z": {OlderThan: 25 * time.Minute},
+		"before 2026-05-01T11:15:00Z": {Before: at.Add(-45 * time.Minute)},
+		"before 2026-05-01T12:00:00Z": {Before: at.Add(time.Hour)},
 	} {
 		if got := taskview.Until(f, at).String(); got != want {
 			t.Errorf("%v: got %q, want %q", f, got, want)
@@ -151,15 +154,17 @@ func TestAFilterAsOfATime(t *testing.T) {
 	}
 }
 
-// A new field of admin.DeadFilter becomes a filter of the tools, or is named here.
+// A new field of admin.Filter becomes a filter of the tools, or is named here.
 func TestFiltersHaveEachFieldOfAFilter(t *testing.T) {
 	t.Parallel()
-	ofOneTool := []string{"All", "IDs", "DiedAfter", "DiedBefore"}
-	for i, of := 0, reflect.TypeFor[admin.DeadFilter](); i < of.NumField(); i++ {
-		var filter, back admin.DeadFilter
+	ofOneTool := []string{"All", "IDs", "Since", "Before"}
+	for i, of := 0, reflect.TypeFor[admin.Filter](); i < of.NumField(); i++ {
+		var filter, back admin.Filter
 		switch field := reflect.ValueOf(&filter).Elem().Field(i); {
 		case field.Kind() == reflect.String:
 			field.SetString("text")
+		case field.Kind() == reflect.Slice && field.Type() != reflect.TypeFor[[]int64]():
+			field.SetBytes([]byte(`{"a": 1}`))
 		case field.CanInt():
 			field.SetInt(int64(time.Second))
 		}

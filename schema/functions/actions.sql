@@ -1,4 +1,4 @@
--- Actions on one task, for apps and operators.
+-- Actions on tasks, for apps and operators.
 
 -- Deletes a task that waits, in the caller's transaction: canceled. A task that is leased or locked, as
 -- it runs, is asked to end: requested. It waits for no lock of a run.
@@ -47,3 +47,91 @@ BEGIN
 END
 $$;
 REVOKE EXECUTE ON FUNCTION outbox.run_task_now(bigint) FROM PUBLIC;
+
+-- Changes tasks that wait: when they are due, their priority or their type, each unless it is NULL. It
+-- returns for each that is there: changed; running, as it is leased or locked, and left as it is; or
+-- key_held, as another task of the new type has its unique key. It waits for no run.
+--
+-- A task with a new type leaves the order and the places of the old one, and waits for its turn among the
+-- tasks of its key in the new one. Its lock is one that an Enqueue with its unique key takes for a run, so that
+-- no Enqueue waits with a lock on that key. The keys are locked in the order of enqueue_keyed.
+CREATE OR REPLACE FUNCTION outbox.change_tasks(
+  ids bigint[], new_run_at timestamptz, new_priority smallint, new_type text)
+  RETURNS TABLE (task_id bigint, outcome text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+  SET enable_indexscan = on SET enable_nestloop = on SET jit = off AS $$
+DECLARE
+  mine bigint[];
+  held bigint[] := '{}';
+  k    record;
+BEGIN
+  IF new_type IS NULL THEN
+    mine := ARRAY(SELECT t.task_id FROM outbox.task t
+                   WHERE t.task_id = ANY (ids) AND t.state <> 'leased' FOR NO KEY UPDATE SKIP LOCKED);
+    UPDATE outbox.task t SET priority = COALESCE(new_priority, t.priority) WHERE t.task_id = ANY (mine)
+       AND new_priority IS NOT NULL;
+    UPDATE outbox.task t
+       SET run_at = GREATEST(new_run_at, now()), state = CASE WHEN t.state NOT IN ('ready', 'scheduled') THEN t.state
+             WHEN new_run_at > now() THEN 'scheduled' ELSE 'ready' END
+     WHERE t.task_id = ANY (mine) AND new_run_at IS NOT NULL;
+  ELSE
+    mine := ARRAY(SELECT t.task_id FROM outbox.task t
+                   WHERE t.task_id = ANY (ids) AND t.state <> 'leased' FOR UPDATE SKIP LOCKED);
+    FOR k IN
+      SELECT t.task_id, t.task_type, t.unique_key FROM outbox.task t
+        JOIN outbox.unique_key u ON u.task_type = t.task_type AND u.key = t.unique_key AND u.task_id = t.task_id
+       WHERE t.task_id = ANY (mine) AND t.task_type <> new_type
+       ORDER BY CASE WHEN t.unique_key LIKE '$payload:%' THEN '$payload' ELSE t.unique_key END COLLATE "C",
+                CASE WHEN t.unique_key LIKE '$payload:%' THEN t.payload END, t.task_id
+    LOOP
+      IF outbox.take_key(new_type, k.unique_key, k.task_id) THEN
+        DELETE FROM outbox.unique_key u
+         WHERE u.task_type = k.task_type AND u.key = k.unique_key AND u.task_id = k.task_id;
+      ELSE
+        held := held || k.task_id;
+      END IF;
+    END LOOP;
+    PERFORM outbox.request_promotion(r.of_type, r.ordering_key, r.group_key) FROM (
+      SELECT DISTINCT o.of_type, t.ordering_key, t.group_key FROM outbox.task t
+       CROSS JOIN LATERAL (VALUES (t.task_type), (new_type)) AS o (of_type)
+       WHERE t.task_id = ANY (mine) AND t.task_id <> ALL (held)
+         AND num_nonnulls(t.ordering_key, t.group_key) > 0) AS r;
+    UPDATE outbox.task t
+       SET task_type = new_type, state = CASE WHEN num_nonnulls(t.ordering_key, t.group_key) > 0
+             THEN 'waiting' ELSE t.state END
+     WHERE t.task_id = ANY (mine) AND t.task_id <> ALL (held);
+  END IF;
+  IF cardinality(mine) > 0 AND clock_timestamp() < to_timestamp(pg_sequence_last_value('outbox.wake'::regclass)) THEN
+    PERFORM pg_notify(n.nspname, '')
+       FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+      WHERE c.oid = 'outbox.wake'::regclass;
+  END IF;
+  RETURN QUERY
+  SELECT t.task_id, CASE WHEN t.task_id = ANY (held) THEN 'key_held'
+                         WHEN t.task_id = ANY (mine) THEN 'changed' ELSE 'running' END
+    FROM outbox.task t WHERE t.task_id = ANY (ids);
+END
+$$;
+REVOKE EXECUTE ON FUNCTION outbox.change_tasks(bigint[], timestamptz, smallint, text) FROM PUBLIC;
+
+-- Replaces the payload of a task that waits, or of a dead letter, and returns changed. Of a task that is
+-- leased or locked, as it runs, it returns running and leaves it. NULL: there is none. A unique key that
+-- was made of the payload stays.
+CREATE OR REPLACE FUNCTION outbox.set_payload(task_id bigint, payload jsonb) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+  SET enable_indexscan = on SET enable_nestloop = on SET jit = off AS $$
+BEGIN
+  PERFORM FROM outbox.task t WHERE t.task_id = $1 AND t.state <> 'leased' FOR NO KEY UPDATE SKIP LOCKED;
+  IF FOUND THEN
+    UPDATE outbox.task t SET payload = $2 WHERE t.task_id = $1;
+    RETURN 'changed';
+  END IF;
+  PERFORM FROM outbox.task t WHERE t.task_id = $1;
+  IF FOUND THEN
+    RETURN 'running';
+  END IF;
+  UPDATE outbox.dead_task d SET payload = $2 WHERE d.task_id = $1;
+  RETURN CASE WHEN FOUND THEN 'changed' END;
+END
+$$;
+REVOKE EXECUTE ON FUNCTION outbox.set_payload(bigint, jsonb) FROM PUBLIC;

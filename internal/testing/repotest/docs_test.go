@@ -463,7 +463,7 @@ func TestEachReasonOfADeadLetterStandsWhereItIsRead(t *testing.T) {
 			check:                                    "'" + m[2] + "'",
 			read(t, "schema/relations.sql"):          m[2] + ": ",
 			read(t, "docs/guide/retries.md"):         "| `" + m[2] + "` |",
-			read(t, "admin/dead_letters.go"):         "outbox." + m[1],
+			read(t, "admin/filter.go"):               "outbox." + m[1],
 			read(t, "internal/taskview/taskview.go"): "outbox." + m[1] + ":",
 		} {
 			if !strings.Contains(text, want) {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 	"github.com/jmoiron/sqlx"
@@ -34,9 +35,9 @@ func adminCalls() map[string]func(ctx context.Context, db *sql.DB) error {
 			if err != nil {
 				return nil // which is an error here
 			}
-			values := []any{c, ctx, "00000000-0000-8000-8000-000000000001", int64(1), admin.DeadFilter{Error: "x"}, admin.Bulk{},
-				admin.TaskQuery{Type: "A", State: admin.StateReady}, admin.DeadQuery{}, admin.SampleQuery{}, admin.AuditQuery{},
-				admin.AuditEntry{Action: "test", Target: "test"}, admin.RepairOptions{}, admin.AdoptOptions{}}
+			values := []any{c, ctx, "00000000-0000-8000-8000-000000000001", int64(1), admin.Filter{Error: "x"}, admin.Bulk{},
+				admin.TaskQuery{Filter: admin.Filter{Type: "A", State: admin.StateRetrying}}, admin.SampleQuery{}, admin.AuditQuery{},
+				7, time.Now(), admin.AuditEntry{Action: "test", Target: "test"}, admin.RepairOptions{}, admin.AdoptOptions{}}
 			var args []reflect.Value
 			for j := range method.Type.NumIn() {
 				in := method.Type.In(j)

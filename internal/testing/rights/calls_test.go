@@ -3,6 +3,7 @@ package rights_test
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -85,13 +86,15 @@ func calls() []right {
 	reschedule := []outbox.Option{outbox.Unique("taken", outbox.UntilDone()), outbox.OnConflict(outbox.ConflictReschedule),
 		outbox.After(time.Hour)}
 	adopt := admin.AdoptOptions{KeepID: true, Environment: "staging"}
-	letters, searched := admin.DeadFilter{Type: "A"}, admin.DeadFilter{Error: "o", Type: "A"}
-	one, two := admin.DeadFilter{IDs: []int64{1004}}, admin.DeadFilter{IDs: []int64{1005}}
+	dead := admin.StateDead
+	letters, searched := admin.Filter{State: dead, Type: "A"}, admin.Filter{State: dead, Error: "o", Type: "A"}
+	due, wait := admin.Filter{IDs: []int64{1007, 9999}}, admin.Filter{IDs: []int64{1001}}
+	one, two := admin.Filter{IDs: []int64{1004}}, admin.Filter{IDs: []int64{1005}}
 	counts := admin.RepairOptions{Kinds: []admin.DefectKind{admin.DefectSequences, admin.DefectCounts}}
 	rest := admin.RepairOptions{Kinds: []admin.DefectKind{admin.DefectCounts, admin.DefectUniqueKeys,
 		admin.DefectOrderingKeys, admin.DefectGroupKeys,
 		admin.DefectLeases, admin.DefectLeftovers}}
-	tried := admin.DeadQuery{Filter: searched, MaxScan: 1}
+	tried := admin.TaskQuery{Filter: searched, MaxScan: 1}
 	return []right{
 		enqueue("Enqueue", enqueuers),
 		enqueue("Enqueue with all options", enqueuers, all...),
@@ -112,10 +115,36 @@ func calls() []right {
 			return errors.Join(c.client.PauseType(c.ctx, "A"), c.client.ResumeType(c.ctx, "A"))
 		}},
 		{"Client.Cancel", operators, false, func(c call) error {
-			return last(c.client.Cancel(c.ctx, []int64{1001, 1003, 9999}))
+			return last(c.client.Cancel(c.ctx, admin.Filter{IDs: []int64{1001, 1003, 9999}}, admin.Bulk{}))
 		}},
-		{"Client.RunNow", operators, false, func(c call) error { return last(c.client.RunNow(c.ctx, []int64{1007, 9999})) }},
-		{"RetryNow", operators, false, func(c call) error { return last(c.client.RetryNow(c.ctx, "A")) }},
+		{"Client.RunNow", operators, false, func(c call) error {
+			return errors.Join(last(c.client.RunNow(c.ctx, due, admin.Bulk{})),
+				last(c.client.RunNow(c.ctx, admin.Filter{Type: "A", State: admin.StateRetrying}, admin.Bulk{})))
+		}},
+		{"Reschedule", operators, false, func(c call) error {
+			r, err := c.client.Reschedule(c.ctx, admin.Filter{Type: "A"}, time.Now().Add(time.Hour), admin.Bulk{})
+			return errors.Join(err, want(len(r.IDs) > 0, true, err))
+		}},
+		{"SetPriority", operators, false, func(c call) error {
+			r, err := c.client.SetPriority(c.ctx, wait, 7, admin.Bulk{})
+			return errors.Join(err, want(len(r.IDs), 1, err))
+		}},
+		{"Retype", operators, false, func(c call) error {
+			r, err := c.client.Retype(c.ctx, admin.Filter{Type: "A"}, "B", admin.Bulk{})
+			return errors.Join(err, want(len(r.IDs) > 0, true, err))
+		}},
+		{"SetPayload", operators, false, func(c call) error { return c.client.SetPayload(c.ctx, 1001, 1) }},
+		{"SetPayload of a dead letter", operators, false, func(c call) error { return c.client.SetPayload(c.ctx, 1004, 1) }},
+		{"dead letters by their key and payload", operators, false, func(c call) error {
+			return last(c.client.Tasks(c.ctx, admin.TaskQuery{Filter: admin.Filter{State: dead, UniqueKey: "k",
+				OrderingKey: "k", GroupKey: "k", Payload: json.RawMessage(`{}`)}}))
+		}},
+		{"waiting tasks by their key", workers, false, func(c call) error {
+			return last(c.client.Count(c.ctx, admin.TaskQuery{Filter: admin.Filter{State: admin.StateReady, UniqueKey: "k"}}))
+		}},
+		{"waiting tasks by their payload", workers, false, func(c call) error {
+			return last(c.client.Cancel(c.ctx, admin.Filter{Payload: json.RawMessage(`{}`)}, admin.Bulk{}))
+		}},
 		{"Task and Tasks", viewers, false, readsTasks},
 		{"Relays", viewers, false, func(c call) error { return last(c.client.Relays(c.ctx)) }},
 		{"Types", viewers, false, func(c call) error { return last(c.client.Types(c.ctx)) }},
@@ -141,17 +170,20 @@ func calls() []right {
 				last(c.client.Audit(c.ctx, admin.AuditQuery{})))
 		}},
 		{"DeadLetters", viewers, false, func(c call) error {
-			page, err := c.client.DeadLetters(c.ctx, admin.DeadQuery{Filter: letters, Limit: 1})
+			page, err := c.client.Tasks(c.ctx, admin.TaskQuery{Filter: letters, Limit: 1})
 			next := tried
 			next.After = page.Next
-			return errors.Join(err, last(c.client.DeadLetters(c.ctx, next)))
+			return errors.Join(err, last(c.client.Tasks(c.ctx, next)))
 		}},
-		{"CountDeadLetters", viewers, false, func(c call) error {
-			return errors.Join(last(c.client.CountDeadLetters(c.ctx, admin.DeadQuery{Filter: letters})),
-				last(c.client.CountDeadLetters(c.ctx, tried)))
+		{"Count", viewers, false, func(c call) error {
+			return errors.Join(last(c.client.Count(c.ctx, admin.TaskQuery{Filter: letters})),
+				last(c.client.Count(c.ctx, tried)))
 		}},
-		{"RetryGroups", viewers, false, func(c call) error { return last(c.client.RetryGroups(c.ctx, "A")) }},
-		{"DeadGroups", viewers, false, func(c call) error { return last(c.client.DeadGroups(c.ctx, tried)) }},
+		{"ErrorGroups of retrying tasks", viewers, false, func(c call) error {
+			retrying := admin.Filter{Type: "A", State: admin.StateRetrying}
+			return last(c.client.ErrorGroups(c.ctx, admin.TaskQuery{Filter: retrying}))
+		}},
+		{"ErrorGroups", viewers, false, func(c call) error { return last(c.client.ErrorGroups(c.ctx, tried)) }},
 		{"Redrive", operators, false, func(c call) error {
 			return errors.Join(last(c.client.Redrive(c.ctx, one, admin.Bulk{})),
 				last(c.client.Redrive(c.ctx, searched, admin.Bulk{Limit: 1})),
@@ -201,9 +233,9 @@ func calls() []right {
 }
 
 // want is an error unless the call that has succeeded has changed so many rows.
-func want[N int | int64](got, want N, err error) error {
+func want[N comparable](got, want N, err error) error {
 	if err == nil && got != want {
-		return fmt.Errorf("it changed %d, want %d", got, want)
+		return fmt.Errorf("it changed %v, want %v", got, want)
 	}
 	return nil
 }
@@ -237,7 +269,7 @@ func readsTasks(c call) error {
 	}
 	for _, state := range []admin.State{admin.StateReady, admin.StateScheduled, admin.StateRetrying, admin.StateLeased,
 		admin.StateWaiting, admin.StateDead, admin.StateFinished} {
-		q := admin.TaskQuery{Type: "A", State: state, Limit: 1}
+		q := admin.TaskQuery{Filter: admin.Filter{Type: "A", State: state}, Limit: 1}
 		page, err := c.client.Tasks(c.ctx, q)
 		if q.After = page.Next; err == nil && q.After != "" {
 			_, err = c.client.Tasks(c.ctx, q)

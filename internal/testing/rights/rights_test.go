@@ -15,6 +15,7 @@ import (
 
 	_ "github.com/lib/pq"
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/testing/needs"
@@ -168,6 +169,31 @@ func TestEachRoleMayDoWhatItIsForAndNothingElse(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// An operator selects waiting tasks by keys and payloads with a GRANT of docs/security.md, and is told
+// what is missing without it.
+func TestAnOperatorNeedsTheColumnsOfItsFilter(t *testing.T) {
+	t.Parallel()
+	g := grant(t, pgtest.Database(t), newName())
+	g.do(t, fixture)
+	operator := g.as["operator"]
+	c, err := admin.New(operator, admin.Config{Schema: g.schema})
+	noErr(t, err)
+	f := admin.Filter{Payload: []byte(`{"secret": 1}`)}
+	_, err = c.Cancel(t.Context(), f, admin.Bulk{})
+	if err == nil || !strings.Contains(err.Error(), "needs the right to SELECT that column") {
+		t.Errorf("without the right: %v", err)
+	}
+	var login string
+	noErr(t, operator.QueryRowContext(t.Context(), `SELECT current_user`).Scan(&login))
+	g.do(t, `GRANT SELECT (payload, unique_key, ordering_key, group_key) ON outbox.task TO `+login)
+	noErr(t, schema.GrantRoles(t.Context(), g.admin, schema.Schema(g.schema)))
+	for want, f := range map[int64]admin.Filter{1001: f, 1002: {UniqueKey: "taken", Type: "A"}} {
+		if r, err := c.Cancel(t.Context(), f, admin.Bulk{}); err != nil || len(r.IDs) != 1 || r.IDs[0] != want {
+			t.Errorf("%v: got %v, %v, want %d", f, r.IDs, err, want)
+		}
 	}
 }
 

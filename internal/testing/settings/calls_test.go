@@ -208,8 +208,8 @@ func (c *calls) operate() {
 		c.t.Helper()
 		c.say(what, err)
 	}
-	quoted := admin.DeadFilter{Error: `\' '`, Type: "tx dies"}
-	letters, err := client.DeadLetters(c.ctx, admin.DeadQuery{Filter: quoted, Limit: 10})
+	quoted := admin.Filter{State: admin.StateDead, Error: `\' '`, Type: "tx dies"}
+	letters, err := client.Tasks(c.ctx, admin.TaskQuery{Filter: quoted, Limit: 10})
 	c.say("DeadLetters", len(letters.Tasks), err)
 	for _, l := range letters.Tasks {
 		_, err1 := client.Task(c.ctx, l.ID)
@@ -217,17 +217,18 @@ func (c *calls) operate() {
 		_, err3 := client.Audit(c.ctx, admin.AuditQuery{TaskID: l.ID})
 		c.say("Task", l.Type, l.LastError, err1, err2, err3)
 	}
-	groups, err := client.DeadGroups(c.ctx, admin.DeadQuery{})
-	c.say("DeadGroups", len(groups), err)
-	n, err := client.CountDeadLetters(c.ctx, admin.DeadQuery{Filter: admin.DeadFilter{Error: "NULL"}})
-	c.say("CountDeadLetters", n.Count, err)
-	done, err := client.Redrive(c.ctx, admin.DeadFilter{Type: "tx dies"}, admin.Bulk{})
+	groups, err := client.ErrorGroups(c.ctx, admin.TaskQuery{Filter: admin.Filter{State: admin.StateDead}})
+	c.say("ErrorGroups", len(groups), err)
+	n, err := client.Count(c.ctx, admin.TaskQuery{Filter: admin.Filter{Error: "NULL"}})
+	c.say("Count", n.Count, err)
+	done, err := client.Redrive(c.ctx, admin.Filter{Type: "tx dies"}, admin.Bulk{})
 	c.say("Redrive", len(done.IDs), err)
-	done, err = client.Purge(c.ctx, admin.DeadFilter{Type: "leased dies"}, admin.Bulk{})
+	done, err = client.Purge(c.ctx, admin.Filter{Type: "leased dies"}, admin.Bulk{})
 	c.say("Purge", len(done.IDs), err)
+	c.change(client)
 	for _, state := range []admin.State{admin.StateReady, admin.StateScheduled, admin.StateRetrying, admin.StateLeased,
 		admin.StateWaiting, admin.StateDead, admin.StateFinished} {
-		q := admin.TaskQuery{Type: "tx dies", State: state, Limit: 1}
+		q := admin.TaskQuery{Filter: admin.Filter{Type: "tx dies", State: state}, Limit: 1}
 		page, err := client.Tasks(c.ctx, q)
 		c.say("Tasks", state, len(page.Tasks), err)
 		if q.After = page.Next; q.After != "" {
@@ -266,6 +267,33 @@ func (c *calls) operate() {
 	_, err = client.Reindex(c.ctx)
 	check("Reindex", err)
 	c.origin(client)
+}
+
+// change does to waiting tasks what an operator may.
+func (c *calls) change(client *admin.Client) {
+	opts := []outbox.Option{outbox.Unique(hostile), outbox.GroupBy(hostile), outbox.After(time.Hour)}
+	var id int64
+	c.say("enqueue", outbox.InTx(c.ctx, c.db.DB, func(tx *sql.Tx) error {
+		e, err := outbox.Enqueue(c.ctx, tx, "old name", "text", opts...)
+		id = e.ID
+		return err
+	}))
+	old := admin.Filter{Type: "old name", Before: time.Now().Add(time.Hour)}
+	by := old
+	by.UniqueKey, by.GroupKey, by.Payload = hostile, hostile, []byte(`"text"`)
+	n, err := client.Count(c.ctx, admin.TaskQuery{Filter: by})
+	c.say("Count by keys", n.Count, err)
+	r, err := client.Reschedule(c.ctx, by, time.Now().Add(2*time.Hour), admin.Bulk{})
+	c.say("Reschedule", len(r.IDs), err)
+	r, err = client.SetPriority(c.ctx, old, 5, admin.Bulk{})
+	c.say("SetPriority", len(r.IDs), err)
+	c.say("SetPayload", client.SetPayload(c.ctx, id, hostile))
+	r, err = client.RunNow(c.ctx, old, admin.Bulk{})
+	c.say("RunNow", len(r.IDs), err)
+	r, err = client.Retype(c.ctx, old, "new name", admin.Bulk{})
+	c.say("Retype", len(r.IDs), err)
+	r, err = client.Cancel(c.ctx, admin.Filter{Type: "new name", UniqueKey: hostile}, admin.Bulk{})
+	c.say("Cancel", len(r.IDs), err)
 }
 
 // origin breaks what Repair mends, and has another environment adopt the database.

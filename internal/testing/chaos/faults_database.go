@@ -14,6 +14,7 @@ import (
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/internal/testing/chaos/app"
 )
 
@@ -59,6 +60,36 @@ func lockTable(a *arena, r *rand.Rand) (string, error) {
 	}
 	a.lasts(d, cancel)
 	return fmt.Sprint(table, " for ", d), nil
+}
+
+// changeTasks changes waiting tasks in bulk, as an operator does. Delayed tasks keep their times, which
+// are checked.
+func changeTasks(a *arena, r *rand.Rand) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	c, err := admin.New(a.db, admin.Config{Actor: "chaos", Tool: "chaos"})
+	if err != nil {
+		return "", err
+	}
+	retrying := admin.Filter{State: admin.StateRetrying}
+	var done admin.BulkResult
+	what := ""
+	switch r.IntN(3) {
+	case 0:
+		what = "run now"
+		done, err = c.RunNow(ctx, retrying, admin.Bulk{})
+	case 1:
+		after := time.Duration(r.IntN(3000)) * time.Millisecond
+		what = "reschedule by " + after.String()
+		done, err = c.Reschedule(ctx, retrying, time.Now().Add(after), admin.Bulk{})
+	default:
+		what = "set the priority"
+		done, err = c.SetPriority(ctx, admin.Filter{All: true}, r.IntN(5)-2, admin.Bulk{})
+	}
+	if err != nil || len(done.IDs) == 0 {
+		return "", nil // another fault's
+	}
+	return fmt.Sprintf("%s of %d tasks", what, len(done.IDs)), nil
 }
 
 // damageTask enqueues a task whose payload cannot be read: the TOAST row that has it is killed, as by

@@ -305,8 +305,9 @@ func (w *whyOf) running() *Cause {
 		return nil
 	}
 	return &Cause{Kind: CauseLost,
-		Text:   "its relay died while it ran it, or its lease has run out: another relay takes it over",
-		Remedy: "it takes 10 to 15 s; a relay has to be alive for that"}
+		Text: "its relay died while it ran it, or its lease has run out: another relay takes it over",
+		Remedy: "it takes 10 to 15 s while a relay is alive, and a minute where relay " + w.task.RelayID +
+			" has no row any more: " + w.command("repair") + " does that at once"}
 }
 
 func (w *whyOf) noDatabase() *Cause {
@@ -423,7 +424,7 @@ func (w *whyOf) typeLimit() *Cause {
 		return nil
 	}
 	return &Cause{Kind: CauseTypeLimit, Text: fmt.Sprintf("%d tasks of its type run, as many as may in all relays", n),
-		Remedy: "handlers.MaxRunning allows more"}
+		Remedy: "handlers.MaxRunning allows more; for what runs: " + w.command("relays")}
 }
 
 func (w *whyOf) rate() *Cause {
@@ -506,15 +507,19 @@ func (w *whyOf) queued() Cause {
 	if w.task.State == StateReady {
 		c.Text = "it is the next of its type"
 		if w.ahead > 0 {
-			c.Text = areBefore(w.ahead, "of its type")
+			c.Text = areBefore(w.ahead, "of its type") + ", by priority, attempts and id"
 		}
 		if !w.oldest.IsZero() && w.oldest.Before(w.now) {
 			late = w.now.Sub(w.oldest)
 			c.Text += fmt.Sprintf("; the oldest has been due for %v", late.Round(time.Millisecond))
 		}
 	}
-	if late > time.Minute {
-		c.Remedy = "a relay has a handler and free workers: its log says what holds it up"
+	if late > 10*time.Second {
+		c.Remedy = "a relay has a handler and free workers"
+		if len(w.handling) > 0 {
+			c.Remedy += ", on " + w.handling[0].host
+		}
+		c.Remedy += ": its log says what holds it up"
 		if w.task.State != StateReady {
 			c.Text = fmt.Sprintf("it has been due for %v, and a relay should have made it ready", late.Round(time.Second))
 		}

@@ -47,7 +47,7 @@ func TestBulkActionsOnTasksDoWhatWasConfirmed(t *testing.T) {
 		{"cancel", "&error=refused", "", `2 tasks Filter: type T, error containing "refused".`,
 			"Cancel 2 tasks", []string{"2 of 2 canceled"}, "", 2, `type T, error containing "refused"`, 2},
 		{"cancel", "&payload=%7B%22pin%22:1234%7D&unique=k1", "",
-			"1 task Filter: type T, of a unique key, with a payload.", "Cancel 1 task",
+			`1 task Filter: type T, unique key k1, payload contains {"pin":1234}.`, "Cancel 1 task",
 			[]string{"1 of 1 canceled"}, "", 1, "type T, of a unique key, with a payload", 1},
 		{"run_now", "", "", "5 tasks Filter: type T.", "Run 5 tasks now", []string{"5 of 5 made due"},
 			"state = 'ready' AND task_id > 4", 5, "type T", 5},

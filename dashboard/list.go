@@ -286,6 +286,9 @@ func (f filter) indexed() bool {
 	return f.only("type", "state") && (oneTable || (f.By.Type == "") == (f.By.State == ""))
 }
 
+// Words are the filter in words, with the keys and the payload that the viewer gave.
+func (f filter) Words() string { return taskview.Words(f.By) }
+
 func (f filter) Any() bool { return !f.only() }
 
 // All are the words for all tasks that pass.

@@ -88,16 +88,18 @@ func TestTasksAreChangedByIDsAndByFilters(t *testing.T) {
 	db.ok(t, "enqueue", "NEW", `{}`, "-unique", "k")
 	db.Do(t, `UPDATE outbox.task SET state = 'leased', relay_id = gen_random_uuid(), lease_token = gen_random_uuid()
 		WHERE task_id = 1`)
-	const runs = "run or are locked, and stay as they are"
+	const runs = "run or are locked, and stay as they are: repeat it for them later"
 	db.steps(t,
-		step{"tasks reschedule 1 2 99 -after 2h", exitNotFound,
-			"task 2: rescheduled\noutbox: neither waiting nor running: 99\n"},
+		step{"tasks reschedule 1 2 99 -at 2031-01-01", exitNotFound,
+			"task 2: rescheduled to 2031-01-01 00:00:00 UTC\noutbox: neither waiting nor running: 99\n"},
 		step{"tasks reschedule 1 -after 2h", exitFailed, "outbox: " + runs + ": 1\n"},
 		step{"tasks reschedule 2", exitUsage, "--at TIME, or --after"},
 		step{"tasks reschedule 2 -at 2030-01-01 -after 1h", exitUsage, "say when"},
 		step{"tasks reschedule -after 2h", exitUsage, "which tasks?"},
-		step{"tasks reschedule -type MAIL -at 2030-01-01", exitUsage, "Reschedule 3 tasks (type MAIL)? Say --yes"},
-		step{"tasks reschedule -type MAIL -at 2030-01-01 -yes", 0, "3 of 3 tasks rescheduled\n1 " + runs + "\n"},
+		step{"tasks reschedule -type MAIL -at 2030-01-01", exitUsage,
+			"Reschedule 3 tasks (type MAIL) to 2030-01-01 00:00:00 UTC? Say --yes"},
+		step{"tasks reschedule -type MAIL -at 2030-01-01 -yes", 0,
+			"3 of 3 tasks rescheduled to 2030-01-01 00:00:00 UTC\n1 " + runs + "\n"},
 		step{"tasks list -type MAIL -state scheduled", 0, "2030-01-01"},
 		step{"tasks list -payload {\"user_id\":7} -json", 0, `"task_id": 4`},
 		step{"tasks list -payload {", exitUsage, "is no JSON"},
@@ -106,10 +108,12 @@ func TestTasksAreChangedByIDsAndByFilters(t *testing.T) {
 		step{"tasks retype 2", exitUsage, "say the new type"},
 		step{"tasks run-now -state ready", exitUsage, "run-now takes"},
 		step{"tasks set-priority 2 -to 40000", exitUsage, "40000"},
-		step{"tasks set-priority -unique k -to -5 -yes", 0, "2 of 2 tasks changed\n"},
+		step{"tasks set-priority -unique k -to -5 -yes", 0, "2 of 2 tasks changed to -5\n"},
 		step{"tasks retype -type REPORT -to NEW -yes", exitFailed,
-			"0 of 1 task retyped\noutbox: 1 task skipped, as another task holds"},
-		step{"tasks retype 3 -to NEW", 0, "task 3: retyped\n"},
+			"0 of 1 task retyped to NEW\noutbox: 1 task skipped, as another task holds"},
+		step{"tasks retype 3 -to NEW", 0, "task 3: retyped to NEW\nno living relay has a handler for the type NEW\n"},
+		step{"tasks count -payload {\"user_id\":7}", 0, "4\n"},
+		step{"tasks cancel -payload {\"user_id\":7}", exitUsage, "Cancel 4 tasks (payload contains {\"user_id\":7})?"},
 		step{"tasks retype 3 -to NEW", exitNotFound, "neither waiting nor running, or of the type: 3"},
 		step{"tasks set-payload 2 {} -yes", 0, "task 2: payload replaced\n"},
 		step{"tasks set-payload 2 {}", exitUsage, "Replace the payload of task 2? Say --yes"},
@@ -208,7 +212,8 @@ func TestHandBackNeedsAWordForARelayThatLives(t *testing.T) {
 	db.steps(t,
 		step{"tasks show 1", 0, id},
 		step{"relays hand-back " + id, exitUsage, "is alive. Take all leased tasks from it? Say --yes"},
-		step{"relays hand-back none", exitNotFound, "there is no relay"},
+		step{"relays hand-back none", exitUsage, "is not the id of a relay"},
+		step{"relays hand-back 0b0e5fd5-2f4c-4d1b-9d3a-6f1f0a7c8e21", exitNotFound, "there is no relay"},
 		step{"relays hand-back " + id + " -yes", 0, "1 task handed back\n"},
 	)
 	db.wantAudit(t, "hand_back relay "+id+" 0", "hand_back: done relay "+id+" 1")

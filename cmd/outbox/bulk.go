@@ -65,30 +65,27 @@ type bulk struct {
 	running   string // what became of those that run
 	missing   string // what is said of ids that are not there
 	action    admin.Action
+	to        func() string // what the tasks are changed to; nil: the action says it
 	do        func(*admin.Client, context.Context, admin.Filter, admin.Bulk) (admin.BulkResult, error)
-	read      func() error // the flags of the action
-	idsAsk    bool         // also on ids it asks
-	filters   bool         // it takes no ids
+	read      func() error                // the flags of the action
+	note      func(context.Context) error // says on stderr what follows; nil: nothing
+	idsAsk    bool                        // also on ids it asks
+	filters   bool                        // it takes no ids
 }
 
-const stay = "run or are locked, and stay as they are"
+const stay = "run or are locked, and stay as they are: repeat it for them later"
 
-var bulkHelp = `
+const bulkHelp = `
 With a filter the command prints the number of tasks that pass it, and asks. It takes those that were
-there before, up to 1,000 in a transaction, and reads all tasks once unless they are dead letters: of
-these it reads those that pass the other flags than ` + searches() + `. --timeout bounds the count and
-each transaction. Ctrl-C ends the command between two transactions, or rolls the last one back, so
-the printed count is exact.`
+there before, up to 1,000 in a transaction. --timeout bounds the count and each transaction. Ctrl-C
+ends the command between two transactions, or rolls the last one back, so the printed count is exact.`
 
-// searches names the flags of filters that no index has.
-func searches() string {
-	var names []string
-	for _, f := range taskview.FiltersOf(taskview.DeadLetters) {
-		if !f.Indexed {
-			names = append(names, "--"+f.Name)
-		}
+// changed are the words of the action, and what the tasks are changed to.
+func (b *bulk) changed(words string) string {
+	if b.to == nil {
+		return words
 	}
-	return strings.Join(names[:len(names)-1], ", ") + " and " + names[len(names)-1]
+	return words + " to " + b.to()
 }
 
 // command makes c the command of an action.
@@ -99,6 +96,9 @@ func (a *app) bulkCommand(b *bulk, c *cobra.Command) *cobra.Command {
 		c.Args = cobra.NoArgs
 	}
 	b.flags.add(c)
+	if f := c.Flags().Lookup("state"); f != nil {
+		f.Usage = "in this state: " + strings.Trim(fmt.Sprint(b.action.States()), "[]") + "; without it in any of these"
+	}
 	c.Flags().BoolVar(&b.all, "all", false, "all "+b.noun+"s")
 	c.Flags().IntVar(&b.how.PerSecond, "rate", 0, "the most in a second; 0 is no limit")
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -154,7 +154,7 @@ func (a *app) bulkIDs(c *cobra.Command, b *bulk, args []string) error {
 				return found, object{{"matched", len(found)}, {b.done, len(r.IDs)}, {"skipped", r.Skipped}}, lines, nil
 			}
 			o := object{{b.done, r.IDs}, {"running", r.Running}}
-			lines = each(r.IDs, "task %d: "+b.done)
+			lines = each(r.IDs, "task %d: "+b.changed(b.done))
 			if b.done == "canceled" {
 				o[1].name = "requested"
 				lines = append(lines, each(r.Running, "task %d: running, asked to end")...)
@@ -164,6 +164,9 @@ func (a *app) bulkIDs(c *cobra.Command, b *bulk, args []string) error {
 			}
 			return found, o, lines, nil
 		})
+	if b.note != nil && len(r.IDs) > 0 {
+		err = cmp.Or(err, b.note(c.Context()))
+	}
 	if b.done != "canceled" && len(r.Running) > 0 {
 		err = cmp.Or(err, fmt.Errorf("%s: %s", b.running, join(r.Running)))
 	}
@@ -189,7 +192,7 @@ func orSkipped(err error, noun string, ids []int64) error {
 
 // bulkFilter counts, asks and acts. It prints the result also if it ends early.
 func (a *app) bulkFilter(ctx context.Context, b *bulk, f admin.Filter) error {
-	words := f.String()
+	words := taskview.Words(f)
 	if err := a.connect(ctx); err != nil {
 		return err
 	}
@@ -222,7 +225,7 @@ func (a *app) bulkFilter(ctx context.Context, b *bulk, f admin.Filter) error {
 	if matched == 0 {
 		err = notFound("no %s matches: %s", b.noun, words)
 	} else {
-		question := fmt.Sprintf("%s %s (%s)?", b.ask, count(matched, b.noun), words)
+		question := b.changed(fmt.Sprintf("%s %s (%s)", b.ask, count(matched, b.noun), words)) + "?"
 		if err := a.confirm(ctx, question); err != nil {
 			return err
 		}
@@ -230,7 +233,8 @@ func (a *app) bulkFilter(ctx context.Context, b *bulk, f admin.Filter) error {
 	}
 	var lines []string
 	if matched > 0 {
-		lines = append(lines, fmt.Sprintf("%s of %s %s", grouped(int64(len(r.IDs))), count(matched, b.noun), b.done))
+		lines = append(lines, fmt.Sprintf("%s of %s %s", grouped(int64(len(r.IDs))), count(matched, b.noun),
+			b.changed(b.done)))
 	}
 	if len(r.Running) > 0 {
 		lines = append(lines, fmt.Sprintf("%s %s", grouped(int64(len(r.Running))), b.running))
@@ -248,7 +252,22 @@ func (a *app) bulkFilter(ctx context.Context, b *bulk, f admin.Filter) error {
 	if printed := a.out.print(result, lines...); err == nil {
 		err = printed
 	}
+	if b.note != nil && len(r.IDs) > 0 {
+		err = cmp.Or(err, b.note(ctx))
+	}
 	return orSkipped(err, b.noun, r.Skipped)
+}
+
+// noteHandlers says if no living relay runs tasks of a type.
+func (a *app) noteHandlers(ctx context.Context, taskType string) error {
+	types, err := get(ctx, a, (*admin.Client).Types)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(types, func(t admin.Type) bool { return t.Type == taskType && t.Relays > 0 }) {
+		fmt.Fprintf(a.err, "no living relay has a handler for the type %s\n", clean(taskType))
+	}
+	return nil
 }
 
 // takeAll takes all that match, and prints its progress every other second.
@@ -335,6 +354,7 @@ func (a *app) tasksRescheduleCommand() *cobra.Command {
 			}
 			return nil
 		},
+		to: func() string { return due.UTC().Format(time.DateTime) + " UTC" },
 		do: func(c *admin.Client, ctx context.Context, f admin.Filter, o admin.Bulk) (admin.BulkResult, error) {
 			return c.Reschedule(ctx, f, due, o)
 		}}
@@ -353,7 +373,8 @@ func (a *app) tasksPriorityCommand() *cobra.Command {
 	var to int
 	var c *cobra.Command
 	c = a.bulkCommand(&bulk{flags: filterFlags{of: taskview.OtherTasks}, noun: "task", ask: "Change the priority of",
-		done: "changed", running: stay, missing: "neither waiting nor running", action: admin.ActionSetPriority,
+		done: "changed", running: stay, to: func() string { return fmt.Sprint(to) },
+		missing: "neither waiting nor running", action: admin.ActionSetPriority,
 		read: func() error {
 			if !c.Flags().Changed("to") {
 				return usage("say the priority: --to 10")
@@ -365,7 +386,8 @@ func (a *app) tasksPriorityCommand() *cobra.Command {
 		}}, &cobra.Command{
 		Use: "set-priority [ID...]", Short: "change the priority of waiting tasks",
 		Example: "  outbox tasks set-priority 815 -to -10\n  outbox tasks set-priority -type SEND_MAIL -older 1h -to 100",
-		Long:    `Changes the priority of waiting tasks: lower runs first, 0 is normal.`,
+		Long: `Changes the priority of waiting tasks: lower runs first, 0 is normal. It is that within their type;
+dead letters keep theirs.`,
 	})
 	c.Flags().IntVar(&to, "to", 0, "the priority, -32768 to 32767")
 	return c
@@ -375,6 +397,8 @@ func (a *app) tasksRetypeCommand() *cobra.Command {
 	var to string
 	b := &bulk{flags: filterFlags{of: taskview.OtherTasks}, noun: "task", ask: "Change the type of", done: "retyped",
 		running: stay, missing: "neither waiting nor running, or of the type", action: admin.ActionRetype,
+		to:   func() string { return to },
+		note: func(ctx context.Context) error { return a.noteHandlers(ctx, to) },
 		read: func() error {
 			if to == "" {
 				return usage("say the new type: --to NAME")
@@ -389,7 +413,7 @@ func (a *app) tasksRetypeCommand() *cobra.Command {
 		Example: "  outbox tasks retype -type SEND_MAIL -to SEND_EMAIL",
 		Long: `Gives waiting tasks another type. If another task of that type holds the unique key of a task, the task
 is skipped, and the exit code is 1. Tasks with an ordering or group key wait for their turn among those
-of their key in the new type. Of dead letters redrive the type first.`,
+of their key in the new type. It takes no dead letters: redrive those of the old type, and repeat it.`,
 	})
 	c.Flags().StringVar(&to, "to", "", "the new type")
 	return c
@@ -399,7 +423,7 @@ func (a *app) tasksSetPayloadCommand() *cobra.Command {
 	return a.asks(&cobra.Command{
 		Use: "set-payload ID JSON", Short: "replace the payload of a waiting task or dead letter", Args: cobra.ExactArgs(2),
 		Example: "  outbox tasks set-payload 815 '{\"user_id\": 7}'\n  outbox tasks set-payload 815 - < payload.json",
-		Long: `Replaces the payload of a task that waits, or of a dead letter before it is redriven; - reads it from
+		Long: `Replaces the whole payload of a task that waits, or of a dead letter before it is redriven; - reads it from
 stdin. A task that runs stays as it is. See the present one by outbox tasks show ID -payload. The audit
 log says that it was replaced, without the payload. A unique key that was made of the payload stays.`,
 		RunE: func(c *cobra.Command, args []string) error {

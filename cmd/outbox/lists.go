@@ -200,11 +200,8 @@ of its handlers end.`,
 				return err
 			}
 			i := slices.IndexFunc(found, func(r admin.Relay) bool { return r.ID == id })
-			if i < 0 {
-				return notFound("there is no relay %q; see outbox relays", id)
-			}
-			question := fmt.Sprintf("The relay %s on %s is alive. Take all leased tasks from it?", id, found[i].Host)
-			if found[i].Alive {
+			if i >= 0 && found[i].Alive {
+				question := fmt.Sprintf("The relay %s on %s is alive. Take all leased tasks from it?", id, found[i].Host)
 				if err := a.confirm(c.Context(), question); err != nil {
 					return err
 				}
@@ -212,6 +209,9 @@ of its handlers end.`,
 			n, err := a.client.HandBack(c.Context(), id)
 			if err != nil {
 				return err
+			}
+			if n == 0 && i < 0 {
+				return notFound("there is no relay %q, and no task that it holds; see outbox relays", id)
 			}
 			return a.out.print(object{{"relay_id", id}, {"handed_back", n}}, count(n, "task")+" handed back")
 		},

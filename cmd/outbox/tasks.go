@@ -47,13 +47,38 @@ first). A scheduled or retrying task whose time has come is shown as due: a rela
 	})
 	d.add(list)
 	return group(&cobra.Command{
-		Use: "tasks", Short: "tasks: list, show, cancel, run-now, reschedule, set-priority, retype, set-payload",
+		Use: "tasks", Short: "tasks: list, count, show, cancel, run-now, reschedule, set-priority, retype, set-payload",
 		Example: "  outbox tasks list -type SEND_MAIL -state retrying",
-	}, list, a.showCommand("", &cobra.Command{
+	}, list, a.tasksCountCommand(), a.showCommand("", &cobra.Command{
 		Short: "show a task in any state", Example: "  outbox tasks show 815",
 		Long: "Shows a task: it waits or runs, or is a dead letter, or is finished and of a type that keeps its tasks.",
 	}), a.tasksCancelCommand(), a.tasksRunNowCommand(), a.tasksRescheduleCommand(), a.tasksPriorityCommand(),
 		a.tasksRetypeCommand(), a.tasksSetPayloadCommand())
+}
+
+func (a *app) tasksCountCommand() *cobra.Command {
+	d := &filterFlags{of: taskview.OtherTasks}
+	c := &cobra.Command{
+		Use: "count", Short: "count the tasks that pass a filter", Args: cobra.NoArgs,
+		Example: "  outbox tasks count -type SEND_MAIL -payload '{\"user_id\": 7}'",
+		Long: `Counts the tasks that pass a filter, in any state without --state. It reads them; outbox types has the
+counts of types and states.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			f, err := d.read()
+			if err != nil {
+				return err
+			}
+			n, err := get(c.Context(), a, func(c *admin.Client, ctx context.Context) (admin.TaskCount, error) {
+				return c.Count(ctx, admin.TaskQuery{Filter: f})
+			})
+			if err != nil {
+				return err
+			}
+			return a.out.print(object{{"count", n.Count}}, grouped(n.Count))
+		},
+	}
+	d.add(c)
+	return c
 }
 
 func (a *app) historyCommand() *cobra.Command {

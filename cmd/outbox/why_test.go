@@ -49,7 +49,8 @@ func TestTheCommandsOfRemediesExist(t *testing.T) {
 				}
 				seen[text] = true
 				r := db.run(t, append(args, "--help")...)
-				group := strings.Contains(r.out, "[command]") // the second word is not one of its commands
+				alone := len(args) == 1 && strings.Contains(r.out, "outbox "+args[0]+" [flags]")
+				group := strings.Contains(r.out, "[command]") && !alone // the second word is not one of its commands
 				if r.code != 0 || !strings.Contains(r.out, "outbox "+args[0]) || group {
 					t.Errorf("%s: %+v", text, r)
 				}

@@ -268,6 +268,22 @@ func states() (out []Choice) {
 	return out
 }
 
+// Words are a filter in words, also its keys and its payload: for who gave them, and no log.
+func Words(f admin.Filter) string {
+	var words []string
+	plain := f
+	plain.UniqueKey, plain.OrderingKey, plain.GroupKey, plain.Payload = "", "", "", nil
+	if text := plain.String(); text != "all" {
+		words = append(words, text)
+	}
+	for _, of := range Filters {
+		if value := of.Get(f); of.Secret && value != "" {
+			words = append(words, strings.ToLower(of.Label)+" "+value)
+		}
+	}
+	return cmp.Or(strings.Join(words, ", "), "all")
+}
+
 // Until is a filter as of a time: tasks that die, are enqueued or become old enough later do not pass it.
 func Until(f admin.Filter, t time.Time) admin.Filter {
 	t = t.Add(-f.OlderThan)

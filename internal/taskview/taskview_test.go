@@ -141,6 +141,20 @@ func TestFiltersReadAndWriteText(t *testing.T) {
 	}
 }
 
+func TestTheWordsOfAFilterHaveItsSecrets(t *testing.T) {
+	t.Parallel()
+	for want, f := range map[string]admin.Filter{
+		"all":    {},
+		"type A": {Type: "A"},
+		`type A, unique key u, ordering key o, group key g, payload contains {"a": 1}`: {Type: "A", UniqueKey: "u",
+			OrderingKey: "o", GroupKey: "g", Payload: []byte(`{"a": 1}`)},
+	} {
+		if got := taskview.Words(f); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
 func TestAFilterAsOfATime(t *testing.T) {
 	t.Parallel()
 	for want, f := range map[string]admin.Filter{

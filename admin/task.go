@@ -50,8 +50,10 @@ type Task struct {
 	Iterations  int           // the number of RunAgain results of its handler
 	LeasedUntil time.Time     // of a leased task with a timeout or more time; zero: while its relay is alive
 	RelayID     string        // leased: the relay that has it; else "", or the relay that died while it ran the task
-	Runs        []Run         // under way or lost, the oldest first; only Client.Task reads them
-	Timeline    []Event       // at most 20 events, the oldest first, and its end; only Client.Task reads it
+	// CancelRequestedAt is when it was first asked to end; zero: nobody has. Only Client.Task reads it.
+	CancelRequestedAt time.Time
+	Runs              []Run   // under way or lost, the oldest first; only Client.Task reads them
+	Timeline          []Event // at most 20 events, the oldest first, and its end; only Client.Task reads it
 }
 
 // The columns of a Task in each table. A new column of task is in all of them. The state is as
@@ -90,11 +92,12 @@ func (t *Task) scan(row scanner, more ...any) error {
 
 // A task that came back after it was finished, as after a failover, is not in the history.
 const taskSQL = `/* outbox: inspect a task */
-SELECT ` + taskColumns + `, t.timeline, 1 AS place FROM outbox.task t WHERE t.task_id = $1
+SELECT ` + taskColumns + `, t.timeline, (SELECT min(c.requested_at) FROM outbox.cancel c WHERE c.task_id = $1) AS asked,
+       1 AS place FROM outbox.task t WHERE t.task_id = $1
 UNION ALL
-SELECT ` + deadColumns + `, t.timeline, 2 FROM outbox.dead_task t WHERE t.task_id = $1
+SELECT ` + deadColumns + `, t.timeline, NULL, 2 FROM outbox.dead_task t WHERE t.task_id = $1
 UNION ALL
-SELECT ` + doneColumns + `, t.timeline, 3 FROM outbox.done_task t WHERE t.task_id = $1
+SELECT ` + doneColumns + `, t.timeline, NULL, 3 FROM outbox.done_task t WHERE t.task_id = $1
  ORDER BY place LIMIT 1`
 
 // Task returns a task wherever it is, with its runs. The error is ErrNotFound if it is nowhere.
@@ -102,9 +105,11 @@ func (c *Client) Task(ctx context.Context, taskID int64) (Task, error) {
 	var t Task
 	err := c.read(func(q outbox.Querier) error {
 		var timeline []byte
+		var asked sql.NullTime
 		var place int
-		err := t.scan(q.QueryRowContext(ctx, c.schema.SQL(taskSQL), taskID), &timeline, &place)
+		err := t.scan(q.QueryRowContext(ctx, c.schema.SQL(taskSQL), taskID), &timeline, &asked, &place)
 		if err == nil {
+			t.CancelRequestedAt = asked.Time
 			t.readTimeline(timeline)
 			t.Runs, err = c.runsOf(ctx, q, taskID, t.Type)
 		}

@@ -349,7 +349,9 @@ func TestATaskIsReadFromEachColumn(t *testing.T) {
 	fill(t, db, "task", 1, map[string]any{"state": "leased"})
 	fill(t, db, "dead_task", 2, map[string]any{"state": "dead", "reason": outbox.ReasonHandler})
 	fill(t, db, "done_task", 3, map[string]any{"state": "finished"})
-	for i, lacks := range [][]string{{"EndedAt", "KeepUntil", "Reason", "Outcome"}, {"KeepUntil", "Outcome"}, {"Reason"}} {
+	db.Do(t, `INSERT INTO outbox.cancel (task_id) SELECT generate_series(1, 3)`)
+	for i, lacks := range [][]string{{"EndedAt", "KeepUntil", "Reason", "Outcome"},
+		{"KeepUntil", "Outcome", "CancelRequestedAt"}, {"Reason", "CancelRequestedAt"}} {
 		task, err := client(t, db.DB).Task(t.Context(), int64(i+1))
 		if err != nil {
 			t.Fatal(err)

@@ -121,6 +121,7 @@ func TestTasksAreChangedByIDsAndByFilters(t *testing.T) {
 		step{"tasks set-payload 1 {} -yes", exitFailed, "outbox: admin: the task runs: task 1\n"},
 		step{"tasks set-payload 99 {} -yes", exitNotFound, "task 99 is not there"},
 		step{"tasks cancel -type MAIL -yes", 0, "2 of 3 tasks canceled\n1 running, asked to end\n"},
+		step{"tasks show 1", 0, "asked to end  20"},
 		step{"tasks cancel -state dead -yes", exitUsage, "cancel takes"},
 		step{"tasks cancel -all -type MAIL -yes", exitUsage, "exclude each other"},
 	)

@@ -135,7 +135,7 @@ func taskList(a *app, c *cobra.Command,
 			for i, c := range more {
 				row = slices.Insert(row, last+i, any(c.Of(task)))
 			}
-			t.add(objectOf(task).without("runs", "timeline"), row...) // a list does not read these
+			t.add(objectOf(task).without("runs", "timeline", "cancel_requested_at"), row...) // a list does not read these
 		}
 		return t
 	})

@@ -43,6 +43,7 @@ var facts = []struct {
 	{"ended", false, func(t admin.Task) any { return t.EndedAt }},
 	{"kept until", false, func(t admin.Task) any { return t.KeepUntil }},
 	{"leased until", false, func(t admin.Task) any { return t.LeasedUntil }},
+	{"asked to end", false, func(t admin.Task) any { return t.CancelRequestedAt }},
 	{"relay", false, func(t admin.Task) any { return t.RelayID }},
 }
 

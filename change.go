@@ -31,7 +31,7 @@ const (
 // the handler then returns an error the task is gone: it is not retried, counts no attempt and
 // leaves no dead letter, and a Tx handler's writes are rolled back. A handler that returns nil all
 // the same has done the task. If the run ends before it hears of the request, its relay removes the
-// task instead of a retry.
+// task instead of a retry; if that relay dies, the one that takes its leases over does.
 //
 // A batch that a canceled task is in ends as a whole; its other tasks run again, without an attempt
 // counted.

@@ -115,8 +115,8 @@ UPDATE outbox.task t SET state = 'ready', lease_token = NULL, leased_until = NUL
 // node that is surely dead: other relays take its tasks over after 10 s anyway. relayID is a
 // [Relay]'s ID.
 //
-// The runs count as attempts. A task that was lost before runs isolated,
-// as it may have killed the node. A relay that lives after all loses these leases: it can neither
+// A task that was asked to end is removed. The runs of the others count as attempts. A task that was
+// lost before runs isolated, as it may have killed the node. A relay that lives after all loses these leases: it can neither
 // complete nor fail the tasks, and within a heartbeat (3 s) their handlers' contexts end with the
 // cause outbox.ErrLeaseLost. Tasks in [outbox.Task.Complete] are left alone. Tasks of Tx and Batch
 // handlers return when the server ends the dead node's connections.
@@ -137,6 +137,9 @@ func (c *Client) HandBack(ctx context.Context, relayID string) (tasks int64, err
 				result, err := q.ExecContext(ctx, c.schema.SQL(handBackSQL), relayID)
 				if err == nil {
 					n, err = result.RowsAffected()
+				}
+				if err == nil && n > 0 {
+					_, err = q.ExecContext(ctx, c.schema.SQL(upkeep.CancelFreedSQL))
 				}
 				return err
 			})

@@ -83,6 +83,12 @@ const TakeStrandedSQL = `/* outbox: take over leases of relays that have no row 
 UPDATE outbox.task t SET ` + freed + `, timeline = ` + LostTimeline + `
  WHERE task_id = ANY ($1::bigint[]) AND NOT EXISTS (SELECT 1 FROM outbox.relay l WHERE l.relay_id = t.relay_id)`
 
+// CancelFreedSQL removes tasks that were asked to end while they were leased, in the transaction that ends
+// their leases: no relay runs them again before it hears of the request.
+const CancelFreedSQL = `/* outbox: remove canceled tasks whose lease has ended */
+SELECT outbox.cancel_task(c.task_id) FROM outbox.cancel c
+ WHERE (SELECT t.state FROM outbox.task t WHERE t.task_id = c.task_id) <> 'leased'`
+
 // run makes the leased tasks of dead relays ready again, once this relay's own beats are
 // settled.
 func (t *takeover) run(ctx context.Context, on *pg.Dedicated) (next time.Duration, err error) {
@@ -134,14 +140,20 @@ func (t *takeover) run(ctx context.Context, on *pg.Dedicated) (next time.Duratio
 				}
 			}
 		}
-		if err := change(leasesEndSQL); err != nil || !strandedToo {
+		if err := change(leasesEndSQL); err != nil {
 			return err
 		}
-		stranded, err := pg.Texts(tx.QueryContext(ctx, t.Schema.SQL(StrandedSQL)))
-		if err != nil || len(stranded) == 0 {
-			return err
+		if strandedToo {
+			stranded, err := pg.Texts(tx.QueryContext(ctx, t.Schema.SQL(StrandedSQL)))
+			if err == nil && len(stranded) > 0 {
+				err = change(TakeStrandedSQL, pq.Array(stranded))
+			}
+			if err != nil {
+				return err
+			}
 		}
-		return change(TakeStrandedSQL, pq.Array(stranded))
+		_, err = tx.ExecContext(ctx, t.Schema.SQL(CancelFreedSQL))
+		return err
 	})
 	if err != nil {
 		return 0, err

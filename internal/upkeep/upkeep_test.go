@@ -142,6 +142,21 @@ func TestADeadRelayIsLoggedOnceAndListedForAnHour(t *testing.T) {
 	is(t, db, "1", `SELECT count(*) FROM outbox.relay WHERE taken_over_at IS NULL`)
 }
 
+// A task that was asked to end does not run again because its relay died, or its lease ended, before it
+// heard of that.
+func TestACanceledTaskIsRemovedWithItsLease(t *testing.T) {
+	t.Parallel()
+	db := relaytest.NewDatabase(t)
+	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types)
+		VALUES ('`+busyRelay+`', 'busy', 1, now() - interval '5 hours', '{}')`)
+	db.Do(t, leasedOf+`) SELECT 'LEASED', 'leased', 1, '`+busyRelay+`'::uuid, '`+busyRelay+`'::uuid FROM generate_series(1, 2)
+		UNION ALL SELECT 'LEASED', 'leased', 1, '`+idleRelay+`', '`+idleRelay+`' FROM generate_series(1, 2)`)
+	db.Do(t, `INSERT INTO outbox.cancel (task_id) SELECT min(task_id) FROM outbox.task GROUP BY relay_id`)
+	newRelay(t, db).do(t, "take over")
+	is(t, db, "2 ready", `SELECT count(*) || ' ' || string_agg(DISTINCT state, ' ') FROM outbox.task`)
+	is(t, db, "2", `SELECT sum(tasks) FROM outbox.counter_log WHERE kind = 'canceled'`)
+}
+
 // In a database that was restored in place, or lost its latest transactions in a failover, all
 // relays look dead until they renew. A relay's own row is older than its beats then, or gone.
 func TestAfterARestoreRelaysRenewBeforeTheirLeasesAreTakenOver(t *testing.T) {

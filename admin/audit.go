@@ -43,7 +43,7 @@ const (
 )
 
 // States are those of the tasks that the action of a Client takes by a [Filter]; nil of other actions.
-// Tasks that run are in all of them but StateLeased until their claim commits.
+// A task that a Tx or Batch handler runs keeps its old state until the claim commits.
 func (a Action) States() []State {
 	switch a {
 	case ActionRedrive, ActionPurge:

@@ -113,8 +113,12 @@ func (c *Client) SetPriority(ctx context.Context, f Filter, priority int, o Bulk
 // Retype gives the waiting tasks that pass the filter another type, as after a rename in the code. They
 // keep all else. A unique key is theirs in the new type; if another task holds it there, the task
 // stays as it is, and is in BulkResult.Skipped. A task with an ordering or group key waits for its turn
-// among those of its key in the new type; one of the old type that runs does not hold it up. Of dead letters
-// redrive the type first. An invalid type is refused with outbox.ErrInvalidType. See [Bulk].
+// among those of its key in the new type; one of the old type that runs does not hold it up. Dead
+// letters keep their type: redrive them before Retype.
+//
+// It waits, as an Enqueue does, for open transactions that have enqueued tasks of the new type with the
+// same unique keys. Until it commits, no relay promotes tasks of ordering and group keys. An invalid
+// type is refused with outbox.ErrInvalidType. See [Bulk].
 func (c *Client) Retype(ctx context.Context, f Filter, taskType string, o Bulk) (BulkResult, error) {
 	if _, err := (outbox.TaskSpec{Type: taskType}).Encode(); err != nil {
 		return BulkResult{}, err
@@ -246,7 +250,7 @@ func (b *bulk) prepare(f Filter, o Bulk) (err error) {
 	if b.dead {
 		b.page.order, b.page.tables = oldestDeath, []table{deadTable}
 	}
-	if !b.page.searches() {
+	if b.also == "" && !b.page.searches() {
 		b.page.maxScan = 0
 	}
 	b.page.after, err = b.page.order.parse(o.After)

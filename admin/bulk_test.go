@@ -334,6 +334,80 @@ func TestARetypedTaskTakesItsUniqueKeyAlong(t *testing.T) {
 		`SELECT string_agg(concat_ws(' ', action, target, count), '; ') FROM outbox.audit`)
 }
 
+// Enqueues with keys of both types run beside retypes of tasks with these keys: none is a deadlock.
+func TestARetypeHasNoDeadlockWithEnqueues(t *testing.T) {
+	t.Parallel()
+	db := relaytest.NewDatabase(t)
+	c := client(t, db.DB)
+	var all sync.WaitGroup
+	for _, to := range []string{"ZNEW", "ANEW"} {
+		keys := []outbox.TaskSpec{{Type: to, Payload: 1, Options: []outbox.Option{outbox.Unique("k1")}},
+			{Type: "OLD", Payload: 1, Options: []outbox.Option{outbox.Unique("k2")}},
+			{Type: "OLD", Payload: 1, Options: []outbox.Option{outbox.Unique("k1")}},
+			{Type: to, Payload: 1, Options: []outbox.Option{outbox.Unique("k2")}}}
+		all.Go(func() {
+			for range 100 {
+				err := outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
+					_, err := outbox.EnqueueMany(t.Context(), tx, keys)
+					return err
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		all.Go(func() {
+			for range 100 {
+				if _, err := c.Retype(t.Context(), admin.Filter{Type: "OLD"}, to, admin.Bulk{}); err != nil {
+					t.Error(err)
+				}
+				if _, err := c.Cancel(t.Context(), admin.Filter{Type: to}, admin.Bulk{}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if found, err := c.Defects(t.Context(), admin.RepairOptions{}); err != nil || len(found) > 0 {
+		t.Errorf("defects: %v, %v", found, err)
+	}
+}
+
+// A relay that promotes has seen tasks under their old type.
+func TestARetypeWaitsForAPromotion(t *testing.T) {
+	t.Parallel()
+	db := relaytest.NewDatabase(t)
+	db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key) VALUES ('OLD', 'k')`)
+	release := db.Hold(t, `SELECT FROM outbox.promote_lock FOR UPDATE`)
+	done := make(chan error, 1)
+	go func() {
+		done <- second(client(t, db.DB).Retype(t.Context(), admin.Filter{Type: "OLD"}, "NEW", admin.Bulk{}))
+	}()
+	relaytest.Eventually(t, time.Minute, "the retype waits", func() bool {
+		return db.Int(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+			AND wait_event_type = 'Lock' AND query LIKE '%change_tasks%'`) > 0
+	})
+	release()
+	relaytest.Must(<-done)
+	db.Want(t, "NEW waiting", `SELECT task_type || ' ' || state FROM outbox.task`)
+}
+
+// A task that has been due for long keeps its age.
+func TestATaskThatIsOverdueKeepsItsTime(t *testing.T) {
+	t.Parallel()
+	db := relaytest.NewDatabase(t)
+	row(t, db, "run_at", "now() - interval '1 hour'")
+	row(t, db, "state, attempt, run_at", "'scheduled', 1, now() - interval '1 hour'")
+	c := client(t, db.DB)
+	if r, err := c.RunNow(t.Context(), admin.Filter{All: true}, admin.Bulk{}); len(r.IDs) != 1 || err != nil {
+		t.Error(r, err)
+	}
+	if r, err := c.Reschedule(t.Context(), admin.Filter{All: true}, time.Now(), admin.Bulk{}); len(r.IDs) != 2 || err != nil {
+		t.Error(r, err)
+	}
+	db.Want(t, "2", `SELECT count(*) FROM outbox.task WHERE state = 'ready' AND run_at < now() - interval '59 min'`)
+}
+
 // An Enqueue with the key of a task that is being retyped does not wait for it, and is a new task.
 func TestAnEnqueueDoesNotWaitForARetype(t *testing.T) {
 	t.Parallel()
@@ -391,9 +465,11 @@ func TestAPayloadIsReplacedUnlessTheTaskRuns(t *testing.T) {
 	leased := row(t, db, "state, attempt, relay_id, lease_token", leasedRow)
 	locked := row(t, db, "payload", `'1'`)
 	bury(t, db, "A", "attempts", "boom", 1000, 1, 60)
+	bury(t, db, "A", "attempts", "boom", 1001, 1, 60)
 	db.Hold(t, `SELECT FROM outbox.task WHERE task_id = $1 FOR UPDATE`, locked)
+	db.Hold(t, `SELECT FROM outbox.dead_task WHERE task_id = 1001 FOR UPDATE`)
 	for id, want := range map[int64]error{
-		waits: nil, 1000: nil, leased: admin.ErrRunning, locked: admin.ErrRunning, 9999: admin.ErrNotFound,
+		waits: nil, 1000: nil, 1001: admin.ErrRunning, leased: admin.ErrRunning, locked: admin.ErrRunning, 9999: admin.ErrNotFound,
 	} {
 		if err := c.SetPayload(t.Context(), id, map[string]int{"secret": 7}); !errors.Is(err, want) {
 			t.Errorf("task %d: %v, want %v", id, err, want)

@@ -262,6 +262,8 @@ func TestBadArgumentsAreRefusedBeforeAnySQL(t *testing.T) {
 		"Filter.OrderingKey":       {OrderingKey: "a\x00"},
 		"Filter.GroupKey":          {GroupKey: "a\x00"},
 		"Filter.Payload":           {Payload: json.RawMessage(`{"a"`)},
+		"Filter.Payload: {}":       {Payload: json.RawMessage(` {} `)},
+		"Filter.Payload: []":       {Payload: json.RawMessage(`[]`)},
 	} {
 		f.All = true // actions refuse it for no other reason
 		refused("Tasks", second(c.Tasks(ctx, admin.TaskQuery{Filter: f})), want)
@@ -302,6 +304,11 @@ func TestBadArgumentsAreRefusedBeforeAnySQL(t *testing.T) {
 		}
 	}
 	refused("ErrorGroups", second(c.ErrorGroups(ctx, admin.TaskQuery{})), "Filter.State")
+	refused("Tasks", second(c.Tasks(ctx, admin.TaskQuery{MaxScan: -1})), "MaxScan")
+	_, err := c.Count(ctx, admin.TaskQuery{Filter: admin.Filter{UniqueKey: "secret\x00"}})
+	if err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("a key that is not valid: %v", err)
+	}
 	refused("a reason", second(c.Tasks(ctx, admin.TaskQuery{Filter: admin.Filter{
 		State: admin.StateReady, Reason: outbox.ReasonHandler}})), "Filter.Reason")
 	refused("Reschedule", second(c.Reschedule(ctx, some, time.Time{}, admin.Bulk{})), "the time is zero")

@@ -1,9 +1,11 @@
 package admin
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,10 +39,10 @@ type Filter struct {
 	// has the unique key that it was enqueued with, also if another holds it by now.
 	UniqueKey, OrderingKey, GroupKey string
 	// Payload is JSON that the payload contains, as PostgreSQL's @> has it: {"user_id": 7} passes any
-	// object with that member. nil is no condition.
+	// object with that member. nil is no condition; {} and [] are refused, as all contain them.
 	Payload json.RawMessage
-	// Since and Before bound when a dead letter died, a finished task ended, or any other task was
-	// enqueued; Since is within the bounds, Before is not.
+	// Since and Before bound a time: Since <= time < Before. It is when a dead letter died, a finished task
+	// ended, or any other task was enqueued.
 	Since, Before time.Time
 	// OlderThan is the least age since then, by PostgreSQL's now(): the start of the transaction.
 	OlderThan time.Duration
@@ -63,7 +65,7 @@ func (f Filter) String() string {
 	return strings.Join(b.words, ", ")
 }
 
-// only reports whether the filter has no field but those of another one that are set.
+// only reports whether f sets the same fields as other.
 func (f Filter) only(other Filter) bool {
 	f.All = false
 	return f.String() == other.String()
@@ -85,8 +87,13 @@ func (f Filter) check() error {
 		return invalid("Filter.IDs: %d ids, at most %d", len(f.IDs), maxRows)
 	}
 	if f.Payload != nil {
-		if _, err := (outbox.TaskSpec{Type: "any", Payload: f.Payload}).Encode(); err != nil {
+		text, err := (outbox.TaskSpec{Type: "any", Payload: f.Payload}).Encode()
+		if err != nil {
 			return invalid("Filter.Payload: %v", err)
+		}
+		var value any
+		if json.Unmarshal(text, &value) == nil && reflect.ValueOf(value).Kind() >= reflect.Map && reflect.ValueOf(value).Len() == 0 {
+			return invalid("Filter.Payload: %s is contained in any: leave it out, or set Filter.All", bytes.TrimSpace(text))
 		}
 	}
 	for name, at := range map[string]time.Time{"Since": f.Since, "Before": f.Before} {
@@ -97,9 +104,12 @@ func (f Filter) check() error {
 	if f.OlderThan < 0 {
 		return invalid("Filter.OlderThan: %v: must not be negative", f.OlderThan)
 	}
-	return errors.Join(checkText("Filter.Type", f.Type), checkText("Filter.Error", f.Error),
-		checkText("Filter.UniqueKey", f.UniqueKey), checkText("Filter.OrderingKey", f.OrderingKey),
-		checkText("Filter.GroupKey", f.GroupKey))
+	for name, key := range map[string]string{"UniqueKey": f.UniqueKey, "OrderingKey": f.OrderingKey, "GroupKey": f.GroupKey} {
+		if checkText(name, key) != nil {
+			return invalid("Filter.%s: it must be valid UTF-8 without NUL", name) // it may be secret
+		}
+	}
+	return errors.Join(checkText("Filter.Type", f.Type), checkText("Filter.Error", f.Error))
 }
 
 // hidden reports whether the filter has a field that a role may not see.

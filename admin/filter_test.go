@@ -148,6 +148,27 @@ func TestRetryingTasksAreGroupedByError(t *testing.T) {
 	}
 }
 
+// Delayed tasks that are due before them, and newer tasks, hide none.
+func TestRetryingTasksAreFoundBehindOthers(t *testing.T) {
+	t.Parallel()
+	db := relaytest.Open(t, relaytest.Migrated(t))
+	db.Do(t, `INSERT INTO outbox.task (task_type, state, attempt, last_error, run_at)
+		SELECT 'A', 'scheduled', CASE WHEN n <= 5 THEN 1 ELSE 0 END, 'boom', now() + (1000 - n) * interval '1 min'
+		  FROM generate_series(1, 500) n`)
+	c := client(t, db.DB)
+	for _, f := range []admin.Filter{{Type: "A"}, {}} {
+		f.State = admin.StateRetrying
+		q := admin.TaskQuery{Filter: f, MaxScan: 100}
+		groups, err1 := c.ErrorGroups(t.Context(), q)
+		n, err2 := c.Count(t.Context(), q)
+		f.Error = "boom"
+		page, err3 := c.Tasks(t.Context(), admin.TaskQuery{Filter: f, MaxScan: 100})
+		if len(groups) != 1 || groups[0].Count != 5 || n.Count != 5 || len(page.Tasks) != 5 {
+			t.Errorf("%v: groups %v, %d counted, %d listed, %v, %v, %v", f, groups, n.Count, len(page.Tasks), err1, err2, err3)
+		}
+	}
+}
+
 func TestFiltersSayWhichDeadLettersAreMeant(t *testing.T) {
 	t.Parallel()
 	onEachDriver(t, func(t *testing.T, db *database) {

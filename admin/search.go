@@ -116,10 +116,7 @@ type search struct {
 
 // newSearch checks a query, and finds where and in which order to read.
 func newSearch(q TaskQuery, ifZero int) (s search, err error) {
-	if q.MaxScan < 0 || q.MaxScan > maxScan {
-		return s, invalid("TaskQuery.MaxScan: %d: must be between 1 and %d, or 0 for no bound", q.MaxScan, maxScan)
-	}
-	if err := errors.Join(checkLimit(&q.Limit, ifZero), q.Filter.check()); err != nil {
+	if err := errors.Join(checkLimit(&q.Limit, ifZero), q.check()); err != nil {
 		return s, err
 	}
 	if q.Filter.Reason != "" {
@@ -183,10 +180,12 @@ func (s search) bind(b *binder, of table) {
 
 // bindState adds the condition of a state of waiting and running tasks. In an order by id it is one that
 // only the index of waiting tasks by id fits: another would be read from its beginning for each page.
-// Of leased tasks there are few.
+// Of leased tasks there are few, and retrying ones have an index of their own.
 func (s search) bindState(b *binder, of table) {
 	column, state := "t.state || ''", s.filter.State
-	indexed := of.byType || state == StateLeased
+	// A bulk action goes by id, for which an index of retrying tasks would be sorted again for each page.
+	retries := state == StateRetrying && s.order != oldestFirst
+	indexed := of.byType || state == StateLeased || retries
 	if indexed && state != StateWaiting {
 		column = "t.state"
 	}
@@ -198,7 +197,7 @@ func (s search) bindState(b *binder, of table) {
 		if state == StateRetrying {
 			retried = "t.attempt > 0"
 		}
-		if b.searches = true; !b.indexed {
+		if b.searches = b.searches || !retries; retries || !b.indexed {
 			b.and(retried)
 		}
 		state = StateScheduled

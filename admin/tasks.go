@@ -113,6 +113,13 @@ type TaskQuery struct {
 	MaxScan int
 }
 
+func (q TaskQuery) check() error {
+	if q.MaxScan < 0 || q.MaxScan > maxScan {
+		return invalid("TaskQuery.MaxScan: %d: must be between 1 and %d, or 0 for no bound", q.MaxScan, maxScan)
+	}
+	return q.Filter.check()
+}
+
 // TaskPage is a page of tasks. Pages neither repeat nor skip a task that keeps its place.
 type TaskPage struct {
 	Tasks []Task
@@ -133,7 +140,7 @@ type TaskPage struct {
 // or retrying of a type by RunAt, and else from the latest id on. Where few tasks pass it, it reads all
 // of these, unless MaxScan bounds that. The times of dead letters have an index.
 func (c *Client) Tasks(ctx context.Context, q TaskQuery) (page TaskPage, err error) {
-	if err := errors.Join(q.Filter.check(), checkLimit(&q.Limit, defaultLimit)); err != nil {
+	if err := errors.Join(q.check(), checkLimit(&q.Limit, defaultLimit)); err != nil {
 		return page, err
 	}
 	order := orders[q.Filter.State]

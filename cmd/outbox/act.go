@@ -118,16 +118,6 @@ func without(ids, some []int64) []int64 {
 	return slices.DeleteFunc(slices.Clone(ids), func(id int64) bool { return slices.Contains(some, id) })
 }
 
-// having are the ids that have this one of their results.
-func having[R comparable](ids []int64, results []R, result R) (some []int64) {
-	for i, r := range results {
-		if r == result {
-			some = append(some, ids[i])
-		}
-	}
-	return some
-}
-
 // taskID reads the id of a task.
 func taskID(text string) (int64, error) {
 	id, err := strconv.ParseInt(text, 10, 64)

@@ -88,7 +88,7 @@ func TestTasksAreChangedByIDsAndByFilters(t *testing.T) {
 	db.ok(t, "enqueue", "NEW", `{}`, "-unique", "k")
 	db.Do(t, `UPDATE outbox.task SET state = 'leased', relay_id = gen_random_uuid(), lease_token = gen_random_uuid()
 		WHERE task_id = 1`)
-	const runs = "run or are locked, and stay as they are: repeat it for them later"
+	const runs = "are running or locked and were not changed: repeat it for them later"
 	db.steps(t,
 		step{"tasks reschedule 1 2 99 -at 2031-01-01", exitNotFound,
 			"task 2: rescheduled to 2031-01-01 00:00:00 UTC\noutbox: neither waiting nor running: 99\n"},
@@ -108,7 +108,7 @@ func TestTasksAreChangedByIDsAndByFilters(t *testing.T) {
 		step{"tasks retype 2", exitUsage, "say the new type"},
 		step{"tasks run-now -state ready", exitUsage, "run-now takes"},
 		step{"tasks set-priority 2 -to 40000", exitUsage, "40000"},
-		step{"tasks set-priority -unique k -to -5 -yes", 0, "2 of 2 tasks changed to -5\n"},
+		step{"tasks set-priority -unique k -to -5 -yes", 0, "2 of 2 tasks changed to priority -5\n"},
 		step{"tasks retype -type REPORT -to NEW -yes", exitFailed,
 			"0 of 1 task retyped to NEW\noutbox: 1 task skipped, as another task holds"},
 		step{"tasks retype 3 -to NEW", 0, "task 3: retyped to NEW\nno living relay has a handler for the type NEW\n"},
@@ -123,14 +123,16 @@ func TestTasksAreChangedByIDsAndByFilters(t *testing.T) {
 		step{"tasks cancel -type MAIL -yes", 0, "2 of 3 tasks canceled\n1 running, asked to end\n"},
 		step{"tasks show 1", 0, "asked to end  20"},
 		step{"tasks cancel -state dead -yes", exitUsage, "cancel takes"},
+		step{"tasks retype 6 -to B%d", 0, "task 6: retyped to B%d\n"},
+		step{"tasks reschedule 6 -at 2030-01-01 -after -5h", exitUsage, "say when"},
 		step{"tasks cancel -all -type MAIL -yes", exitUsage, "exclude each other"},
 	)
 	db.is(t, `SELECT string_agg(concat_ws(' ', task_id, task_type, state, priority), ', ' ORDER BY task_id)
 			FROM outbox.task`,
-		"1 MAIL leased 0, 3 NEW scheduled 0, 5 REPORT ready -5, 6 NEW ready -5")
+		"1 MAIL leased 0, 3 NEW scheduled 0, 5 REPORT ready -5, 6 B%d ready -5")
 	db.wantAudit(t, "reschedule task 2 to then 1", "reschedule tasks: type MAIL, before then to then 3",
 		"set_priority tasks: of a unique key, before then to priority -5 2", "retype task 3 to type NEW 1",
-		"set_payload task 2 1", "cancel tasks: type MAIL, before then 3")
+		"set_payload task 2 1", "cancel tasks: type MAIL, before then 3", "retype task 6 to type B%d 1")
 }
 
 // Which letters a filter lets through is tested in package admin.
@@ -172,7 +174,8 @@ func TestRedriveAndPurge(t *testing.T) {
 		step{"dead redrive -type MAIL -error mailbox -yes", 0, "1,500 of 1,500 dead letters redriven\n"},
 		step{"dead redrive -type MAIL -yes", exitNotFound, "outbox: no dead letter matches: type MAIL\n"},
 		step{"dead purge -yes", exitUsage, "which dead letters?"},
-		step{"dead purge -type= -yes", exitUsage, "which dead letters?"},
+		step{"dead purge -type= -older 1h -yes", exitUsage, "it is empty"},
+		step{"tasks cancel 3 -rate 5 -yes", exitUsage, "--rate is for a filter"},
 		step{"dead purge -all -type MAIL -yes", exitUsage, "exclude each other"},
 		step{"dead purge -type MAIL -rate -1 -yes", exitUsage, "--rate"},
 		step{"dead purge 815 -yes", exitUsage, "outbox: "},

@@ -40,9 +40,16 @@ type filterFlag struct {
 	filter *admin.Filter
 }
 
-func (f filterFlag) String() string        { return f.of.Get(*f.filter) }
-func (f filterFlag) Set(text string) error { return f.of.Set(f.filter, text) }
-func (f filterFlag) Type() string          { return "string" }
+func (f filterFlag) String() string { return f.of.Get(*f.filter) }
+func (f filterFlag) Type() string   { return "string" }
+
+// Set refuses a blank text, as of an unset variable of a shell: without it the command takes more tasks.
+func (f filterFlag) Set(text string) error {
+	if strings.TrimSpace(text) == "" {
+		return errors.New("it is empty: leave the flag out")
+	}
+	return f.of.Set(f.filter, text)
+}
 
 // read returns the filter of the flags.
 func (d *filterFlags) read() (f admin.Filter, err error) {
@@ -73,7 +80,7 @@ type bulk struct {
 	filters   bool                        // it takes no ids
 }
 
-const stay = "run or are locked, and stay as they are: repeat it for them later"
+const stay = "are running or locked and were not changed: repeat it for them later"
 
 const bulkHelp = `
 With a filter the command prints the number of tasks that pass it, and asks. It takes those that were
@@ -85,7 +92,7 @@ func (b *bulk) changed(words string) string {
 	if b.to == nil {
 		return words
 	}
-	return words + " to " + b.to()
+	return words + b.to()
 }
 
 // command makes c the command of an action.
@@ -113,6 +120,8 @@ func (a *app) bulkCommand(b *bulk, c *cobra.Command) *cobra.Command {
 			return usage("--rate %d: must not be negative", b.how.PerSecond)
 		case len(args) > 0 && (words != "all" || b.all):
 			return usage("ids and a filter exclude each other")
+		case len(args) > 0 && b.how.PerSecond > 0 && b.flags.of == taskview.OtherTasks:
+			return usage("--rate is for a filter: ids are changed in one transaction")
 		case len(args) > 0:
 			return a.bulkIDs(c, b, args)
 		case f.State != "" && !slices.Contains(b.action.States(), f.State):
@@ -154,7 +163,9 @@ func (a *app) bulkIDs(c *cobra.Command, b *bulk, args []string) error {
 				return found, object{{"matched", len(found)}, {b.done, len(r.IDs)}, {"skipped", r.Skipped}}, lines, nil
 			}
 			o := object{{b.done, r.IDs}, {"running", r.Running}}
-			lines = each(r.IDs, "task %d: "+b.changed(b.done))
+			for _, id := range r.IDs {
+				lines = append(lines, fmt.Sprintf("task %d: %s", id, b.changed(b.done)))
+			}
 			if b.done == "canceled" {
 				o[1].name = "requested"
 				lines = append(lines, each(r.Running, "task %d: running, asked to end")...)
@@ -346,7 +357,7 @@ func (a *app) tasksRescheduleCommand() *cobra.Command {
 			if due, err = parseTime("--at", at); err != nil {
 				return err
 			}
-			if due.IsZero() == (after <= 0) {
+			if due.IsZero() == (after == 0) || after < 0 {
 				return usage("say when: --at TIME, or --after 2h")
 			}
 			if due.IsZero() {
@@ -354,7 +365,7 @@ func (a *app) tasksRescheduleCommand() *cobra.Command {
 			}
 			return nil
 		},
-		to: func() string { return due.UTC().Format(time.DateTime) + " UTC" },
+		to: func() string { return " to " + due.UTC().Format(time.DateTime) + " UTC" },
 		do: func(c *admin.Client, ctx context.Context, f admin.Filter, o admin.Bulk) (admin.BulkResult, error) {
 			return c.Reschedule(ctx, f, due, o)
 		}}
@@ -373,7 +384,7 @@ func (a *app) tasksPriorityCommand() *cobra.Command {
 	var to int
 	var c *cobra.Command
 	c = a.bulkCommand(&bulk{flags: filterFlags{of: taskview.OtherTasks}, noun: "task", ask: "Change the priority of",
-		done: "changed", running: stay, to: func() string { return fmt.Sprint(to) },
+		done: "changed", running: stay, to: func() string { return fmt.Sprint(" to priority ", to) },
 		missing: "neither waiting nor running", action: admin.ActionSetPriority,
 		read: func() error {
 			if !c.Flags().Changed("to") {
@@ -386,8 +397,8 @@ func (a *app) tasksPriorityCommand() *cobra.Command {
 		}}, &cobra.Command{
 		Use: "set-priority [ID...]", Short: "change the priority of waiting tasks",
 		Example: "  outbox tasks set-priority 815 -to -10\n  outbox tasks set-priority -type SEND_MAIL -older 1h -to 100",
-		Long: `Changes the priority of waiting tasks: lower runs first, 0 is normal. It is that within their type;
-dead letters keep theirs.`,
+		Long: `Changes the priority of waiting tasks: lower runs first, 0 is normal. It orders the tasks of one type.
+Dead letters keep theirs.`,
 	})
 	c.Flags().IntVar(&to, "to", 0, "the priority, -32768 to 32767")
 	return c
@@ -397,7 +408,7 @@ func (a *app) tasksRetypeCommand() *cobra.Command {
 	var to string
 	b := &bulk{flags: filterFlags{of: taskview.OtherTasks}, noun: "task", ask: "Change the type of", done: "retyped",
 		running: stay, missing: "neither waiting nor running, or of the type", action: admin.ActionRetype,
-		to:   func() string { return to },
+		to:   func() string { return " to " + to },
 		note: func(ctx context.Context) error { return a.noteHandlers(ctx, to) },
 		read: func() error {
 			if to == "" {
@@ -413,7 +424,7 @@ func (a *app) tasksRetypeCommand() *cobra.Command {
 		Example: "  outbox tasks retype -type SEND_MAIL -to SEND_EMAIL",
 		Long: `Gives waiting tasks another type. If another task of that type holds the unique key of a task, the task
 is skipped, and the exit code is 1. Tasks with an ordering or group key wait for their turn among those
-of their key in the new type. It takes no dead letters: redrive those of the old type, and repeat it.`,
+of their key in the new type. Dead letters keep their type: redrive them before.`,
 	})
 	c.Flags().StringVar(&to, "to", "", "the new type")
 	return c

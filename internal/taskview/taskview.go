@@ -150,7 +150,6 @@ type Filter struct {
 	Choices []Choice
 	Of      Tasks
 	Secret  bool // its column may be secret: see admin.Filter
-	Indexed bool // an index has the dead letters that pass it
 	Get     func(f admin.Filter) string
 	Set     func(f *admin.Filter, text string) error
 }
@@ -180,13 +179,13 @@ var States = []admin.State{admin.StateReady, admin.StateScheduled, admin.StateRe
 // Filters are all filters.
 var Filters = []Filter{
 	{
-		Name: "type", Label: "Type", About: "of this task type", Any: "all types", Indexed: true,
+		Name: "type", Label: "Type", About: "of this task type", Any: "all types",
 		Get: func(f admin.Filter) string { return f.Type },
 		Set: text(func(f *admin.Filter) *string { return &f.Type }),
 	},
 	{
-		Name: "state", Label: "State", About: "in this state: " + StateNames(), Any: "any state", Choices: states(),
-		Of: OtherTasks, Indexed: true,
+		Name: "state", Label: "State", About: "in this state: " + stateNames(), Any: "any state", Choices: states(),
+		Of:  OtherTasks,
 		Get: func(f admin.Filter) string { return string(f.State) },
 		Set: func(f *admin.Filter, text string) error { f.State = admin.State(text); return nil },
 	},
@@ -234,8 +233,8 @@ var Filters = []Filter{
 		},
 	},
 	{
-		Name: "older", Label: "Older than", About: "at least this old, since the death or else the enqueue, like 720h",
-		Any: "any age", Indexed: true, Choices: []Choice{
+		Name: "older", Label: "Older than", About: "at least this old, like 720h: since its death, its end, or else its enqueue",
+		Any: "any age", Choices: []Choice{
 			{"1h0m0s", "1 h"}, {"6h0m0s", "6 h"}, {"24h0m0s", "24 h"}, {"168h0m0s", "7 d"}, {"720h0m0s", "30 d"},
 		},
 		Get: func(f admin.Filter) string { return strings.TrimPrefix(f.OlderThan.String(), "0s") },
@@ -253,8 +252,8 @@ func text(field func(*admin.Filter) *string) func(*admin.Filter, string) error {
 	return func(f *admin.Filter, text string) error { *field(f) = text; return nil }
 }
 
-// StateNames are the states as a list for people.
-func StateNames() string {
+// stateNames are the states as a list for people.
+func stateNames() string {
 	var names []string
 	for _, s := range States {
 		names = append(names, string(s))

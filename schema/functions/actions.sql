@@ -48,13 +48,15 @@ END
 $$;
 REVOKE EXECUTE ON FUNCTION outbox.run_task_now(bigint) FROM PUBLIC;
 
--- Changes tasks that wait: when they are due, their priority or their type, each unless it is NULL. It
--- returns for each that is there: changed; running, as it is leased or locked, and left as it is; or
--- key_held, as another task of the new type has its unique key. It waits for no run.
+-- Changes tasks that wait: their type or, if that is NULL, when they are due and their priority, each
+-- unless it is NULL. It returns for each that is there: changed; running, as it is leased or locked, and
+-- left as it is; or key_held, as another task of the new type has its unique key. It waits for no task.
 --
 -- A task with a new type leaves the order and the places of the old one, and waits for its turn among the
--- tasks of its key in the new one. Its lock is one that an Enqueue with its unique key takes for a run, so that
--- no Enqueue waits with a lock on that key. The keys are locked in the order of enqueue_keyed.
+-- tasks of its key in the new one. No relay promotes meanwhile: it could make the task a head of both
+-- types. The task is locked FOR UPDATE. An Enqueue of its unique key treats such a task as running, and
+-- does not wait for it with the key locked. The keys are locked in the order of enqueue_keyed, which
+-- waits for an open transaction that has just taken one, as an Enqueue does.
 CREATE OR REPLACE FUNCTION outbox.change_tasks(
   ids bigint[], new_run_at timestamptz, new_priority smallint, new_type text)
   RETURNS TABLE (task_id bigint, outcome text)
@@ -68,29 +70,34 @@ BEGIN
   IF new_type IS NULL THEN
     mine := ARRAY(SELECT t.task_id FROM outbox.task t
                    WHERE t.task_id = ANY (ids) AND t.state <> 'leased' FOR NO KEY UPDATE SKIP LOCKED);
-    UPDATE outbox.task t SET priority = COALESCE(new_priority, t.priority) WHERE t.task_id = ANY (mine)
-       AND new_priority IS NOT NULL;
+    UPDATE outbox.task t SET priority = new_priority WHERE t.task_id = ANY (mine) AND new_priority IS NOT NULL;
     UPDATE outbox.task t
-       SET run_at = GREATEST(new_run_at, now()), state = CASE WHEN t.state NOT IN ('ready', 'scheduled') THEN t.state
+       SET run_at = CASE WHEN new_run_at > now() THEN new_run_at ELSE LEAST(t.run_at, now()) END,
+           state = CASE WHEN t.state NOT IN ('ready', 'scheduled') THEN t.state
              WHEN new_run_at > now() THEN 'scheduled' ELSE 'ready' END
      WHERE t.task_id = ANY (mine) AND new_run_at IS NOT NULL;
   ELSE
+    PERFORM FROM outbox.promote_lock FOR UPDATE;
     mine := ARRAY(SELECT t.task_id FROM outbox.task t
                    WHERE t.task_id = ANY (ids) AND t.state <> 'leased' FOR UPDATE SKIP LOCKED);
     FOR k IN
-      SELECT t.task_id, t.task_type, t.unique_key FROM outbox.task t
+      SELECT t.task_id, o.of_type, t.unique_key FROM outbox.task t
         JOIN outbox.unique_key u ON u.task_type = t.task_type AND u.key = t.unique_key AND u.task_id = t.task_id
+       CROSS JOIN LATERAL (VALUES (t.task_type), (new_type)) AS o (of_type)
        WHERE t.task_id = ANY (mine) AND t.task_type <> new_type
-       ORDER BY CASE WHEN t.unique_key LIKE '$payload:%' THEN '$payload' ELSE t.unique_key END COLLATE "C",
+       ORDER BY o.of_type COLLATE "C",
+                CASE WHEN t.unique_key LIKE '$payload:%' THEN '$payload' ELSE t.unique_key END COLLATE "C",
                 CASE WHEN t.unique_key LIKE '$payload:%' THEN t.payload END, t.task_id
     LOOP
-      IF outbox.take_key(new_type, k.unique_key, k.task_id) THEN
-        DELETE FROM outbox.unique_key u
-         WHERE u.task_type = k.task_type AND u.key = k.unique_key AND u.task_id = k.task_id;
-      ELSE
+      IF k.of_type <> new_type THEN
+        PERFORM FROM outbox.unique_key u WHERE u.task_type = k.of_type AND u.key = k.unique_key FOR UPDATE;
+      ELSIF NOT outbox.take_key(new_type, k.unique_key, k.task_id) THEN
         held := held || k.task_id;
       END IF;
     END LOOP;
+    DELETE FROM outbox.unique_key u USING outbox.task t
+     WHERE t.task_id = ANY (mine) AND t.task_id <> ALL (held) AND t.task_type <> new_type
+       AND u.task_type = t.task_type AND u.key = t.unique_key AND u.task_id = t.task_id;
     PERFORM outbox.request_promotion(r.of_type, r.ordering_key, r.group_key) FROM (
       SELECT DISTINCT o.of_type, t.ordering_key, t.group_key FROM outbox.task t
        CROSS JOIN LATERAL (VALUES (t.task_type), (new_type)) AS o (of_type)
@@ -130,8 +137,13 @@ BEGIN
   IF FOUND THEN
     RETURN 'running';
   END IF;
-  UPDATE outbox.dead_task d SET payload = $2 WHERE d.task_id = $1;
-  RETURN CASE WHEN FOUND THEN 'changed' END;
+  PERFORM FROM outbox.dead_task d WHERE d.task_id = $1 FOR UPDATE SKIP LOCKED;
+  IF FOUND THEN
+    UPDATE outbox.dead_task d SET payload = $2 WHERE d.task_id = $1;
+    RETURN 'changed';
+  END IF;
+  PERFORM FROM outbox.dead_task d WHERE d.task_id = $1;
+  RETURN CASE WHEN FOUND THEN 'running' END;
 END
 $$;
 REVOKE EXECUTE ON FUNCTION outbox.set_payload(bigint, jsonb) FROM PUBLIC;

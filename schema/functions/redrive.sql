@@ -16,7 +16,7 @@
 -- until it is done: the dead letter stays then, or becomes a task without the key. Of several dead
 -- letters with one key the first to die takes it. Keys are locked in the order in which enqueues
 -- lock them, which is that of the payloads for keys made of these (only a payload that
--- RunAgainWith replaced may be out of it).
+-- RunAgainWith or set_payload replaced may be out of it).
 CREATE OR REPLACE FUNCTION outbox.redrive(ids bigint[], without_key boolean, actor text)
 RETURNS TABLE (task_id bigint, died_us bigint, chosen boolean, written boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off

@@ -137,13 +137,13 @@ func calls() []right {
 		{"SetPayload of a dead letter", operators, false, func(c call) error { return c.client.SetPayload(c.ctx, 1004, 1) }},
 		{"dead letters by their key and payload", operators, false, func(c call) error {
 			return last(c.client.Tasks(c.ctx, admin.TaskQuery{Filter: admin.Filter{State: dead, UniqueKey: "k",
-				OrderingKey: "k", GroupKey: "k", Payload: json.RawMessage(`{}`)}}))
+				OrderingKey: "k", GroupKey: "k", Payload: json.RawMessage(`{"secret": 1}`)}}))
 		}},
 		{"waiting tasks by their key", workers, false, func(c call) error {
 			return last(c.client.Count(c.ctx, admin.TaskQuery{Filter: admin.Filter{State: admin.StateReady, UniqueKey: "k"}}))
 		}},
 		{"waiting tasks by their payload", workers, false, func(c call) error {
-			return last(c.client.Cancel(c.ctx, admin.Filter{Payload: json.RawMessage(`{}`)}, admin.Bulk{}))
+			return last(c.client.Cancel(c.ctx, admin.Filter{Payload: json.RawMessage(`{"secret": 1}`)}, admin.Bulk{}))
 		}},
 		{"Task and Tasks", viewers, false, readsTasks},
 		{"Relays", viewers, false, func(c call) error { return last(c.client.Relays(c.ctx)) }},

@@ -180,7 +180,8 @@ func TestActionsBesideRelaysLoseAndDoubleNothing(t *testing.T) {
 		return c.SetPriority(ctx, admin.Filter{Error: "boom"}, rand.IntN(9)-4, admin.Bulk{})
 	})
 	change(func() (admin.BulkResult, error) {
-		return c.Retype(ctx, admin.Filter{Type: "OLD", Payload: json.RawMessage(fmt.Sprint(rand.IntN(20)))}, "NEW", admin.Bulk{})
+		some := admin.Filter{Type: "OLD", Payload: json.RawMessage(fmt.Sprint(rand.IntN(20)))}
+		return c.Retype(ctx, some, "NEW", admin.Bulk{})
 	})
 	change(func() (admin.BulkResult, error) {
 		r, err := c.Cancel(ctx, admin.Filter{Payload: json.RawMessage("19")}, admin.Bulk{})
@@ -320,7 +321,8 @@ func TestARetypedTaskTakesItsUniqueKeyAlong(t *testing.T) {
 		want     outbox.Outcome
 	}{
 		{"NEW", 2, outbox.Unique("free"), outbox.OutcomeSkipped}, {"OLD", 2, outbox.Unique("free"), outbox.OutcomeCreated},
-		{"OLD", 2, outbox.Unique("taken"), outbox.OutcomeSkipped}, {"NEW", "text", outbox.UniquePayload(), outbox.OutcomeSkipped},
+		{"OLD", 2, outbox.Unique("taken"), outbox.OutcomeSkipped},
+		{"NEW", "text", outbox.UniquePayload(), outbox.OutcomeSkipped},
 		{"OLD", "text", outbox.UniquePayload(), outbox.OutcomeCreated},
 	} {
 		if e := enqueue(of.taskType, of.payload, of.option); e.Outcome != of.want {
@@ -402,7 +404,8 @@ func TestATaskThatIsOverdueKeepsItsTime(t *testing.T) {
 	if r, err := c.RunNow(t.Context(), admin.Filter{All: true}, admin.Bulk{}); len(r.IDs) != 1 || err != nil {
 		t.Error(r, err)
 	}
-	if r, err := c.Reschedule(t.Context(), admin.Filter{All: true}, time.Now(), admin.Bulk{}); len(r.IDs) != 2 || err != nil {
+	r, err := c.Reschedule(t.Context(), admin.Filter{All: true}, time.Now(), admin.Bulk{})
+	if len(r.IDs) != 2 || err != nil {
 		t.Error(r, err)
 	}
 	db.Want(t, "2", `SELECT count(*) FROM outbox.task WHERE state = 'ready' AND run_at < now() - interval '59 min'`)
@@ -433,8 +436,8 @@ func TestRetypedTasksOfAKeyKeepTheirOrder(t *testing.T) {
 	t.Parallel()
 	db := relaytest.NewDatabase(t)
 	c := client(t, db.DB)
-	db.Do(t, `INSERT INTO outbox.task (task_type, payload, ordering_key) SELECT 'OLD', to_jsonb(n), 'k' FROM generate_series(1, 6) n`)
-	db.Do(t, `INSERT INTO outbox.task (task_type, payload, ordering_key) SELECT 'NEW', to_jsonb(n), 'k' FROM generate_series(7, 8) n`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, payload, ordering_key)
+		SELECT CASE WHEN n < 7 THEN 'OLD' ELSE 'NEW' END, to_jsonb(n), 'k' FROM generate_series(1, 8) n`)
 	var mu sync.Mutex
 	ran := map[string][]int{}
 	reg := handlers.New()
@@ -469,7 +472,8 @@ func TestAPayloadIsReplacedUnlessTheTaskRuns(t *testing.T) {
 	db.Hold(t, `SELECT FROM outbox.task WHERE task_id = $1 FOR UPDATE`, locked)
 	db.Hold(t, `SELECT FROM outbox.dead_task WHERE task_id = 1001 FOR UPDATE`)
 	for id, want := range map[int64]error{
-		waits: nil, 1000: nil, 1001: admin.ErrRunning, leased: admin.ErrRunning, locked: admin.ErrRunning, 9999: admin.ErrNotFound,
+		waits: nil, 1000: nil, 1001: admin.ErrRunning, leased: admin.ErrRunning, locked: admin.ErrRunning,
+		9999: admin.ErrNotFound,
 	} {
 		if err := c.SetPayload(t.Context(), id, map[string]int{"secret": 7}); !errors.Is(err, want) {
 			t.Errorf("task %d: %v, want %v", id, err, want)

@@ -22,8 +22,8 @@
 // [Filter] without an index document their bounds, and [Client.Defects] reads all tasks. Reads
 // work beside relays, and on a standby. [Client.Payload] and [Client.Defects] need
 // further rights, as does a filter by a key or a payload; all others need those of the viewer of
-// docs/security.md, and read no payload, header or key. A read may send two statements: in a transaction at READ COMMITTED each sees the
-// rows that are committed by then.
+// docs/security.md, and read no payload, header or key. A read may send two statements: in a
+// transaction at READ COMMITTED each sees the rows that are committed by then.
 package admin
 
 import (

@@ -208,7 +208,8 @@ func calls(t *testing.T, db *database, n int) map[string]call {
 		}
 	}
 	for name, f := range map[string]admin.Filter{
-		"of none": {Error: "no such"}, "of RARE": {Type: "RARE"}, "waiting": {State: admin.StateWaiting, Type: "A", Error: "x"},
+		"of none": {Error: "no such"}, "of RARE": {Type: "RARE"},
+		"waiting":  {State: admin.StateWaiting, Type: "A", Error: "x"},
 		"retrying": {State: admin.StateRetrying, Type: "A", Error: "x"}, "finished": {State: admin.StateFinished, Error: "x"},
 		"with a payload": {Payload: []byte(`{"no": 1}`)}, "old": {OlderThan: time.Hour},
 	} {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -91,9 +90,10 @@ func (f Filter) check() error {
 		if err != nil {
 			return invalid("Filter.Payload: %v", err)
 		}
-		var value any
-		if json.Unmarshal(text, &value) == nil && reflect.ValueOf(value).Kind() >= reflect.Map && reflect.ValueOf(value).Len() == 0 {
-			return invalid("Filter.Payload: %s is contained in any: leave it out, or set Filter.All", bytes.TrimSpace(text))
+		var compact bytes.Buffer
+		_ = json.Compact(&compact, text) // it is valid
+		if c := compact.String(); c == "{}" || c == "[]" {
+			return invalid("Filter.Payload: %s is contained in any: leave it out, or set Filter.All", c)
 		}
 	}
 	for name, at := range map[string]time.Time{"Since": f.Since, "Before": f.Before} {
@@ -104,7 +104,8 @@ func (f Filter) check() error {
 	if f.OlderThan < 0 {
 		return invalid("Filter.OlderThan: %v: must not be negative", f.OlderThan)
 	}
-	for name, key := range map[string]string{"UniqueKey": f.UniqueKey, "OrderingKey": f.OrderingKey, "GroupKey": f.GroupKey} {
+	keys := map[string]string{"UniqueKey": f.UniqueKey, "OrderingKey": f.OrderingKey, "GroupKey": f.GroupKey}
+	for name, key := range keys {
 		if checkText(name, key) != nil {
 			return invalid("Filter.%s: it must be valid UTF-8 without NUL", name) // it may be secret
 		}

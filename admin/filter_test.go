@@ -33,7 +33,8 @@ func TestPagesOfDeadLettersNeitherRepeatNorSkip(t *testing.T) {
 				newer++
 				bury(t, db, "MAIL", "attempts", "boom", newer, 1, 1) // before the first page
 			}
-			return tasksOf(c.Tasks(t.Context(), admin.TaskQuery{Filter: admin.Filter{Type: "MAIL", State: admin.StateDead}, After: after, Limit: 5}))
+			f := admin.Filter{Type: "MAIL", State: admin.StateDead}
+			return tasksOf(c.Tasks(t.Context(), admin.TaskQuery{Filter: f, After: after, Limit: 5}))
 		})
 		if !slices.Equal(ids(got), ids(all.Tasks)) {
 			t.Errorf("pages have %v, want %v", ids(got), ids(all.Tasks))
@@ -269,7 +270,8 @@ func TestEachFieldOfAFilterIsACondition(t *testing.T) {
 			}
 		}
 	}
-	indexed := []admin.Filter{{}, {IDs: []int64{1}}, {Type: "A"}, {Since: time.Now()}, {Before: time.Now()}, {OlderThan: 1}}
+	indexed := []admin.Filter{{}, {IDs: []int64{1}}, {Type: "A"}, {Since: time.Now()}, {Before: time.Now()},
+		{OlderThan: 1}}
 	for _, f := range indexed {
 		if f.State = admin.StateDead; admin.Searches(f) {
 			t.Errorf("%v of dead letters is a search", f)
@@ -286,10 +288,12 @@ func TestAStateSelectsItsTasks(t *testing.T) {
 	db := relaytest.Open(t, relaytest.Migrated(t))
 	db.Do(t, `INSERT INTO outbox.task (task_id, task_type, state, attempt, ordering_key, run_at, relay_id, lease_token)
 		OVERRIDING SYSTEM VALUE
-		VALUES (1, 'A', 'ready', 0, NULL, now(), NULL, NULL), (2, 'A', 'scheduled', 0, NULL, now() + interval '1 h', NULL, NULL),
+		VALUES (1, 'A', 'ready', 0, NULL, now(), NULL, NULL),
+			(2, 'A', 'scheduled', 0, NULL, now() + interval '1 h', NULL, NULL),
 			(3, 'A', 'scheduled', 1, NULL, now() + interval '2 h', NULL, NULL),
 			(4, 'A', 'waiting', 0, 'k', now(), NULL, NULL),
-			(5, 'A', 'leased', 1, NULL, now(), gen_random_uuid(), gen_random_uuid()), (6, 'B', 'ready', 0, NULL, now(), NULL, NULL)`)
+			(5, 'A', 'leased', 1, NULL, now(), gen_random_uuid(), gen_random_uuid()),
+			(6, 'B', 'ready', 0, NULL, now(), NULL, NULL)`)
 	bury(t, db, "A", "attempts", "boom", 7, 1, 60)
 	fill(t, db, "done_task", 8, map[string]any{"state": "finished", "task_type": "A"})
 	db.Do(t, `UPDATE outbox.task SET last_error = 'boom'; UPDATE outbox.done_task SET last_error = 'boom'`)
@@ -298,7 +302,8 @@ func TestAStateSelectsItsTasks(t *testing.T) {
 		admin.StateReady: {1}, admin.StateScheduled: {2}, admin.StateRetrying: {3}, admin.StateWaiting: {4},
 		admin.StateLeased: {5}, admin.StateDead: {7}, admin.StateFinished: {8}, "": {8, 7, 5, 4, 3, 2, 1},
 	} {
-		for _, f := range []admin.Filter{{Type: "A"}, {Type: "A", Error: "boom"}, {Error: "boom", IDs: []int64{1, 2, 3, 4, 5, 7, 8}}} {
+		for _, f := range []admin.Filter{{Type: "A"}, {Type: "A", Error: "boom"},
+			{Error: "boom", IDs: []int64{1, 2, 3, 4, 5, 7, 8}}} {
 			f.State = state
 			got, next, err1 := tasksOf(c.Tasks(t.Context(), admin.TaskQuery{Filter: f}))
 			n, err2 := c.Count(t.Context(), admin.TaskQuery{Filter: f})

@@ -116,8 +116,8 @@ UPDATE outbox.task t SET state = 'ready', lease_token = NULL, leased_until = NUL
 // [Relay]'s ID.
 //
 // A task that was asked to end is removed. The runs of the others count as attempts. A task that was
-// lost before runs isolated, as it may have killed the node. A relay that lives after all loses these leases: it can neither
-// complete nor fail the tasks, and within a heartbeat (3 s) their handlers' contexts end with the
+// lost before runs isolated, as it may have killed the node. A relay that lives after all loses these
+// leases: it can neither complete nor fail the tasks, and within a heartbeat (3 s) their handlers' contexts end with the
 // cause outbox.ErrLeaseLost. Tasks in [outbox.Task.Complete] are left alone. Tasks of Tx and Batch
 // handlers return when the server ends the dead node's connections.
 //

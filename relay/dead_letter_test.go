@@ -47,7 +47,8 @@ func TestOnDeadIsCalledOnceForEachDeadLetter(t *testing.T) {
 		for _, d := range told.list() {
 			got = append(got, fmt.Sprint(d.ID, d.Key, d.Type, d.Attempt, d.MaxAttempts, d.Reason, d.LastError))
 		}
-		letters, err := relaytest.Admin(t, db.DB).Tasks(t.Context(), admin.TaskQuery{Filter: admin.Filter{State: admin.StateDead}, Limit: 1000})
+		all := admin.TaskQuery{Filter: admin.Filter{State: admin.StateDead}, Limit: 1000}
+		letters, err := relaytest.Admin(t, db.DB).Tasks(t.Context(), all)
 		must(err)
 		for _, d := range letters.Tasks {
 			want = append(want, fmt.Sprint(d.ID, d.Key, d.Type, d.Attempt, d.MaxAttempts, d.Reason, d.LastError))

@@ -141,7 +141,8 @@ GRANT EXECUTE ON FUNCTION
       outbox.put_back, outbox.bury, outbox.keep,
       outbox.promote_places, outbox.claim_tasks, outbox.claim_group, outbox.claim_member,
       outbox.lease_tasks, outbox.finish_tasks, outbox.complete_task,
-      outbox.record_runs, outbox.record_batch, outbox.split_lost, outbox.claim_ended, outbox.end_run, outbox.cancel_task, outbox.run_task_now, outbox.change_tasks, outbox.set_payload,
+      outbox.record_runs, outbox.record_batch, outbox.split_lost, outbox.claim_ended, outbox.end_run,
+      outbox.cancel_task, outbox.run_task_now, outbox.change_tasks, outbox.set_payload,
       outbox.add_events, outbox.lost_runs, outbox.this_database, outbox.this_mark, outbox.mark_origin,
       outbox.note_origin
    TO outbox_worker;
@@ -192,7 +193,8 @@ GRANT EXECUTE ON FUNCTION outbox.add_events TO outbox_operator;
 GRANT UPDATE (state, lease_token, leased_until, timeline) ON outbox.task TO outbox_operator;
 -- outbox.Cancel and RunNow; the actions of admin.Client on tasks, PauseType and ResumeType; the same for
 -- schedules, and RemoveSchedule.
-GRANT EXECUTE ON FUNCTION outbox.cancel_task, outbox.run_task_now, outbox.change_tasks, outbox.set_payload TO outbox_operator;
+GRANT EXECUTE ON FUNCTION outbox.cancel_task, outbox.run_task_now, outbox.change_tasks, outbox.set_payload
+   TO outbox_operator;
 GRANT INSERT (task_type, paused), UPDATE (paused) ON outbox.task_type TO outbox_operator;
 GRANT DELETE, UPDATE (paused) ON outbox.schedule TO outbox_operator;
 -- admin.Client.Adopt, which does the rest with the owner's rights.

@@ -316,8 +316,8 @@ the unique key of a dead letter, that is skipped, and the exit code is 1.`,
 }
 
 func (a *app) deadPurgeCommand() *cobra.Command {
-	return a.bulkCommand(&bulk{flags: filterFlags{of: taskview.DeadLetters}, noun: "dead letter", ask: "Delete", done: "purged",
-		action: admin.ActionPurge, do: (*admin.Client).Purge, filters: true}, &cobra.Command{
+	return a.bulkCommand(&bulk{flags: filterFlags{of: taskview.DeadLetters}, noun: "dead letter", ask: "Delete",
+		done: "purged", action: admin.ActionPurge, do: (*admin.Client).Purge, filters: true}, &cobra.Command{
 		Use: "purge", Short: "delete dead letters by a filter",
 		Example: "  outbox dead purge -older 720h\n  outbox dead purge -type SEND_MAIL -yes",
 		Long:    `Deletes the dead letters that pass a filter and died before the command began, the oldest first.`,
@@ -351,8 +351,8 @@ func (a *app) tasksRescheduleCommand() *cobra.Command {
 	var at string
 	var after time.Duration
 	var due time.Time
-	b := &bulk{flags: filterFlags{of: taskview.OtherTasks}, noun: "task", ask: "Reschedule", done: "rescheduled", running: stay,
-		missing: "neither waiting nor running", action: admin.ActionReschedule,
+	b := &bulk{flags: filterFlags{of: taskview.OtherTasks}, noun: "task", ask: "Reschedule", done: "rescheduled",
+		running: stay, missing: "neither waiting nor running", action: admin.ActionReschedule,
 		read: func() (err error) {
 			if due, err = parseTime("--at", at); err != nil {
 				return err

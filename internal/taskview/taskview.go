@@ -222,8 +222,9 @@ var Filters = []Filter{
 		Set: text(func(f *admin.Filter) *string { return &f.GroupKey }),
 	},
 	{
-		Name: "payload", Label: "Payload contains", About: `whose payload contains this JSON, like {"user_id": 7}`, Secret: true,
-		Get: func(f admin.Filter) string { return string(f.Payload) },
+		Name: "payload", Label: "Payload contains", Secret: true,
+		About: `whose payload contains this JSON, like {"user_id": 7}`,
+		Get:   func(f admin.Filter) string { return string(f.Payload) },
 		Set: func(f *admin.Filter, text string) error {
 			f.Payload = json.RawMessage(text)
 			if !json.Valid(f.Payload) {
@@ -233,8 +234,9 @@ var Filters = []Filter{
 		},
 	},
 	{
-		Name: "older", Label: "Older than", About: "at least this old, like 720h: since its death, its end, or else its enqueue",
-		Any: "any age", Choices: []Choice{
+		Name: "older", Label: "Older than",
+		About: "at least this old, like 720h: since its death, its end, or else its enqueue",
+		Any:   "any age", Choices: []Choice{
 			{"1h0m0s", "1 h"}, {"6h0m0s", "6 h"}, {"24h0m0s", "24 h"}, {"168h0m0s", "7 d"}, {"720h0m0s", "30 d"},
 		},
 		Get: func(f admin.Filter) string { return strings.TrimPrefix(f.OlderThan.String(), "0s") },

@@ -64,7 +64,8 @@ var faults = []fault{
 		"a task's payload cannot be read, as after damage on the disk (needs the extension pg_surgery)", damageTask},
 	{"forged", 2, calm, "a role without rights sends wake-ups that no relay can follow", forgeWakeUps},
 	{"standby", 1, calm, "commits wait for a synchronous standby that is away", standbyAway},
-	{"operator", 8, calm, "an operator makes many retrying tasks due, or due later, or many tasks more or less urgent", changeTasks},
+	{"operator", 8, calm, "an operator makes many retrying tasks due, or due later, or many tasks more or less " +
+		"urgent", changeTasks},
 	{"target", 5, calm, "the broker refuses one target of events", refuseTarget},
 	{"password", 2, calm, "the broker's password is rotated, and relays have the new one late", rotatePassword},
 	{"clock", 4, blameless, "the server's clock steps (needs libfaketime)", stepClock},

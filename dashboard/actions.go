@@ -2,7 +2,9 @@ package dashboard
 
 import (
 	"context"
+	"crypto/sha256"
 	"database/sql"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -128,6 +130,12 @@ func (v *view) runNow() error {
 type payloadForm struct {
 	ID   int64
 	Text string
+	Was  string // a digest of the payload that the viewer saw
+}
+
+func digestOf(payload json.RawMessage) string {
+	sum := sha256.Sum256(payload)
+	return hex.EncodeToString(sum[:])
 }
 
 // setPayload changes the payload of a task that waits, or of a dead letter. If the payload is not
@@ -137,8 +145,17 @@ func (v *view) setPayload() error {
 	if err != nil {
 		return err
 	}
-	text := v.r.PostForm.Get("payload")
+	text, was := v.r.PostForm.Get("payload"), v.r.PostForm.Get("was")
 	set := func(ctx context.Context, c *admin.Client) (int64, error) {
+		if was != "" {
+			switch is, err := c.Payload(ctx, id); {
+			case err != nil:
+				return 0, err
+			case digestOf(is.Payload) != was:
+				return 0, problem{http.StatusConflict, "",
+					"The payload has changed since you loaded the page. Load it again."}
+			}
+		}
 		return 1, c.SetPayload(ctx, id, json.RawMessage(text))
 	}
 	_, err = v.act("set_payload", taskName(id), set)
@@ -151,7 +168,7 @@ func (v *view) setPayload() error {
 	}
 	v.Warning = p.text + " Nothing was changed."
 	return v.show(p.status, "payload.html", "Change the payload of "+taskName(id),
-		payloadForm{ID: id, Text: editable(text)})
+		payloadForm{ID: id, Text: editable(text), Was: was})
 }
 
 // redrive redrives one dead letter, by the button of its row or its page. If another task holds its

@@ -55,6 +55,15 @@ func TestAPayloadIsChanged(t *testing.T) {
 		t.Errorf("the payload was %s and is %s", before, got)
 	}
 
+	// An app that replaced it since the page was loaded is not overwritten.
+	form := s.get(t, "task?id=900006&payload=show").form("set-payload")
+	db.Do(t, `UPDATE outbox.dead_task SET payload = '"by the app"' WHERE task_id = 900006`)
+	form.Set("payload", `"by hand"`)
+	s.post(t, "set-payload", form.Encode()).has(t, 409, "The payload has changed since you loaded the page.")
+	if got := payload("900006"); got != `"by the app"` {
+		t.Errorf("the payload is %s", got)
+	}
+
 	last := s.last(t)
 	unlock := db.Hold(t, `SELECT FROM outbox.task WHERE task_id = `+state("ready")+` FOR UPDATE`)
 	for id, c := range map[string]struct {

@@ -129,7 +129,8 @@ func (v *view) task() error {
 		d.Payload, d.Cut = pretty(d.Hidden.Payload)
 		d.Headers, _ = pretty(d.Hidden.Headers)
 		if v.MayOperate() && !d.Cut && d.State != admin.StateLeased && d.State != admin.StateFinished {
-			d.Form = &payloadForm{ID: id, Text: editable(indented(d.Hidden.Payload))}
+			text := editable(indented(d.Hidden.Payload))
+			d.Form = &payloadForm{ID: id, Text: text, Was: digestOf(d.Hidden.Payload)}
 		}
 	}
 	d.Facts, d.Timeline = factsOf(d.Task), taskview.Timeline(d.Task)

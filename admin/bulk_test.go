@@ -411,26 +411,6 @@ func TestATaskThatIsOverdueKeepsItsTime(t *testing.T) {
 	db.Want(t, "2", `SELECT count(*) FROM outbox.task WHERE state = 'ready' AND run_at < now() - interval '59 min'`)
 }
 
-// An Enqueue with the key of a task that is being retyped does not wait for it, and is a new task.
-func TestAnEnqueueDoesNotWaitForARetype(t *testing.T) {
-	t.Parallel()
-	db := relaytest.NewDatabase(t)
-	db.Do(t, `INSERT INTO outbox.task (task_type, unique_key) VALUES ('OLD', 'k')`)
-	tx := begin(t, db)
-	r, err := client(t, db.DB).In(tx).Retype(t.Context(), admin.Filter{Type: "OLD"}, "NEW", admin.Bulk{})
-	if len(r.IDs) != 1 || err != nil {
-		t.Fatal(r, err)
-	}
-	relaytest.Must(tx.Commit())
-	relaytest.Must(outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
-		e, err := outbox.Enqueue(t.Context(), tx, "OLD", 1, outbox.Unique("k"))
-		if e.Outcome != outbox.OutcomeCreated {
-			t.Errorf("the Enqueue is %s", e.Outcome)
-		}
-		return err
-	}))
-}
-
 // Tasks of an ordering key run in their order in the new type; the old type's key goes on.
 func TestRetypedTasksOfAKeyKeepTheirOrder(t *testing.T) {
 	t.Parallel()

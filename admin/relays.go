@@ -111,14 +111,19 @@ UPDATE outbox.task t SET state = 'ready', lease_token = NULL, leased_until = NUL
        timeline = ` + upkeep.LostTimeline + `
  WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM c))`
 
+// An operator may not delete tasks.
+const cancelFreedSQL = `/* outbox: remove canceled tasks whose lease was handed back */
+SELECT outbox.cancel_task(c.task_id) FROM outbox.cancel c
+ WHERE (SELECT t.state FROM outbox.task t WHERE t.task_id = c.task_id) <> 'leased'`
+
 // HandBack makes all leased tasks of a relay ready at once, and returns their number. It is for a
 // node that is surely dead: other relays take its tasks over after 10 s anyway. relayID is a
 // [Relay]'s ID.
 //
 // A task that was asked to end is removed. The runs of the others count as attempts. A task that was
 // lost before runs isolated, as it may have killed the node. A relay that lives after all loses these
-// leases: it can neither complete nor fail the tasks, and within a heartbeat (3 s) their handlers' contexts end with the
-// cause outbox.ErrLeaseLost. Tasks in [outbox.Task.Complete] are left alone. Tasks of Tx and Batch
+// leases: it can neither complete nor fail the tasks, and within a heartbeat (3 s) their handlers'
+// contexts end with the cause outbox.ErrLeaseLost. Tasks in [outbox.Task.Complete] are left alone. Tasks of Tx and Batch
 // handlers return when the server ends the dead node's connections.
 //
 // It works in transactions of 1,000 tasks each: after an error the number is that of the committed
@@ -139,7 +144,7 @@ func (c *Client) HandBack(ctx context.Context, relayID string) (tasks int64, err
 					n, err = result.RowsAffected()
 				}
 				if err == nil && n > 0 {
-					_, err = q.ExecContext(ctx, c.schema.SQL(upkeep.CancelFreedSQL))
+					_, err = q.ExecContext(ctx, c.schema.SQL(cancelFreedSQL))
 				}
 				return err
 			})

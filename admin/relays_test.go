@@ -190,3 +190,16 @@ func TestPauseNeedsRightsOnOneTable(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A task that was asked to end is removed with its lease, and not run again.
+func TestATaskThatWasCanceledIsNotHandedBack(t *testing.T) {
+	t.Parallel()
+	db := relaytest.Open(t, relaytest.Migrated(t))
+	lease(t, db, deadRelay, 2)
+	db.Do(t, `INSERT INTO outbox.cancel (task_id) SELECT min(task_id) FROM outbox.task`)
+	if n, err := client(t, db.DB).HandBack(t.Context(), deadRelay); n != 2 || err != nil {
+		t.Errorf("handed back %d, %v", n, err)
+	}
+	db.Want(t, "1 ready", `SELECT count(*) || ' ' || min(state) FROM outbox.task`)
+	db.Want(t, "1", `SELECT sum(tasks) FROM outbox.counter_log WHERE kind = 'canceled'`)
+}

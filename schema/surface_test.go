@@ -132,8 +132,8 @@ func TestWhatIsInTheSchemaIsUsedByWhoIsMeantTo(t *testing.T) {
 	const mayWrite = `(has_any_column_privilege('<schema>_' || role, oid, 'INSERT') OR has_any_column_privilege('<schema>_' || role, oid, 'UPDATE')
 		OR has_table_privilege('<schema>_' || role, oid, 'DELETE'))`
 	for about, c := range map[string]struct{ query, want string }{
-		"groups may call with the owner's rights": {functions + `prosecdef`, "adopt cancel_task change_tasks enqueue_keyed mark_origin origin_state redrive " +
-			"run_task_now set_payload this_database waits_for"},
+		"groups may call with the owner's rights": {functions + `prosecdef`, "adopt cancel_task change_tasks " +
+			"enqueue_keyed mark_origin origin_state redrive run_task_now set_payload this_database waits_for"},
 		"groups could make triggers of": {functions + `prorettype = 'trigger'::regtype`, ""},
 		"an enqueuer may call":          {functions + `role = 'enqueuer'`, "enqueue_keyed enqueue_task"},
 		"PUBLIC may call":               {`SELECT proname::text FROM pg_proc, aclexplode(COALESCE(proacl, acldefault('f', proowner))) WHERE pronamespace = <ns> AND grantee = 0`, ""},

@@ -83,11 +83,17 @@ const TakeStrandedSQL = `/* outbox: take over leases of relays that have no row 
 UPDATE outbox.task t SET ` + freed + `, timeline = ` + LostTimeline + `
  WHERE task_id = ANY ($1::bigint[]) AND NOT EXISTS (SELECT 1 FROM outbox.relay l WHERE l.relay_id = t.relay_id)`
 
-// CancelFreedSQL removes tasks that were asked to end while they were leased, in the transaction that ends
-// their leases: no relay runs them again before it hears of the request.
-const CancelFreedSQL = `/* outbox: remove canceled tasks whose lease has ended */
-SELECT outbox.cancel_task(c.task_id) FROM outbox.cancel c
- WHERE (SELECT t.state FROM outbox.task t WHERE t.task_id = c.task_id) <> 'leased'`
+// Tasks that were asked to end while they were leased are removed in the transaction that ends their
+// leases: no relay runs them again before it hears of the request.
+// The requests go as relays hear of them.
+const removeCanceledSQL = `/* outbox: remove canceled tasks whose lease has ended */
+WITH c AS MATERIALIZED (
+  SELECT task_id FROM outbox.task WHERE task_id = ANY (ARRAY(SELECT task_id FROM outbox.cancel LIMIT 1000))
+     AND state <> 'leased' FOR UPDATE SKIP LOCKED),
+gone AS (
+  DELETE FROM outbox.task WHERE task_id = ANY (ARRAY(SELECT task_id FROM c)) RETURNING task_type)
+INSERT INTO outbox.counter_log (tasks, task_type, kind)
+SELECT count(*), task_type, 'canceled' FROM gone GROUP BY task_type`
 
 // run makes the leased tasks of dead relays ready again, once this relay's own beats are
 // settled.
@@ -152,7 +158,7 @@ func (t *takeover) run(ctx context.Context, on *pg.Dedicated) (next time.Duratio
 				return err
 			}
 		}
-		_, err = tx.ExecContext(ctx, t.Schema.SQL(CancelFreedSQL))
+		_, err = tx.ExecContext(ctx, t.Schema.SQL(removeCanceledSQL))
 		return err
 	})
 	if err != nil {

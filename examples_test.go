@@ -240,6 +240,41 @@ func ExampleGroupBy() {
 	// big 3
 }
 
+// A code that was not sent in time is of no use: the relay was away for too long.
+func ExampleExpiresAfter() {
+	ctx := context.Background()
+	db, drop := exampleDatabase()
+	defer drop()
+	type Code struct{ Email string }
+	send := outbox.NewTaskType[Code]("SEND_CODE", outbox.ExpiresAfter(10*time.Minute)) // of each, unless it says so itself
+	enqueueAll(db,
+		send.New(Code{"ada@example.com"}),
+		send.New(Code{"bob@example.com"}, outbox.ExpiresAt(time.Now().Add(-time.Minute))),
+		send.New(Code{"eve@example.com"}, outbox.ExpiresAfter(0)), // never
+	)
+	err := outbox.InTx(ctx, db, func(tx *sql.Tx) error {
+		_, err := send.Enqueue(ctx, tx, Code{"max@example.com"}, outbox.After(time.Hour))
+		return err
+	})
+	fmt.Println(err)
+	reg := handlers.New()
+	handlers.Leased(reg, send, func(_ context.Context, task *outbox.Task[Code]) error {
+		fmt.Println("to", task.Payload.Email, "it expires:", !task.ExpiresAt.IsZero())
+		return nil
+	})
+	runDue(ctx, db, reg)
+	client, err := admin.New(db, admin.Config{})
+	must(err)
+	dead, err := client.Tasks(ctx, admin.TaskQuery{Filter: admin.Filter{Reason: outbox.ReasonExpired}})
+	must(err)
+	fmt.Println(len(dead.Tasks), "dead letter:", dead.Tasks[0].LastError)
+	// Output:
+	// outbox: invalid option: ExpiresAfter(10m0s): must be longer than After(1h0m0s), else the task never runs
+	// to ada@example.com it expires: true
+	// to eve@example.com it expires: false
+	// 1 dead letter: relay: the task expired before it had begun
+}
+
 // Changes of one account are sent in their order; accounts do not wait for each other.
 func ExampleOrderedBy() {
 	ctx := context.Background()

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lib/pq"
 
@@ -74,6 +75,10 @@ func TestACopyHasTheOptionsOfItsTask(t *testing.T) {
 		case to.Type() == reflect.TypeFor[map[string]string]():
 			value = `{"of":"` + name + `"}`
 			to.Set(reflect.ValueOf(map[string]string{"of": name}))
+		case to.Type() == reflect.TypeFor[time.Time]():
+			at := time.Unix(int64(i), 0).UTC()
+			value = at.Format("2006-01-02T15:04:05Z")
+			to.Set(reflect.ValueOf(at))
 		}
 		values[strings.ToLower(inName.ReplaceAllString(name, "${1}_${2}"))] = value
 	}

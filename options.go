@@ -65,6 +65,8 @@ type settings struct {
 	schema      string
 	runAt       time.Time
 	after       time.Duration
+	expiresAt   time.Time
+	expireAfter time.Duration
 	priority    int
 	maxAttempts int
 	timeout     time.Duration
@@ -88,6 +90,30 @@ func RunAt(t time.Time) Option { return option(func(s *settings) { s.runAt, s.af
 // immediately.
 func After(d time.Duration) Option {
 	return option(func(s *settings) { s.after, s.runAt = d, time.Time{} })
+}
+
+// ExpiresAt gives up a task that has not begun by t, by PostgreSQL's clock: its handler is not called,
+// and the task is a dead letter with the reason expired, or with handlers.DiscardExpired is removed. If
+// t is zero the task does not expire; the last year is 9999. Of ExpiresAt and [ExpiresAfter] the last
+// one counts. A t that is not after that of [RunAt] is ErrInvalidOption.
+//
+// The claim decides: what is claimed before t runs, also a moment later. A task has begun once an attempt
+// counts, or an iteration has ended (handlers.RunAgain). Then it does not expire any more, and its
+// retries may run after t. A run that counts no attempt is no begin: one that its handler snoozed or
+// throttled still expires while it waits. A run that was lost with its process counts.
+//
+// Relays look for what has expired every 10 s, so that its keys and places are free, also where nothing
+// claims the type. A redriven dead letter does not expire again. A relay of a version without the option
+// runs the task all the same.
+func ExpiresAt(t time.Time) Option {
+	return option(func(s *settings) { s.expiresAt, s.expireAfter = t, 0 })
+}
+
+// ExpiresAfter is [ExpiresAt] the time d after the task is inserted, by PostgreSQL's clock. If d is 0
+// the task does not expire; less than 1 µs else, and a d that is not longer than that of [After], is
+// ErrInvalidOption.
+func ExpiresAfter(d time.Duration) Option {
+	return option(func(s *settings) { s.expireAfter, s.expiresAt = d, time.Time{} })
 }
 
 // Priority orders the tasks of one type, and the types by their most urgent task: lower runs
@@ -200,6 +226,14 @@ func newSettings(opts []Option) (*settings, error) {
 			mostPayload)
 	case year > 9999:
 		return invalid("RunAt: the year %d, at most 9999", year)
+	case s.expiresAt.UTC().Year() > 9999:
+		return invalid("ExpiresAt: the year %d, at most 9999", s.expiresAt.UTC().Year())
+	case !s.expiresAt.IsZero() && !s.runAt.IsZero() && !s.expiresAt.After(s.runAt):
+		return invalid("ExpiresAt(%v): must be after RunAt(%v), else the task never runs", s.expiresAt, s.runAt)
+	case s.expireAfter < 0 || s.expireAfter > 0 && s.expireAfter < time.Microsecond:
+		return invalid("ExpiresAfter(%v): must be at least 1µs, or 0 for never", s.expireAfter)
+	case s.expireAfter > 0 && s.expireAfter <= s.after:
+		return invalid("ExpiresAfter(%v): must be longer than After(%v), else the task never runs", s.expireAfter, s.after)
 	case !slices.Contains([]Conflict{ConflictSkip, ConflictReplace, ConflictReschedule}, s.onConflict):
 		return invalid("OnConflict(%.32q): must be ConflictSkip, ConflictReplace or ConflictReschedule", s.onConflict)
 	}
@@ -276,6 +310,15 @@ var optionalColumns = []optionalColumn{
 		func(s *settings, of *Task[json.RawMessage]) {
 			if of.OrderingKey != "" { // which the copy has
 				s.groupKey, s.grouped = "", false
+			}
+		}},
+	{"expires_at", "COALESCE(%s::timestamptz, clock_timestamp() + %s::bigint * interval '1 microsecond')",
+		func(s *settings) [2]sql.NullString {
+			return [2]sql.NullString{timestamp(s.expiresAt), number(s.expireAfter.Microseconds())}
+		},
+		func(s *settings, of *Task[json.RawMessage]) {
+			if !of.ExpiresAt.IsZero() {
+				s.expiresAt, s.expireAfter = of.ExpiresAt, 0
 			}
 		}},
 }

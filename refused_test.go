@@ -53,6 +53,9 @@ func refusals() (all []refused) {
 		{outbox.MaxPayload(16<<20 + 1), "MaxPayload(16777217)"},
 		{outbox.RunAt(time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)), "RunAt: the year 10000"},
 		{outbox.RunAt(time.Date(9999, 12, 31, 23, 0, 0, 0, time.FixedZone("", -3600))), "RunAt: the year 10000"},
+		{outbox.ExpiresAt(time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)), "ExpiresAt: the year 10000"},
+		{outbox.ExpiresAfter(-time.Second), "ExpiresAfter(-1s): must be at least 1µs, or 0 for never"},
+		{outbox.ExpiresAfter(999), "ExpiresAfter(999ns)"},
 		{outbox.OrderedBy(""), "OrderedBy: the key has 0 bytes"},
 		{outbox.OrderedBy(strings.Repeat("k", 257)), "OrderedBy: the key has 257 bytes"},
 		{outbox.OrderedBy("a\x00"), "OrderedBy: the key has 2 bytes"},
@@ -75,6 +78,8 @@ func refusals() (all []refused) {
 			outbox.ErrInvalidOption, c.text)
 	}
 	for text, opts := range map[string][]outbox.Option{
+		"(1970-01-01 00:01:00 +0000 UTC), else the task never r": {outbox.RunAt(time.Unix(60, 0).UTC()), outbox.ExpiresAt(time.Unix(60, 0))},
+		"ExpiresAfter(1m0s): must be longer than After(1m0s)":    {outbox.ExpiresAfter(time.Minute), outbox.After(time.Minute)},
 		"Unique: the key is empty":                               {outbox.Unique("")},
 		"257 bytes, at most 256":                                 {outbox.Unique(strings.Repeat("k", 257))},
 		"valid UTF-8 without NUL":                                {outbox.Unique("a\x00", outbox.UntilDone())},

@@ -28,7 +28,7 @@ type TypeStats struct {
 	Dead int64
 
 	// Finished are all the tasks that are done since the counters began: those that were enqueued
-	// and are neither to do nor died nor were canceled. A task that runs again is not finished, a
+	// and are neither to do nor died nor were canceled nor removed as expired. A task that runs again is not finished, a
 	// redriven dead letter may finish yet, and a row that was deleted by hand counts as finished.
 	Finished int64
 
@@ -37,6 +37,10 @@ type TypeStats struct {
 	// handlers a run did not fail; runs that were lost with their process or their connection are
 	// not counted.
 	Failed int64
+
+	// Expired are the tasks that were removed since the counters began, as they had expired and their
+	// handler is registered with handlers.DiscardExpired.
+	Expired int64
 
 	// OldestReady is how long the oldest ready task has been due, by PostgreSQL's clock, whatever
 	// its priority and attempts. 0 without a ready task.
@@ -76,7 +80,7 @@ func Stats(ctx context.Context, q Querier, opts ...SchemaOption) ([]TypeStats, e
 		var s TypeStats
 		var age, due sql.NullInt64
 		if err := rows.Scan(&s.Type, &s.Ready, &s.Scheduled, &s.Retrying, &s.Leased, &s.Waiting, &s.Dead,
-			&s.Finished, &s.Failed, &age, &due); err != nil {
+			&s.Finished, &s.Failed, &s.Expired, &age, &due); err != nil {
 			return nil, fmt.Errorf("outbox: stats: %w", err)
 		}
 		s.OldestReady = time.Duration(age.Int64) * time.Microsecond

@@ -38,6 +38,9 @@ type Task[P any] struct {
 	OrderingKey string
 	// RunAt is when this attempt was due, by PostgreSQL's clock.
 	RunAt time.Time
+	// ExpiresAt is that of outbox.ExpiresAt or ExpiresAfter; zero without one. A retry may have it behind
+	// itself.
+	ExpiresAt time.Time
 	// CreatedAt is when the transaction that enqueued the task began, by PostgreSQL's clock: now()
 	// in SQL. The task became visible when that transaction committed. Retries, iterations and a
 	// redrive keep it.
@@ -107,6 +110,8 @@ const (
 	ReasonLostConnections Reason = "lost_connections"
 	// ReasonCommitted: the handler committed the relay's transaction and then failed.
 	ReasonCommitted Reason = "committed"
+	// ReasonExpired: it had not begun by the time of ExpiresAt or ExpiresAfter.
+	ReasonExpired Reason = "expired"
 )
 
 // CatchUp is what becomes of the firings that a schedule missed. The zero value means CatchUpOnce.

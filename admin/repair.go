@@ -215,7 +215,7 @@ WITH known (of_table, of_column, id) AS (
     (SELECT max(task_id) FROM outbox.done_task),
     (SELECT max(task_id) FROM (SELECT task_id FROM outbox.unique_key LIMIT 100000) AS k),
     (SELECT max(GREATEST(task_id, last_id)) FROM outbox.running), (SELECT max(task_id) FROM outbox.cancel),
-    (SELECT sum(CASE kind WHEN 'dead' THEN -arrived WHEN 'failed' THEN 0 WHEN 'canceled' THEN arrived
+    (SELECT sum(CASE kind WHEN 'dead' THEN -arrived WHEN 'failed' THEN 0 WHEN 'canceled' THEN arrived WHEN 'expired' THEN arrived
                           ELSE arrived - tasks END)::bigint
        FROM (SELECT kind, arrived, tasks FROM outbox.counter
               UNION ALL SELECT kind, arrived, tasks FROM outbox.counter_log) AS c))
@@ -259,10 +259,10 @@ every AS MATERIALIZED (
     FROM counted FULL JOIN held USING (task_type, kind)),
 totals AS (
   SELECT task_type, sum(fresh) AS fresh,
-         COALESCE(sum(counted - held) FILTER (WHERE kind NOT IN ('dead', 'failed', 'canceled')), 0) AS over,
+         COALESCE(sum(counted - held) FILTER (WHERE kind NOT IN ('dead', 'failed', 'canceled', 'expired')), 0) AS over,
          GREATEST(sum(counted - held) FILTER (WHERE kind = 'dead'), 0) AS over_dead,
          sum(CASE kind WHEN 'dead' THEN -arrived WHEN 'canceled' THEN -counted WHEN 'failed' THEN 0
-                       ELSE arrived - counted END) AS finished
+                       WHEN 'expired' THEN -counted ELSE arrived - counted END) AS finished
     FROM every GROUP BY task_type),
 finishes AS MATERIALIZED (
   SELECT task_type, over, over_dead, finished,
@@ -271,7 +271,7 @@ finishes AS MATERIALIZED (
 
 const findCountsSQL = `/* outbox: counts that differ from the rows */` + countsSQL + `
 SELECT task_type || ' ' || kind, counted, held, '' FROM every
- WHERE kind NOT IN ('failed', 'canceled') AND counted <> held
+ WHERE kind NOT IN ('failed', 'canceled', 'expired') AND counted <> held
  UNION ALL
 SELECT task_type || ' finished', finished::bigint, should::bigint, '' FROM finishes WHERE finished <> should
  ORDER BY 1`
@@ -282,7 +282,7 @@ LOCK TABLE outbox.counter IN SHARE UPDATE EXCLUSIVE MODE`
 
 const addCountsSQL = `/* outbox: add what the counts lack */` + countsSQL + `
 INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind)
-SELECT held - counted, 0, task_type, kind FROM every WHERE kind NOT IN ('failed', 'canceled') AND counted <> held
+SELECT held - counted, 0, task_type, kind FROM every WHERE kind NOT IN ('failed', 'canceled', 'expired') AND counted <> held
  UNION ALL
 SELECT 0, should - finished - over - over_dead, task_type, 'ready' FROM finishes
  WHERE should - finished - over - over_dead <> 0

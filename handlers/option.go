@@ -120,6 +120,11 @@ func NoJitter() Option { return func(r *registration) { r.NoJitter = true } }
 // first of the two counts. 0 means any time, the default. Within d a [RetryAfter] counts no attempt.
 func MaxElapsed(d time.Duration) Option { return func(r *registration) { r.MaxElapsed = d } }
 
+// DiscardExpired removes a task of this type that has expired (outbox.ExpiresAt, ExpiresAfter) in place of
+// making it a dead letter. The relay logs it, and outbox.Stats counts it as Expired. The history does not
+// have it.
+func DiscardExpired() Option { return func(r *registration) { r.DiscardExpired = true } }
+
 // MaxRunningPerRelay is how many calls of the handler run at once in one relay; a Batch handler's
 // call is one, however many tasks it has. 0 means as many as the relay has workers for.
 func MaxRunningPerRelay(n int) Option { return func(r *registration) { r.MaxRunningPerRelay = n } }

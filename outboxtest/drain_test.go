@@ -390,6 +390,24 @@ func TestADrainRunsWholeKeysAndIterations(t *testing.T) {
 	})
 }
 
+// What is late by the drain's clock has expired by it, too, unless an attempt was counted.
+func TestTasksExpireByADrainsClock(t *testing.T) {
+	t.Parallel()
+	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
+		reg := handlers.New(handlers.Backoff(relaytest.Constant(65*time.Minute)), handlers.NoJitter())
+		ofEachKind(reg, "SNOOZES", 1, gives(handlers.Snooze(time.Hour)))
+		onTx(reg, "FAILS", returns(errBoom), handlers.MaxAttempts(4))
+		for _, name := range []string{"TX_SNOOZES", "LEASED_SNOOZES", "FAILS"} {
+			exec(t, in, `INSERT INTO outbox.task (task_type, payload, expires_at)
+				VALUES ($1, '{"N": 1}', clock_timestamp() + interval '90 minutes')`, name)
+		}
+		wantRuns(t, "TX_SNOOZES 1 snoozed, LEASED_SNOOZES 1 snoozed, FAILS 1 failed, TX_SNOOZES 1 snoozed, "+
+			"LEASED_SNOOZES 1 snoozed, FAILS 2 failed, TX_SNOOZES 1 dead, LEASED_SNOOZES 1 dead, FAILS 3 failed",
+			outboxtest.Drain(t, in, reg, outboxtest.Advance(150*time.Minute)))
+		wantText(t, in, "2", `SELECT count(*) FROM outbox.dead_task WHERE reason = 'expired'`)
+	})
+}
+
 type contextKey struct{}
 
 // As of the context that Run of a relay gets.

@@ -87,6 +87,7 @@ func scenario() (*handlers.Registry, func(t testing.TB, q outbox.Querier)) {
 		ofEachKind(reg, name, 10, gives(err))
 	}
 	asIs, hidden := func(err error) error { return err }, func(error) error { return nil }
+	ofEachKind(reg, "EXPIRES", 10, gives(nil), handlers.DiscardExpired())
 	ofEachKind(reg, "SQL_ERROR", 10, sends(`SELECT 1/0`, asIs))
 	ofEachKind(reg, "HIDDEN", 10, sends(`SELECT 1/0`, hidden))
 	ofEachKind(reg, "DEFERRED", 10, sends(`INSERT INTO child VALUES (1)`, asIs))
@@ -139,6 +140,8 @@ func scenario() (*handlers.Registry, func(t testing.TB, q outbox.Querier)) {
 		exec(t, q, `INSERT INTO outbox.task (task_type, payload, max_attempts, headers) VALUES
 			('TX_OK', '{"N": 7}', 3, '{"a": "b"}'), ('TX_OK', '{"N": "no number"}', 3, NULL),
 			('BATCH_OK', '{"N": "no number"}', NULL, NULL)`)
+		exec(t, q, `UPDATE outbox.task SET expires_at = '2020-02-02' WHERE task_type LIKE '%EXPIRES' OR task_type IN ('TX_FAILS',
+			'BATCH_FAILS', 'LEASED_FAILS') AND payload ->> 'N' < '3'`)
 		exec(t, q, `INSERT INTO outbox.task (task_type, payload, attempt) VALUES ('BATCH_OK', '{"N": 5}', 20)`)
 		exec(t, q, `INSERT INTO outbox.task (task_type, payload, run_at) VALUES
 			('TX_OK', '{"N": 8}', now() + interval '1 hour'), ('TX_OK', '{"N": 9}', now() - interval '1 hour')`)

@@ -100,7 +100,7 @@ func (s *stepper) stepTx(ctx context.Context, h *handler.Handler, c txrun.Claim)
 		}
 		s.advance(u.Rows...)
 		solo = store.IDs(u.Rows)
-		entries := decide.Before(u.Rows, nil)
+		entries := decide.Before(h, u.Rows, nil)
 		switch {
 		case entries == nil:
 			runs, err = s.runUnit(ctx, h, u)
@@ -193,7 +193,7 @@ func (s *stepper) stepLeased(ctx context.Context, h *handler.Handler) ([]step, e
 		return nil, err
 	}
 	s.advance(t)
-	if v, buried := decide.Buried(t, store.Fresh); buried {
+	if v, buried := decide.Buried(h, t, store.Fresh); buried {
 		return s.finish(ctx, h, t, token, v)
 	}
 	limited, release := call.ContextOf(ctx)

@@ -1,13 +1,19 @@
 package relay
 
 import (
+	"cmp"
 	"context"
+	"database/sql"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
+	"github.com/txoutbox/outbox/internal/decide"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/leaserun"
 	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/report"
 	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/internal/txrun"
 	"github.com/txoutbox/outbox/internal/upkeep"
@@ -116,6 +122,59 @@ func (c *comparison) compareLeases(ctx context.Context, conn pg.Querier) (more b
 		"task_ids", freed[:min(len(freed), mostNamed)])
 	c.ready()
 	return more, nil
+}
+
+const (
+	expiryInterval = 10 * time.Second // outbox.ExpiresAt says so
+	expiryTasks    = 500              // of one transaction
+)
+
+// expiry is the job that ends tasks that have expired where no claim comes to them: behind others, of a
+// paused type, before they are due. Each relay does it for its types, as it knows their handlers, and
+// for those that no living relay has.
+type expiry struct {
+	store    *store.Store
+	report   *report.Reporter
+	handlers map[string]*handler.Handler
+	now      func() time.Time
+	unbroken func() time.Time // since when heartbeats come through: after an outage all relays look dead
+}
+
+// run ends expired tasks as their claims would.
+func (e *expiry) run(ctx context.Context, on *pg.Dedicated) (next time.Duration, err error) {
+	what := store.Expiry{Others: e.now().Sub(e.unbroken()) > upkeep.LeaseDuration, Limit: expiryTasks,
+		Dead: decide.OfExpired(nil).Change}
+	for name, h := range e.handlers {
+		what.Types, what.MaxAttempts = append(what.Types, name), append(what.MaxAttempts, int64(h.MaxAttempts))
+		if decide.OfExpired(h).Outcome == decide.Expired {
+			what.Discarded = append(what.Discarded, name)
+		}
+	}
+	var ended []*store.Row
+	err = on.InTx(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
+		ended, err = e.store.Expire(ctx, tx, what)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	byType := map[string][]*store.Row{}
+	for _, r := range ended {
+		byType[r.TaskType] = append(byType[r.TaskType], r)
+	}
+	for name, rows := range byType {
+		verdict := decide.OfExpired(e.handlers[name])
+		e.report.Recorded(rows, slices.Repeat([]decide.Verdict{verdict}, len(rows)))
+		watch := e.report.Watch(cmp.Or(e.handlers[name], &handler.Handler{Type: name}), rows, time.Now())
+		for _, r := range rows {
+			watch.Set(r.ID, verdict)
+		}
+		watch.Tell()
+	}
+	if len(ended) == expiryTasks {
+		return 0, nil
+	}
+	return expiryInterval, nil
 }
 
 // rowCheck is the job that looks whether row level security hides rows from the relay, which would

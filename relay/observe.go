@@ -28,7 +28,8 @@ type Observer struct {
 	Claimed func(ctx context.Context, c Claim)
 
 	// Ended hears of the end of each run, once it is known what became of its tasks: after the
-	// commit. Each task of a Claim is told once by an Ended, unless its process dies.
+	// commit. Each task of a Claim is told once by an Ended, unless its process dies. Tasks that expired
+	// where no claim came to them are told by an Ended, too.
 	Ended func(ctx context.Context, e RunEnd)
 
 	// Changed hears when the relay starts and stops, and when an outage or a refusal begins and
@@ -52,7 +53,7 @@ type Claim struct {
 // task of a group of handlers.GroupCommit has its own, once the group has committed.
 type RunEnd struct {
 	Type string
-	Kind outbox.Kind
+	Kind outbox.Kind // "" of expired tasks of a type without a handler here
 	// Start is when the handler was called, by the process's clock; zero if it was not. Duration is
 	// how long its call took; of one that did not return, until it was abandoned.
 	Start    time.Time
@@ -88,6 +89,7 @@ const (
 	OutcomeSnoozed   Outcome = "snoozed"   // its handler asked to run later, by handlers.Snooze; no attempt
 	OutcomeThrottled Outcome = "throttled" // the other side asked to wait, by handlers.RetryAfter; see there
 	OutcomeCanceled  Outcome = "canceled"
+	OutcomeExpired   Outcome = "expired"    // removed without a call, by handlers.DiscardExpired
 	OutcomeLeaseLost Outcome = "lease_lost" // another run decides
 	OutcomeDrained   Outcome = "drained"    // given back as the relay stopped; no attempt
 	// OutcomeReleased: given back, no attempt. Its handler was not called, or its batch failed as a

@@ -124,7 +124,8 @@ func leases(limit, taskID, due int) map[string]statement {
 			[]any{pq.Array([]int{taskID}), "{\"" + place + "\"}", pq.Array([]string{someUUID}), "{1}"}}
 	}
 	return map[string]statement{"lease": lease(nil, taskID), "lease from": lease(nil, taskID, taskID),
-		"lease by due time": lease(due, taskID), "finish": finish("(0,1)"), "finish what was moved": finish("(0,0)")}
+		"lease by due time": lease(due, taskID), "finish": finish("(0,1)"), "finish what was moved": finish("(0,0)"),
+		"expire": {store.ExpireSQL, []any{"{TX}", "{20}", "{}", true, limit, "late", nil}}}
 }
 
 const oldestDueSQL = `SELECT (extract(epoch FROM min(run_at)) * 1000000)::bigint FROM outbox.task`

@@ -338,6 +338,11 @@ func (x *relayRun) newHeartbeat() *upkeep.Heartbeat {
 	hearing := &hearing{store: &x.store, runner: x.runner, leases: x.leases, interval: upkeep.Interval}
 	comparison := &comparison{store: &x.store, leases: x.leases, journal: x.journal,
 		unbroken: func() time.Time { return x.heart.Unbroken() }, ready: x.wake, log: x.log}
+	expiry := &expiry{store: &x.store, report: x.report, handlers: map[string]*handler.Handler{}, now: x.now,
+		unbroken: func() time.Time { return x.heart.Unbroken() }}
+	for _, h := range x.settings.handlers {
+		expiry.handlers[h.Type] = h
+	}
 	host, _ := os.Hostname()
 	return upkeep.New(upkeep.Params{
 		RelayID: x.store.RelayID, Host: host, PID: os.Getpid(), Types: x.settings.types, Workers: config.Workers,
@@ -353,6 +358,7 @@ func (x *relayRun) newHeartbeat() *upkeep.Heartbeat {
 			{Name: upkeep.CheckRows, Run: rowCheck{schema: config.Schema, log: x.log, found: x.health.rowsHidden}.run},
 			{Name: "hear", Run: hearing.run},
 			{Name: "compare", Run: comparison.run},
+			{Name: "expire", Run: expiry.run},
 			{Name: "give tokens back", Run: func(ctx context.Context, on *pg.Dedicated) (time.Duration, error) {
 				return upkeep.TakeoverInterval, x.rates.giveBack(ctx, on, false)
 			}},

@@ -7,7 +7,8 @@
 CREATE OR REPLACE VIEW outbox.keyed_task AS
 SELECT task_id, task_type, payload, priority, max_attempts, headers, run_at, timeout_ms,
        ordering_key, skip_failed, unique_key, unique_until_done,
-       NULL::text AS on_conflict, NULL::text AS outcome, NULL::bigint AS position, group_key
+       NULL::text AS on_conflict, NULL::text AS outcome, NULL::bigint AS position, group_key,
+       expires_at
   FROM outbox.task WHERE unique_key IS NOT NULL;
 ALTER VIEW outbox.keyed_task ALTER COLUMN payload SET DEFAULT '{}';
 ALTER VIEW outbox.keyed_task ALTER COLUMN priority SET DEFAULT 0;
@@ -17,7 +18,7 @@ ALTER VIEW outbox.keyed_task ALTER COLUMN unique_until_done SET DEFAULT false;
 ALTER VIEW outbox.keyed_task ALTER COLUMN on_conflict SET DEFAULT 'skip';
 COMMENT ON COLUMN outbox.keyed_task.on_conflict
   IS 'skip, replace (it begins anew as it is inserted here, and keeps ordering_key, group_key, '
-     'skip_failed and unique_until_done) or reschedule (run_at)';
+     'skip_failed and unique_until_done) or reschedule (run_at and expires_at)';
 COMMENT ON COLUMN outbox.keyed_task.outcome
   IS 'RETURNING: created, updated or skipped; task_id is the task that has the key';
 COMMENT ON COLUMN outbox.keyed_task.position IS 'RETURNING: as it was given';
@@ -102,6 +103,8 @@ COMMENT ON COLUMN outbox.task.group_place
   IS 'the place of its key that it has, from 1; NULL: none, so it does not run, or no key';
 COMMENT ON COLUMN outbox.task.skip_failed
   IS 'after a failed attempt the task leaves the order, and the key goes on';
+COMMENT ON COLUMN outbox.task.expires_at
+  IS 'it does not run if no attempt has begun by then; NULL: it does not expire';
 COMMENT ON COLUMN outbox.task.unique_key
   IS 'at most one waiting task of a type has it; insert $payload to have it made of the payload';
 COMMENT ON COLUMN outbox.task.unique_until_done
@@ -112,7 +115,8 @@ COMMENT ON COLUMN outbox.task.timeline
 COMMENT ON COLUMN outbox.dead_task.reason
   IS 'attempts: all were used; handler: it returned Dead, or its backoff said stop; '
      'lost_connections: ten runs lost their connection; '
-     'committed: the handler committed the claim and then failed';
+     'committed: the handler committed the claim and then failed; '
+     'expired: it had not begun by expires_at';
 COMMENT ON COLUMN outbox.dead_task.max_attempts
   IS 'the limit that held: the task''s own or its handler''s';
 COMMENT ON COLUMN outbox.dead_task.task_max_attempts
@@ -149,10 +153,10 @@ COMMENT ON COLUMN outbox.task_type.max_running_per_key
 COMMENT ON COLUMN outbox.task_type.rate
   IS 'tasks that may start in rate_per, in all relays; NULL: any number';
 COMMENT ON COLUMN outbox.task_type.rate_per IS 'microseconds';
-COMMENT ON COLUMN outbox.counter.tasks IS 'now; failed and canceled: ever';
+COMMENT ON COLUMN outbox.counter.tasks IS 'now; failed, canceled and expired: ever';
 COMMENT ON COLUMN outbox.counter.arrived
   IS 'dead: ever died; the states together: ever enqueued, so that finished = arrived - tasks, '
-     'less what died and was canceled';
+     'less what died, was canceled and expired';
 COMMENT ON COLUMN outbox.sample.finished IS 'since the counters began, as failed';
 COMMENT ON COLUMN outbox.sample.oldest_ready
   IS 'for how long the ready task that waits longest had been due, in microseconds';

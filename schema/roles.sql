@@ -138,7 +138,7 @@ GRANT SELECT, UPDATE ON SEQUENCE outbox.wake, outbox.headless_key_headless_key_i
 GRANT EXECUTE ON FUNCTION
       outbox.poll, outbox.rest, outbox.claimed, outbox.whole, outbox.timeline, outbox.lacking,
       outbox.row_of, outbox.with_defaults,
-      outbox.put_back, outbox.bury, outbox.keep,
+      outbox.put_back, outbox.bury, outbox.expire_tasks, outbox.keep,
       outbox.promote_places, outbox.claim_tasks, outbox.claim_group, outbox.claim_member,
       outbox.lease_tasks, outbox.finish_tasks, outbox.complete_task,
       outbox.record_runs, outbox.record_batch, outbox.split_lost, outbox.claim_ended, outbox.end_run,
@@ -158,7 +158,7 @@ ALTER DEFAULT PRIVILEGES FOR ROLE outbox_owner IN SCHEMA outbox GRANT EXECUTE ON
 -- tokens of
 -- leases.
 GRANT SELECT (task_id, run_at, created_at, attempted_at, leased_until, relay_id, priority, attempt, max_attempts, state,
-              task_type, last_error, timeline, unique_until_done, timeout_ms, iterations, skip_failed)
+              task_type, last_error, timeline, unique_until_done, timeout_ms, iterations, skip_failed, expires_at)
    ON outbox.task, outbox.dead_task, outbox.done_task TO outbox_viewer, outbox_operator;
 GRANT SELECT (died_at, task_max_attempts, reason) ON outbox.dead_task TO outbox_viewer, outbox_operator;
 GRANT SELECT (finished_at, keep_until, outcome) ON outbox.done_task TO outbox_viewer, outbox_operator;

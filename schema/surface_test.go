@@ -12,7 +12,7 @@ import (
 
 const ofTask = "task_id bigint, task_type text, state text, priority smallint, attempt smallint, max_attempts smallint, " +
 	"created_at timestamp with time zone, run_at timestamp with time zone, attempted_at timestamp with time zone, " +
-	"iterations integer, last_error text, timeout_ms integer, payload jsonb, headers jsonb, unique_key text, ordering_key text"
+	"iterations integer, last_error text, timeout_ms integer, expires_at timestamp with time zone, payload jsonb, headers jsonb, unique_key text, ordering_key text"
 
 // surface is what docs/stability.md promises of the schema: columns that can be read, with their
 // types.
@@ -29,8 +29,8 @@ var surface = map[string]string{
 // asEnqueuer are statements of an app in another language, whose role is an enqueuer.
 var asEnqueuer = []struct{ statement, result string }{
 	{`INSERT INTO outbox.task (task_type, payload, headers, priority, run_at, max_attempts, timeout_ms,
-	    unique_key, unique_until_done, ordering_key, skip_failed)
-	  VALUES ('A', '{"n": 1}', '{"h": "v"}', -1, now() + interval '1 hour', 3, 1000, 'key', true, 'order', true)
+	    expires_at, unique_key, unique_until_done, ordering_key, skip_failed)
+	  VALUES ('A', '{"n": 1}', '{"h": "v"}', -1, now() + interval '1 hour', 3, 1000, now() + interval '2 hours', 'key', true, 'order', true)
 	  RETURNING task_id::text`, "1"},
 	{`INSERT INTO outbox.task (task_type) VALUES ('A') RETURNING task_id::text`, "2"},
 	{`INSERT INTO outbox.keyed_task (task_type, payload, headers, priority, run_at, max_attempts, timeout_ms,
@@ -104,7 +104,7 @@ func TestFunctionsWithTheOwnersRightsOrSettingsHaveAPinnedSearchPath(t *testing.
 	// search_path of the relay's pool.
 	const unpinned = `SELECT proname::text FROM pg_proc WHERE pronamespace = <ns> AND (prosecdef OR proconfig IS NOT NULL)
 		AND proname <> ALL ('{promote_places,claim_tasks,
-			claim_group,claim_member,lease_tasks,finish_tasks,complete_task,put_back,bury,keep}')
+			claim_group,claim_member,lease_tasks,finish_tasks,complete_task,put_back,bury,expire_tasks,keep}')
 		AND COALESCE(NOT 'search_path=pg_catalog, pg_temp' = ANY (proconfig), true)`
 	if got := list(t, db, name, unpinned); got != "" {
 		t.Errorf("the search_path is not pinned in %s", got)

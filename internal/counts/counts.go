@@ -3,7 +3,7 @@
 package counts
 
 // SQL is written for the schema "outbox". It returns, for each type, the columns task_type, ready,
-// scheduled, retrying, leased, waiting, dead, finished, failed, age (of the oldest ready task, in
+// scheduled, retrying, leased, waiting, dead, finished, failed, expired, age (of the oldest ready task, in
 // microseconds) and due (when the first scheduled one is, in microseconds since 1970), in no order.
 //
 // One snapshot for all of it: what a relay moves from the log to the table of counters meanwhile is
@@ -14,7 +14,7 @@ package counts
 // starts workers for a log whose file is larger than min_parallel_table_scan_size (8 MB). Some
 // 100,000 rows are, also dead ones that wait for VACUUM.
 const SQL = `SELECT c.task_type, c.ready, c.scheduled, c.retrying, c.leased, c.waiting, c.dead, c.finished,
-       c.failed, h.age, s.due
+       c.failed, c.expired, h.age, s.due
   FROM (
     SELECT task_type,
            COALESCE(sum(tasks) FILTER (WHERE kind = 'ready'), 0)::bigint AS ready,
@@ -24,8 +24,9 @@ const SQL = `SELECT c.task_type, c.ready, c.scheduled, c.retrying, c.leased, c.w
            COALESCE(sum(tasks) FILTER (WHERE kind = 'waiting'), 0)::bigint AS waiting,
            COALESCE(sum(tasks) FILTER (WHERE kind = 'dead'), 0)::bigint AS dead,
            COALESCE(sum(CASE kind WHEN 'dead' THEN -arrived WHEN 'canceled' THEN -tasks WHEN 'failed' THEN 0
-                                  ELSE arrived - tasks END), 0)::bigint AS finished,
-           COALESCE(sum(tasks) FILTER (WHERE kind = 'failed'), 0)::bigint AS failed
+                                  WHEN 'expired' THEN -tasks ELSE arrived - tasks END), 0)::bigint AS finished,
+           COALESCE(sum(tasks) FILTER (WHERE kind = 'failed'), 0)::bigint AS failed,
+           COALESCE(sum(tasks) FILTER (WHERE kind = 'expired'), 0)::bigint AS expired
       FROM (SELECT task_type, kind, tasks, arrived FROM outbox.counter
              WHERE true OR set_config('max_parallel_workers_per_gather', '0', true) IS NULL
             UNION ALL

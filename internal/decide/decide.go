@@ -252,8 +252,8 @@ type Entry struct {
 
 // Before says what becomes of claimed tasks of which earlier runs left these rows in the journal. Without
 // entries all of them run.
-func Before(rows []*store.Row, found map[int64][]store.Earlier) []Entry {
-	alone := func(r *store.Row) bool { _, buried := Buried(r, store.Fresh); return buried }
+func Before(h *handler.Handler, rows []*store.Row, found map[int64][]store.Earlier) []Entry {
+	alone := func(r *store.Row) bool { _, buried := Buried(h, r, store.Fresh); return buried }
 	if len(found) == 0 && !slices.ContainsFunc(rows, alone) {
 		return nil
 	}
@@ -261,7 +261,7 @@ func Before(rows []*store.Row, found map[int64][]store.Earlier) []Entry {
 	for i, r := range rows {
 		e := &entries[i]
 		if e.Earlier, e.Wait = r.Judge(found[r.ID]); e.Earlier != store.Postponed {
-			e.Verdict, e.Buried = Buried(r, e.Earlier)
+			e.Verdict, e.Buried = Buried(h, r, e.Earlier)
 		}
 	}
 	return entries
@@ -269,9 +269,11 @@ func Before(rows []*store.Row, found map[int64][]store.Earlier) []Entry {
 
 // Buried is the verdict on a claimed task that may not run, and whether it is one: by itself, or by what
 // the journal says. All kinds of handlers and outboxtest ask it at the claim; a group asks for all its tasks.
-func Buried(r *store.Row, earlier store.Judgement) (v Verdict, buried bool) {
+func Buried(h *handler.Handler, r *store.Row, earlier store.Judgement) (v Verdict, buried bool) {
 	c := store.Change{Attempt: r.Max, Reason: outbox.ReasonAttempts}
 	switch {
+	case r.Expired() && earlier == store.Fresh:
+		return OfExpired(h), true
 	case earlier == store.DeadLostConns:
 		c.Attempt, c.Reason = min(r.Attempt+r.Lost, r.Max), outbox.ReasonLostConnections
 	case earlier != store.DeadAttempts && !r.Exhausted():
@@ -279,6 +281,16 @@ func Buried(r *store.Row, earlier store.Judgement) (v Verdict, buried bool) {
 	}
 	c.Err = r.LostText(earlier)
 	return Verdict{Outcome: Dead, Change: c}, true
+}
+
+var errExpired = errors.New("relay: the task expired before it had begun")
+
+// OfExpired is the verdict on a task that has expired; h is nil where no relay has its handler.
+func OfExpired(h *handler.Handler) Verdict {
+	if h != nil && h.DiscardExpired {
+		return Verdict{Outcome: Expired}
+	}
+	return Verdict{Outcome: Dead, Change: store.Change{Reason: outbox.ReasonExpired, Err: errExpired}}
 }
 
 // Committed is the verdict on a task whose handler committed its removal itself, against the rules:

@@ -332,13 +332,49 @@ func TestATaskIsBuriedOnceItsAttemptsWereBegun(t *testing.T) {
 		"connections were lost":  {store.Row{Attempt: 1, Lost: 1, Max: 5}, store.DeadLostConns, "dead lost_connections 2: " + lost},
 		"lost, and none is left": {store.Row{Attempt: 2, Lost: 2, Max: 3}, store.DeadLostConns, "dead lost_connections 3: " + lost},
 	} {
-		v, buried := Buried(&tt.row, tt.earlier)
+		v, buried := Buried(&handler.Handler{}, &tt.row, tt.earlier)
 		got := ""
 		if buried {
 			got = fmt.Sprintf("%v %s %d: %v", v.Outcome, v.Change.Reason, v.Change.Attempt, v.Change.Err)
 		}
 		if got != tt.want {
 			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		}
+	}
+}
+
+// What has begun, by an attempt, an iteration or a run that was lost, does not expire.
+func TestATaskExpiresOnlyBeforeItHasBegun(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		attempt int
+		rest    string
+		earlier store.Judgement
+		want    string
+	}{
+		"late":           {0, `{"past_expiry": true}`, store.Fresh, "dead expired 0: relay: the task expired before it had begun"},
+		"in time":        {0, `{"past_expiry": false}`, store.Fresh, ""},
+		"a retry":        {1, `{"past_expiry": true}`, store.Fresh, ""},
+		"an iteration":   {0, `{"past_expiry": true, "iterations": 1}`, store.Fresh, ""},
+		"a run was lost": {0, `{"past_expiry": true}`, store.Suspect, ""},
+	} {
+		r := &store.Row{Max: 3}
+		if _, err := r.FromText(fmt.Sprintf("7\x1f0\x1f%d\x1f1\x1f\x1f1\x1f%s\x1f{}", tt.attempt, tt.rest)); err != nil {
+			t.Fatal(err)
+		}
+		for _, h := range []*handler.Handler{{}, {DiscardExpired: true}} {
+			v, buried := Buried(h, r, tt.earlier)
+			got := ""
+			if buried {
+				got = fmt.Sprintf("%v %s %d: %v", v.Outcome, v.Change.Reason, v.Change.Attempt, v.Change.Err)
+			}
+			want := tt.want
+			if h.DiscardExpired && want != "" {
+				want = "expired  0: <nil>"
+			}
+			if got != want {
+				t.Errorf("%s: %q, want %q", name, got, want)
+			}
 		}
 	}
 }

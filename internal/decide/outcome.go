@@ -14,6 +14,7 @@ const (
 	Throttled
 	Dead
 	Canceled
+	Expired
 	LeaseLost
 	Drained
 	Released
@@ -25,6 +26,7 @@ var outcomes = [...]struct {
 	gone     bool   // the task's row is deleted
 	succeeds bool   // the handler's writes stay; if it is gone too, the history has it
 	tells    bool   // a run in outboxtest, and the record, have its error
+	counted  string // the kind of outbox.counter that a task which is gone counts as, in place of finished
 	record   string // of the log, one for all such tasks of a run; others have one of their own, or none
 }{
 	Infrastructure: {name: "infrastructure"},
@@ -36,7 +38,8 @@ var outcomes = [...]struct {
 	Snoozed:   {name: "snoozed"},
 	Throttled: {name: "throttled", tells: true},
 	Dead:      {name: "dead", tells: true},
-	Canceled:  {name: "canceled", gone: true, record: "running tasks were canceled"},
+	Canceled:  {name: "canceled", gone: true, counted: "canceled", record: "running tasks were canceled"},
+	Expired:   {name: "expired", gone: true, counted: "expired", record: "tasks expired and were removed"},
 	LeaseLost: {name: "lease_lost"},
 	Drained:   {name: "drained"},
 	Released:  {name: "released"},
@@ -56,6 +59,9 @@ func (o Outcome) Finishes() bool { return o.Gone() && o.Succeeds() }
 
 // Tells reports whether a run in outboxtest, and the record, have its error.
 func (o Outcome) Tells() bool { return outcomes[o].tells }
+
+// Counted is the kind of outbox.counter that the removal of the task adds to; "" for a task that has finished.
+func (o Outcome) Counted() string { return outcomes[o].counted }
 
 // Record is that of the log, one for all such tasks of a run; "" without one.
 func (o Outcome) Record() string { return outcomes[o].record }

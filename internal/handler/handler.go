@@ -33,6 +33,8 @@ type Handler struct {
 	Retention   time.Duration // how long finished tasks stay in the history; 0: they do not get there
 	Forwards    bool          // it is package forward's: it waits for a broker
 
+	DiscardExpired bool // a task that has expired is removed, and no dead letter
+
 	MaxRunningPerRelay int           // calls at once in one relay; 0 is any number
 	MaxRunning         int           // calls at once in all relays; 0 is any number
 	MaxRunningPerKey   int           // tasks of a group key at once in all relays; 0 is one

@@ -180,7 +180,7 @@ func (l *Leases) writeGroup(group []*Result, slots chan struct{}) {
 
 // EndOf is the end of a lease by a verdict.
 func EndOf(h *handler.Handler, r *store.Row, token string, v decide.Verdict) store.LeaseEnd {
-	end := store.LeaseEnd{Row: r, Token: token, Done: v.Outcome.Gone(), Canceled: v.Outcome == decide.Canceled,
+	end := store.LeaseEnd{Row: r, Token: token, Done: v.Outcome.Gone(), Counted: v.Outcome.Counted(),
 		Back: v.Back, Change: v.Change}
 	if v.Outcome.Finishes() {
 		end.Keep, end.Finish = h.Retention, decide.FinishOf(v)

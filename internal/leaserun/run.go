@@ -178,7 +178,7 @@ func (x *Run) begin() {
 	l, one := x.leases, &x.lease
 	h, t := one.h, one.row
 	x.watch = l.Report.Watch(h, []*store.Row{t}, x.claim.Ended)
-	if v, buried := decide.Buried(t, store.Fresh); buried {
+	if v, buried := decide.Buried(h, t, store.Fresh); buried {
 		x.end(v)
 		return
 	}

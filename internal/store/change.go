@@ -147,6 +147,43 @@ func nonNil(s []string) []string {
 	return s
 }
 
+// ExpireSQL ends tasks that have expired.
+const ExpireSQL = `/* outbox: end what has expired */
+SELECT task_id, task_type, max, run_us, written FROM outbox.expire_tasks($1::text[], $2::integer[], $3::text[], $4, $5, $6, $7::jsonb)`
+
+// Expiry says which expired tasks are to be ended: of the types, and with Others of those that no living
+// relay has. They become dead letters by Dead, but for the types of Discarded.
+type Expiry struct {
+	Types       []string
+	MaxAttempts []int64 // of each type's handler
+	Discarded   []string
+	Others      bool
+	Limit       int
+	Dead        Change
+}
+
+// Expire ends tasks that have expired, and returns them.
+func (s *Store) Expire(ctx context.Context, tx *sql.Tx, e Expiry) (ended []*Row, err error) {
+	rows, err := tx.QueryContext(ctx, s.SQL(ExpireSQL), pq.Array(e.Types), pq.Array(e.MaxAttempts), pq.Array(e.Discarded),
+		e.Others, e.Limit, pgerr.Text(e.Dead.Err), s.Noted(e.Dead))
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		r, written := &Row{}, false
+		if err := rows.Scan(&r.ID, &r.TaskType, &r.Max, &r.RunAt, &written); err != nil {
+			return nil, err
+		}
+		if !written {
+			return nil, fmt.Errorf("relay: task %d has expired, and was not written to the dead letters: is there a trigger "+
+				"that drops rows?", r.ID)
+		}
+		ended = append(ended, r)
+	}
+	return ended, rows.Err()
+}
+
 const keepSQL = `/* outbox: keep */
 SELECT outbox.keep($1::jsonb, $2, $3::uuid)`
 

@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"encoding/json"
-	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -19,16 +18,16 @@ import (
 // LeaseEnd is how a lease ends. Its statement names the token, so only the holder of the lease can
 // end it.
 type LeaseEnd struct {
-	Row      *Row
-	Token    string
-	Done     bool // the task is deleted
-	Canceled bool // and counted as canceled
-	Back     bool // the task is ready, as if it had not been claimed
-	Change   Change
-	Keep     time.Duration // of a task that has finished: in the history,
-	Finish   Finish        // as this
-	LostBy   string        // stays on the row: the relay that died while it ran this task
-	Held     bool          // the relay still had the lease, and the statement changed the row
+	Row     *Row
+	Token   string
+	Done    bool   // the task is deleted
+	Counted string // and counted as this kind; "": as finished
+	Back    bool   // the task is ready, as if it had not been claimed
+	Change  Change
+	Keep    time.Duration // of a task that has finished: in the history,
+	Finish  Finish        // as this
+	LostBy  string        // stays on the row: the relay that died while it ran this task
+	Held    bool          // the relay still had the lease, and the statement changed the row
 }
 
 // resultSettings are for what finish_tasks does not do, which has them as well: a row that is locked
@@ -77,10 +76,10 @@ func splitEnds(group []*LeaseEnd) (done, other []*LeaseEnd) {
 }
 
 // alike reports whether one statement is enough for tasks that are done, sorted by id: each is there
-// once, and none is canceled.
+// once, and each has finished.
 func alike(done []*LeaseEnd) bool {
 	for i, e := range done {
-		if e.Canceled || i > 0 && done[i-1].Row.ID == e.Row.ID {
+		if e.Counted != "" || i > 0 && done[i-1].Row.ID == e.Row.ID {
 			return false
 		}
 	}
@@ -88,7 +87,7 @@ func alike(done []*LeaseEnd) bool {
 }
 
 func (s *Store) endLeases(ctx context.Context, tx *sql.Tx, done, other []*LeaseEnd) error {
-	var failed, canceled []string // types
+	counted := map[string][]string{} // types by kind
 	for _, e := range other {
 		result, err := s.change(ctx, tx, e)
 		if err != nil {
@@ -99,18 +98,23 @@ func (s *Store) endLeases(ctx context.Context, tx *sql.Tx, done, other []*LeaseE
 			return err
 		}
 		if e.Held = n == 1; e.Held && e.Change.Failed {
-			failed = append(failed, e.Row.TaskType)
+			counted["failed"] = append(counted["failed"], e.Row.TaskType)
 		}
 	}
 	if err := s.finish(ctx, tx, done); err != nil {
 		return err
 	}
 	for _, e := range done {
-		if e.Canceled && e.Held {
-			canceled = append(canceled, e.Row.TaskType)
+		if e.Counted != "" && e.Held {
+			counted[e.Counted] = append(counted[e.Counted], e.Row.TaskType)
 		}
 	}
-	return errors.Join(s.Count(ctx, tx, "failed", failed), s.Count(ctx, tx, "canceled", canceled))
+	for kind, types := range counted {
+		if err := s.Count(ctx, tx, kind, types); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // A token is only on leased rows (check_task). The statements that have a task's id do not name the

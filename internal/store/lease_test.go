@@ -131,7 +131,7 @@ func TestACanceledTaskLeavesNothingBehind(t *testing.T) {
 	if _, err := db.Exec(canceledTasks); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.EndCanceled(context.Background(), db, &Row{ID: 2, TaskType: "T"}); err != nil {
+	if err := s.EndCounted(context.Background(), db, &Row{ID: 2, TaskType: "T"}, "canceled"); err != nil {
 		t.Fatal(err)
 	}
 	var requests, runs, counted sql.NullInt64

@@ -60,6 +60,8 @@ type columns struct {
 	SkipFailed      bool            `json:"skip_failed"` // a failed attempt takes the task out of its key's order
 	UniqueKey       *string         `json:"unique_key"`
 	UniqueUntilDone bool            `json:"unique_until_done"`
+	ExpiresUS       *int64          `json:"expires_us"`  // expires_at, which may have an offset that Go cannot parse
+	PastExpiry      bool            `json:"past_expiry"` // by the claim
 	Timeline        json.RawMessage `json:"timeline"`
 }
 
@@ -183,6 +185,15 @@ func (r *Row) Fill(t *Task, of *Identity, attempt int) {
 	if r.read.OrderingKey != nil {
 		t.OrderingKey = *r.read.OrderingKey
 	}
+	if r.read.ExpiresUS != nil {
+		t.ExpiresAt = time.UnixMicro(*r.read.ExpiresUS)
+	}
+}
+
+// Expired reports whether the claim came after the time by which the task was to begin, and by the row
+// it has not: no attempt is counted, and no iteration has ended.
+func (r *Row) Expired() bool {
+	return r.uses().PastExpiry && r.Attempt+r.uses().Iterations == 0
 }
 
 // Throttled reports whether the last run was throttled.
@@ -212,6 +223,9 @@ func (r *Row) NoteTime(micros int64) { r.askedAt, r.answered = time.Now(), micro
 func (r *Row) Advance(by time.Duration) {
 	now := time.Now()
 	r.askedAt, r.answered = now, r.At(now).Add(by).UnixMicro()
+	if us := r.uses().ExpiresUS; by > 0 && us != nil {
+		r.read.PastExpiry = r.answered >= *us
+	}
 }
 
 // At is a time of the process's clock by PostgreSQL's clock, if that was noted.

@@ -88,16 +88,16 @@ func (s *Store) RemoveCanceled(ctx context.Context, on Execer, taskIDs []int64) 
 const forgetCancelSQL = `/* outbox: forget a request to cancel */
 DELETE FROM outbox.cancel WHERE task_id = $1`
 
-// EndCanceled counts a canceled task whose removal is in the same transaction, and deletes the
-// request and its runs in the journal.
-func (s *Store) EndCanceled(ctx context.Context, on Execer, r *Row) error {
+// EndCounted counts a task whose removal is in the same transaction, as canceled or expired, and deletes
+// a request to cancel it and its runs in the journal.
+func (s *Store) EndCounted(ctx context.Context, on Execer, r *Row, kind string) error {
 	if _, err := on.ExecContext(ctx, s.ForgetTasks([]*Row{r})); err != nil {
 		return err
 	}
 	if _, err := on.ExecContext(ctx, s.SQL(forgetCancelSQL), r.ID); err != nil {
 		return err
 	}
-	return s.Count(ctx, on, "canceled", []string{r.TaskType})
+	return s.Count(ctx, on, kind, []string{r.TaskType})
 }
 
 // MostCompared is how many rows one comparison returns at most.

@@ -39,6 +39,7 @@ var facts = []struct {
 	{"timeout", false, func(t admin.Task) any { return t.Timeout }},
 	{"created", false, func(t admin.Task) any { return t.CreatedAt }},
 	{"due", false, func(t admin.Task) any { return t.RunAt }},
+	{"expires", false, func(t admin.Task) any { return t.ExpiresAt }},
 	{"last attempt", false, func(t admin.Task) any { return t.AttemptedAt }},
 	{"ended", false, func(t admin.Task) any { return t.EndedAt }},
 	{"kept until", false, func(t admin.Task) any { return t.KeepUntil }},
@@ -135,6 +136,7 @@ var Reasons = map[outbox.Reason]string{
 	outbox.ReasonHandler:         "its handler gave it up",
 	outbox.ReasonLostConnections: "ten runs lost their connection",
 	outbox.ReasonCommitted:       "its handler committed, then failed",
+	outbox.ReasonExpired:         "it had not begun in time",
 }
 
 // Reason is the reason of a dead letter in words.

@@ -147,7 +147,7 @@ func (a *attempt) run(ctx context.Context) error {
 		}
 		return err
 	}
-	if entries := decide.Before(u.Rows, found); entries != nil {
+	if entries := decide.Before(u.h, u.Rows, found); entries != nil {
 		if done, err := a.judge(entries, found); done {
 			return err
 		}

@@ -139,7 +139,7 @@ func (u *Unit) Keep(verdicts []decide.Verdict) apptx.Plan {
 }
 
 // Reject is the plan of an end that undoes the handler's writes and writes what becomes of its
-// tasks. A single canceled task is removed.
+// tasks. A single task that was canceled or has expired is removed.
 func (u *Unit) Reject(verdicts []decide.Verdict) apptx.Plan {
 	return apptx.Plan{Action: apptx.Undo, Write: func(ctx context.Context, c pg.Exclusive) error {
 		if u.runs != nil && len(u.runs.IDs) > 1 { // else each task's rows go with what is written of it
@@ -147,8 +147,8 @@ func (u *Unit) Reject(verdicts []decide.Verdict) apptx.Plan {
 				return err
 			}
 		}
-		if verdicts[0].Outcome == decide.Canceled {
-			if err := u.store.EndCanceled(ctx, c, u.Rows[0]); err != nil {
+		if kind := verdicts[0].Outcome.Counted(); kind != "" {
+			if err := u.store.EndCounted(ctx, c, u.Rows[0], kind); err != nil {
 				return err
 			}
 		}

@@ -5,7 +5,9 @@
 -- may set it.
 
 -- Returns the columns that few tasks use, as one object; NULL if the task uses none of them. A leased
--- task's attempted_at is of the present run.
+-- task's attempted_at is of the present run. Of a task with expires_at it has two fields more, which
+-- nobody writes back: expires_us, that time in microseconds since 1970, and past_expiry, whether it has
+-- come.
 --
 -- The body is a text: PostgreSQL refuses a new column with a default while a parsed one (RETURN,
 -- BEGIN ATOMIC) depends on the type of the table's rows. A claim inlines the text, so it has no
@@ -13,12 +15,16 @@
 CREATE OR REPLACE FUNCTION outbox.rest(t outbox.task) RETURNS jsonb LANGUAGE sql STABLE AS $$
   SELECT CASE
     WHEN pg_catalog.num_nonnulls(t.max_attempts, t.headers, t.last_error, t.timeout_ms, t.ordering_key,
-                                 t.unique_key, t.timeline, t.group_key) OPERATOR(pg_catalog.=) 0
+                                 t.unique_key, t.timeline, t.group_key, t.expires_at) OPERATOR(pg_catalog.=) 0
      AND (t.attempted_at IS NULL OR t.state OPERATOR(pg_catalog.=) 'leased')
      AND NOT (t.iterations OPERATOR(pg_catalog.>) 0 OR t.skip_failed OR t.unique_until_done) THEN NULL
     ELSE pg_catalog.to_jsonb(t) OPERATOR(pg_catalog.-)
       '{task_id,run_at,created_at,leased_until,relay_id,lease_token,priority,attempt,
         state,task_type,payload,group_place}'::pg_catalog.text[]
+      OPERATOR(pg_catalog.||) CASE WHEN t.expires_at IS NULL THEN '{}' ELSE
+        pg_catalog.jsonb_build_object(
+          'expires_us', (pg_catalog.date_part('epoch', t.expires_at) OPERATOR(pg_catalog.*) 1000000)::bigint,
+          'past_expiry', t.expires_at OPERATOR(pg_catalog.<=) pg_catalog.statement_timestamp()) END
   END
 $$;
 
@@ -55,14 +61,15 @@ BEGIN
     SELECT nextval('outbox.task_task_id_seq') AS id, g, n FROM unnest(tasks) WITH ORDINALITY AS u (g, n)),
   added AS (
     INSERT INTO outbox.task AS t (task_id, task_type, payload, priority, max_attempts, headers, run_at,
-      timeout_ms, ordering_key, skip_failed, unique_key, unique_until_done, group_key)
+      timeout_ms, ordering_key, skip_failed, unique_key, unique_until_done, group_key, expires_at)
     OVERRIDING SYSTEM VALUE
     SELECT u.id, g ->> 'task_type', (g ->> 'payload')::jsonb,
            COALESCE((g ->> 'priority')::smallint, 0),
            (g ->> 'max_attempts')::smallint, NULLIF(g -> 'headers', 'null'),
            COALESCE((g ->> 'run_at')::timestamptz, now()), (g ->> 'timeout_ms')::integer,
            g ->> 'ordering_key', COALESCE((g ->> 'skip_failed')::boolean, false), g ->> 'unique_key',
-           COALESCE((g ->> 'unique_until_done')::boolean, false), g ->> 'group_key'
+           COALESCE((g ->> 'unique_until_done')::boolean, false), g ->> 'group_key',
+           (g ->> 'expires_at')::timestamptz
       FROM drawn AS u
      ORDER BY g ->> 'task_type' COLLATE "C", g ->> 'unique_key' COLLATE "C",
               CASE WHEN g ->> 'unique_key' = '$payload' THEN (g ->> 'payload')::jsonb END, n
@@ -109,7 +116,7 @@ BEGIN
            payload = (g ->> 'payload')::jsonb, headers = NULLIF(g -> 'headers', 'null'),
            priority = COALESCE((g ->> 'priority')::smallint, 0),
            max_attempts = (g ->> 'max_attempts')::smallint,
-           timeout_ms = (g ->> 'timeout_ms')::integer,
+           timeout_ms = (g ->> 'timeout_ms')::integer, expires_at = (g ->> 'expires_at')::timestamptz,
            attempt = 0, last_error = NULL, relay_id = NULL,
            timeline = CASE WHEN t.timeline -> -1 ->> 'event' = 'replaced' THEN t.timeline
              WHEN t.timeline IS NOT NULL
@@ -126,7 +133,8 @@ BEGIN
        SET run_at = COALESCE((g ->> 'run_at')::timestamptz, now()),
            state = CASE WHEN t.state NOT IN ('ready', 'scheduled') THEN t.state
              WHEN COALESCE((g ->> 'run_at')::timestamptz, now()) > now() THEN 'scheduled'
-             ELSE 'ready' END
+             ELSE 'ready' END,
+           expires_at = (g ->> 'expires_at')::timestamptz
       FROM last WHERE t.task_id = last.holder AND g ->> 'on_conflict' = 'reschedule'
        AND t.task_id = ANY (ARRAY(SELECT l.holder FROM last AS l));
   END IF;

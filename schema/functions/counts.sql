@@ -23,7 +23,7 @@ BEGIN
     FROM (SELECT tasks, task_type, kind FROM outbox.counter
           UNION ALL SELECT tasks, task_type, kind FROM outbox.counter_log) AS c
    WHERE CASE TG_TABLE_NAME
-           WHEN 'task' THEN kind NOT IN ('dead', 'failed', 'canceled')
+           WHEN 'task' THEN kind NOT IN ('dead', 'failed', 'canceled', 'expired')
            ELSE kind = 'dead'
          END
    GROUP BY task_type, kind HAVING sum(tasks) <> 0;

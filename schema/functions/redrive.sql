@@ -8,8 +8,8 @@
 -- One statement moves the row, so it is in one place at any time. It arrives as scheduled and due,
 -- so that no trigger takes it for a new task, or as waiting behind others of its ordering key,
 -- until it is the head; its insert wakes the relays. What the journal may still have of its runs
--- would count as attempts, and a request to cancel it is from before. Without attempted_at it is
--- counted as a task that came.
+-- would count as attempts, and a request to cancel it is from before. It does not expire any more, as
+-- somebody wants it to run. Without attempted_at it is counted as a task that came.
 --
 -- A dead letter takes its unique key first, by the rules of take_key. The key is another's if its
 -- row has changed since the statement began, or names a task that waits, or one that keeps its key
@@ -59,7 +59,7 @@ BEGIN
     SELECT t.* FROM gone CROSS JOIN LATERAL
            outbox.row_of(NULL::outbox.task, gone.task || jsonb_build_object(
            'run_at', now(), 'attempted_at', NULL, 'attempt', 0,
-           'max_attempts', gone.task -> 'task_max_attempts', 'group_place', NULL,
+           'max_attempts', gone.task -> 'task_max_attempts', 'group_place', NULL, 'expires_at', NULL,
            'state', CASE WHEN gone.ordering_key IS NULL THEN 'scheduled' ELSE 'waiting' END,
            'unique_key', CASE WHEN gone.task_id IN (SELECT keys.task_id FROM keys)
                               THEN gone.task -> 'unique_key' END,

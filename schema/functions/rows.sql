@@ -95,7 +95,8 @@ END
 $$;
 
 -- Inserts a task that its claim has deleted into the dead letters, and returns its id: task has
--- reason too. max_attempts is the limit that held. Its runs go from the journal.
+-- reason too. max_attempts is the limit that held. Its runs go from the journal. One that expired was
+-- not attempted.
 CREATE OR REPLACE FUNCTION outbox.bury(
   task jsonb, max_attempts integer, failed boolean, attempts integer, living uuid[], of_relay uuid,
   events jsonb) RETURNS SETOF bigint
@@ -105,6 +106,7 @@ DECLARE
   added CONSTANT jsonb := jsonb_build_object(
     'state', 'dead', 'died_at', clock_timestamp(), 'max_attempts', max_attempts,
     'task_max_attempts', row -> 'max_attempts',
+    'attempted_at', CASE WHEN row -> 'reason' <> '"expired"' THEN row -> 'attempted_at' END,
     'timeline', outbox.timeline(row, attempts, living, of_relay, events));
 BEGIN
   DELETE FROM outbox.running r WHERE r.task_id = (row ->> 'task_id')::bigint;
@@ -115,6 +117,49 @@ BEGIN
   SELECT r.* FROM outbox.row_of(
     NULL::outbox.dead_task, row || added, outbox.lacking('outbox.dead_task', row || added)) AS r
   RETURNING d.task_id;
+END
+$$;
+
+-- Ends up to so many tasks that have expired, whatever their state, and returns them, and whether each is
+-- where it should be: of the types, and if others is true also of those that no living relay has. They are
+-- dead letters with the error and the event, or removed if the type is among the discarded ones. Without
+-- a number of its own or its type's, a task has 20 attempts, as handlers have by default. A task
+-- that has begun is not among them, nor one whose run the journal has. The settings are those of
+-- claims.sql.
+CREATE OR REPLACE FUNCTION outbox.expire_tasks(
+  types text[], max_attempts integer[], discarded text[], others boolean, up_to integer, error text,
+  events jsonb) RETURNS TABLE (task_id bigint, task_type text, max integer, run_us bigint, written boolean)
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_indexscan = on SET enable_nestloop = on
+  SET enable_bitmapscan = off SET enable_sort = off SET jit = off
+  SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+  RETURN QUERY
+  WITH c AS MATERIALIZED (
+    SELECT t.task_id FROM outbox.task t
+     WHERE t.expires_at <= statement_timestamp() AND t.attempt = 0 AND t.iterations = 0
+       AND t.state <> 'leased'
+       AND (t.task_type = ANY (types) OR others AND NOT EXISTS (
+         SELECT FROM outbox.relay l
+          WHERE l.alive_until > clock_timestamp() AND t.task_type = ANY (l.task_types)))
+       AND NOT EXISTS (SELECT FROM outbox.running r
+                        WHERE t.task_id = ANY (COALESCE(r.task_ids, ARRAY[r.task_id])))
+     ORDER BY t.expires_at LIMIT up_to FOR UPDATE SKIP LOCKED),
+  gone AS MATERIALIZED (
+    DELETE FROM outbox.task t WHERE t.task_id = ANY (ARRAY(SELECT c.task_id FROM c))
+    RETURNING t.task_id, t.task_type, (t.task_type = ANY (discarded)) IS TRUE AS removed,
+              COALESCE(t.max_attempts, $2[array_position(types, t.task_type)], 20) AS max,
+              (date_part('epoch', t.run_at) * 1000000)::bigint AS run_us,
+              to_jsonb(t) - '{group_place}'::text[] AS task),
+  counted AS (
+    INSERT INTO outbox.counter_log (tasks, task_type, kind)
+    SELECT count(*), gone.task_type, 'expired' FROM gone WHERE gone.removed GROUP BY gone.task_type),
+  buried AS (
+    SELECT b.id FROM (SELECT * FROM gone WHERE NOT gone.removed) AS d CROSS JOIN LATERAL outbox.bury(
+         d.task || jsonb_build_object('reason', 'expired', 'last_error', error), d.max, false, 0,
+         '{}', NULL, events) AS b (id))
+  SELECT gone.task_id, gone.task_type, gone.max, gone.run_us,
+         gone.removed OR gone.task_id = ANY (ARRAY(SELECT buried.id FROM buried))
+    FROM gone ORDER BY gone.task_id;
 END
 $$;
 

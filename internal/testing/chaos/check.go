@@ -57,6 +57,14 @@ func check(a *arena, o options) error {
 		return err
 	}
 	a.violate("tasks of a key beyond its limit", crowded...)
+	late, err := app.ReadBegunLate(a.dir)
+	if err != nil {
+		return err
+	}
+	a.violate("tasks that began after they had expired", late...)
+	if err := countExpired(a); err != nil {
+		return err
+	}
 	if a.counts["tasks "+app.Acked] == 0 {
 		a.violate("nothing was enqueued", "no task was acknowledged")
 	}
@@ -94,6 +102,16 @@ func noErrors(a *arena) error {
 			}
 		}
 	}
+	return nil
+}
+
+// countExpired counts the tasks that did not begin in time, for who reads the sums.
+func countExpired(a *arena) error {
+	var n int
+	if err := a.row(&n, `SELECT count(*) FROM outbox.dead_task WHERE reason = 'expired'`); err != nil {
+		return err
+	}
+	a.count("tasks that expired", n)
 	return nil
 }
 
@@ -253,7 +271,7 @@ var always = checks{
 		FROM stolen`,
 	"effects of poison": `SELECT k FROM effect WHERE kind = 'POISON'`,
 	"dead letters that should not be": `SELECT payload ->> 'k' || ': ' || last_error FROM outbox.dead_task
-		WHERE task_type <> 'POISON'`,
+		WHERE task_type <> 'POISON' AND (task_type <> 'EXPIRING' OR reason <> 'expired')`,
 	"tasks both dead and done": `SELECT k FROM effect JOIN outbox.dead_task d ON d.payload ->> 'k' = k`,
 	"dead letters without a reason": `SELECT payload ->> 'k' FROM outbox.dead_task
 		WHERE reason = 'attempts' AND attempt <> max_attempts OR last_error IS NULL`,

@@ -73,6 +73,9 @@ var runMutants = []mutant{
 		{"outbox.task_removed", "OR outbox.request_promotion(task_type, ordering_key, group_key)\n   LIMIT 3",
 			"OR ordering_key IS NULL OR outbox.request_promotion(task_type, ordering_key, group_key)\n   LIMIT 3"},
 	}, run: chaosRun{"none", 20 * time.Second, time.Second, []string{"tasks that are left", "I14"}}},
+	{name: "late", help: "a claim does not see that a task has expired", edits: []edit{
+		{"outbox.rest", "'past_expiry', t.expires_at", "'past_expiry', false AND t.expires_at"},
+	}, run: chaosRun{"none", 20 * time.Second, time.Second, []string{"tasks that began after"}}},
 	{name: "client-clock", help: "a delay is added to the client's clock, which is two seconds behind", edits: []edit{
 		{"", "clock_timestamp() + %s::bigint * interval '1 microsecond', now())",
 			"timestamptz 'epoch' + %s::bigint * interval '1 microsecond', now())"},

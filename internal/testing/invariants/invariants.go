@@ -20,7 +20,7 @@ var Always = map[string]string{
 			AND NOT EXISTS (SELECT 1 FROM outbox.place_request r WHERE r.task_type = t.task_type AND r.group_key = t.group_key)`,
 	"I9: more tasks are counted as left than were enqueued": `SELECT count(*) FROM (
 			SELECT sum(CASE kind WHEN 'dead' THEN -arrived WHEN 'canceled' THEN -tasks
-			WHEN 'failed' THEN 0 ELSE arrived - tasks END) AS finished
+			WHEN 'failed' THEN 0 WHEN 'expired' THEN -tasks ELSE arrived - tasks END) AS finished
 			  FROM (SELECT task_type, kind, tasks, arrived FROM outbox.counter UNION ALL SELECT task_type, kind, tasks, arrived
 			  FROM outbox.counter_log) c
 			 GROUP BY task_type) f WHERE finished < 0`,
@@ -31,6 +31,6 @@ const Miscounted = `SELECT count(*) FROM (
 	SELECT task_type, kind, sum(n) FROM (
 		SELECT task_type, outbox.kind_of(state, attempt) AS kind, count(*) AS n FROM outbox.task GROUP BY 1, 2
 		UNION ALL SELECT task_type, 'dead', count(*) FROM outbox.dead_task GROUP BY 1
-		UNION ALL SELECT task_type, kind, -tasks FROM outbox.counter WHERE kind NOT IN ('failed', 'canceled')
-		UNION ALL SELECT task_type, kind, -tasks FROM outbox.counter_log WHERE kind NOT IN ('failed', 'canceled')) AS c
+		UNION ALL SELECT task_type, kind, -tasks FROM outbox.counter WHERE kind NOT IN ('failed', 'canceled', 'expired')
+		UNION ALL SELECT task_type, kind, -tasks FROM outbox.counter_log WHERE kind NOT IN ('failed', 'canceled', 'expired')) AS c
 	 GROUP BY 1, 2 HAVING sum(n) <> 0) AS wrong`

@@ -91,12 +91,13 @@ var (
 	typeTx    = outbox.NewTaskType[Payload]("TX")
 	typeBatch = outbox.NewTaskType[Payload]("BATCH")
 	// calls the outside world, then writes its effect by task.Complete
-	typeLeased  = outbox.NewTaskType[Payload]("LEASED")
-	typePlain   = outbox.NewTaskType[Payload]("PLAIN")   // leased; calls the outside world only
-	typeKeyed   = outbox.NewTaskType[Payload]("KEYED")   // leased, with a unique key
-	typeOrdered = outbox.NewTaskType[Payload]("ORDERED") // Tx, with an ordering key
-	typeGrouped = outbox.NewTaskType[Payload]("GROUPED") // Tx, with a group key
-	typeEvent   = outbox.NewTaskType[Payload]("EVENT")   // forwarded to the broker, in the order of its key
+	typeLeased   = outbox.NewTaskType[Payload]("LEASED")
+	typePlain    = outbox.NewTaskType[Payload]("PLAIN")    // leased; calls the outside world only
+	typeKeyed    = outbox.NewTaskType[Payload]("KEYED")    // leased, with a unique key
+	typeOrdered  = outbox.NewTaskType[Payload]("ORDERED")  // Tx, with an ordering key
+	typeGrouped  = outbox.NewTaskType[Payload]("GROUPED")  // Tx, with a group key
+	typeExpiring = outbox.NewTaskType[Payload]("EXPIRING") // Tx, with an expiry
+	typeEvent    = outbox.NewTaskType[Payload]("EVENT")    // forwarded to the broker, in the order of its key
 )
 
 // TypePoison is that of tasks that end their process, or their connection.

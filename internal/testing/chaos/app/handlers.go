@@ -61,6 +61,7 @@ func (w *worker) register() *handlers.Registry {
 		handlers.Tx(reg, t, w.tx, soon, many, group)
 	}
 	handlers.Tx(reg, typeGrouped, w.grouped, soon, many, group, handlers.MaxRunningPerKey(perKey))
+	handlers.Tx(reg, typeExpiring, w.expiring, soon, many, group)
 	handlers.Batch(reg, typeBatch, 20, w.batch, soon, many)
 	handlers.Leased(reg, typeLeased, w.leased, soon, many)
 	handlers.Leased(reg, typePlain, w.plain, soon, many)
@@ -110,6 +111,23 @@ func (w *worker) grouped(ctx context.Context, tx *sql.Tx, task *outbox.Task[Payl
 		}
 	}
 	time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond) // work, beside that of others
+	return w.effect(ctx, tx, task)
+}
+
+// Whether a transaction, and so its claim, began after the task had expired, and the journal has no run
+// but this one: an earlier one may have ended before its handler was called.
+const lateSQL = `SELECT now() > $1 AND (SELECT count(*) FROM outbox.running r
+	WHERE $2 = ANY (COALESCE(r.task_ids, ARRAY[r.task_id]))) <= 1`
+
+// expiring records whether it began too late.
+func (w *worker) expiring(ctx context.Context, tx *sql.Tx, task *outbox.Task[Payload]) error {
+	var late bool
+	if err := tx.QueryRowContext(ctx, lateSQL, task.ExpiresAt, task.ID).Scan(&late); err != nil {
+		return err
+	}
+	if err := record(w.Dir, begunFile, false, task.Payload.K, late); err != nil {
+		return err
+	}
 	return w.effect(ctx, tx, task)
 }
 

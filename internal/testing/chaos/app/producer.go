@@ -75,6 +75,9 @@ func (p *producer) plan(i int) planned {
 	var due time.Duration
 	kind := typeTx
 	switch n := p.r.IntN(100); {
+	case n < 4:
+		kind = typeExpiring
+		opts = append(opts, outbox.ExpiresAfter(time.Duration(5+p.r.IntN(500))*time.Millisecond))
 	case n < 22:
 	case n < 30:
 		kind, payload.Key = typeGrouped, fmt.Sprint("key-", p.r.IntN(groupKeys))
@@ -274,7 +277,22 @@ const (
 	callsFile   = "calls"
 	startsFile  = "starts"
 	crowdedFile = "crowded"
+	begunFile   = "begun"
 )
+
+// ReadBegunLate returns the tasks whose first run began after they had expired, by K.
+func ReadBegunLate(dir string) (late []string, err error) {
+	lines, err := recorded(filepath.Join(dir, begunFile), 2)
+	begun := map[string]bool{}
+	for _, line := range lines {
+		if k := line[0]; !begun[k] {
+			if begun[k] = true; line[1] == "true" {
+				late = append(late, k)
+			}
+		}
+	}
+	return late, err
+}
 
 // ReadCrowded returns the grouped tasks that found all places of their key taken, by key and K.
 func ReadCrowded(dir string) (all []string, err error) {

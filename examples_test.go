@@ -240,6 +240,41 @@ func ExampleGroupBy() {
 	// big 3
 }
 
+// A customer is reminded of a cart once in a day, however often he comes by.
+func ExampleFor() {
+	ctx := context.Background()
+	db, drop := exampleDatabase()
+	defer drop()
+	type Cart struct{ ID int }
+	remind := outbox.NewTaskType[Cart]("REMIND", outbox.UniquePayload(outbox.For(24*time.Hour)))
+	reg := handlers.New()
+	handlers.Leased(reg, remind, func(_ context.Context, task *outbox.Task[Cart]) error {
+		fmt.Println("remind of cart", task.Payload.ID)
+		return nil
+	})
+	for _, id := range []int{7, 7, 8, 7} {
+		must(outbox.InTx(ctx, db, func(tx *sql.Tx) error {
+			e, err := remind.Enqueue(ctx, tx, Cart{id})
+			fmt.Println("cart", id, e.Outcome)
+			return err
+		}))
+		runDue(ctx, db, reg)
+	}
+	err := outbox.InTx(ctx, db, func(tx *sql.Tx) error {
+		_, err := remind.Enqueue(ctx, tx, Cart{9}, outbox.UniquePayload(outbox.For(-time.Hour)))
+		return err
+	})
+	fmt.Println(err)
+	// Output:
+	// cart 7 created
+	// remind of cart 7
+	// cart 7 skipped
+	// cart 8 created
+	// remind of cart 8
+	// cart 7 skipped
+	// outbox: invalid option: Unique: For(-1h0m0s): must be between 1µs and 876000h0m0s, or 0 for no period
+}
+
 // A code that was not sent in time is of no use: the relay was away for too long.
 func ExampleExpiresAfter() {
 	ctx := context.Background()

@@ -312,6 +312,14 @@ var optionalColumns = []optionalColumn{
 				s.groupKey, s.grouped = "", false
 			}
 		}},
+	{"unique_until", "clock_timestamp() + %s::bigint * interval '1 microsecond'",
+		func(s *settings) [2]sql.NullString {
+			if s.unique == nil {
+				return [2]sql.NullString{}
+			}
+			return [2]sql.NullString{number(s.unique.period.Microseconds())}
+		},
+		notCopied},
 	{"expires_at", "COALESCE(%s::timestamptz, clock_timestamp() + %s::bigint * interval '1 microsecond')",
 		func(s *settings) [2]sql.NullString {
 			return [2]sql.NullString{timestamp(s.expiresAt), number(s.expireAfter.Microseconds())}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
+	"time"
 )
 
 // payloadKey stands for the key that the database makes of the payload, and begins those keys.
@@ -14,6 +15,7 @@ type uniqueKey struct {
 	key       string // "" if it is made of the payload
 	ofPayload bool
 	untilDone bool
+	period    time.Duration
 	nilOption bool
 	ofType    bool // a default of the task type
 	mixed     bool // Unique and UniquePayload are in one call
@@ -97,6 +99,19 @@ func UniquePayload(opts ...UniqueOption) Option {
 // created one is dropped with the commit.
 func UntilDone() UniqueOption { return uniqueOption(func(u *uniqueKey) { u.untilDone = true }) }
 
+// maxPeriod is the longest For.
+const maxPeriod = 100 * 365 * 24 * time.Hour
+
+// For keeps the key for d after the Enqueue that created the task, by PostgreSQL's clock, whatever becomes
+// of the task: it runs, is done, dead, canceled or expired. So at most one task with the key is created
+// within d. An Enqueue that finds the key has OutcomeSkipped and the id of that task, which may be gone;
+// [OnConflict] changes the task only while it waits, and the period stays. After d the key is as of [Unique],
+// or of [UntilDone] beside For.
+//
+// 0 is no period; d is at most 100 years. Each key is a row of unique_key for d, and one relay's sweep
+// deletes it within a minute or so after that. A relay of a version without the option sweeps it before.
+func For(d time.Duration) UniqueOption { return uniqueOption(func(u *uniqueKey) { u.period = d }) }
+
 // Conflict is the change of a waiting task whose unique key another Enqueue names.
 type Conflict string
 
@@ -105,7 +120,7 @@ const (
 	ConflictSkip Conflict = "skip"
 	// ConflictReplace gives the task the Enqueue's payload and options. It begins anew: at attempt
 	// 1, without errors. Its timeline says when it was replaced, if an attempt had failed. It keeps
-	// its id, CreatedAt, iterations, ordering key, SkipFailed and UntilDone.
+	// its id, CreatedAt, iterations, ordering key, SkipFailed, UntilDone and the end of For.
 	ConflictReplace Conflict = "replace"
 	// ConflictReschedule gives the task the Enqueue's due time and nothing else, so attempts go on.
 	// With [After] it is a debounce: the task runs once nothing was enqueued under its key for so
@@ -127,6 +142,9 @@ func (u *uniqueKey) check() error {
 		return fmt.Errorf("%w: Unique: a UniqueOption is nil", ErrInvalidOption)
 	case u.mixed:
 		return fmt.Errorf("%w: Unique and UniquePayload: a task has one key: use one of them", ErrInvalidOption)
+	case u.period < 0 || u.period > maxPeriod || u.period > 0 && u.period < time.Microsecond:
+		return fmt.Errorf("%w: Unique: For(%v): must be between 1µs and %v, or 0 for no period", ErrInvalidOption, u.period,
+			maxPeriod)
 	case u.ofPayload:
 		return nil
 	case u.key == "":

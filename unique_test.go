@@ -44,8 +44,11 @@ func TestWhatAKeyDoesInEachStateOfItsTask(t *testing.T) {
 		"Unique UntilDone":        outbox.Unique("key", outbox.UntilDone()),
 		"UniquePayload":           outbox.UniquePayload(),
 		"UniquePayload UntilDone": outbox.UniquePayload(outbox.UntilDone()),
+		"Unique For":              outbox.Unique("key", outbox.For(time.Hour)),
+		"UniquePayload For":       outbox.UniquePayload(outbox.For(time.Hour)),
+		"Unique For a moment":     outbox.Unique("key", outbox.For(time.Microsecond)),
 	} {
-		untilDone := strings.HasSuffix(mode, "UntilDone")
+		untilDone, kept := strings.HasSuffix(mode, "UntilDone"), strings.HasSuffix(mode, "For")
 		for name, onConflict := range map[string]outbox.Option{"skip": outbox.OnConflict(outbox.ConflictSkip),
 			"replace": outbox.OnConflict(outbox.ConflictReplace), "reschedule": outbox.OnConflict(outbox.ConflictReschedule)} {
 			for _, h := range holders {
@@ -71,7 +74,7 @@ func TestWhatAKeyDoesInEachStateOfItsTask(t *testing.T) {
 					exec(t, tx, `SET LOCAL lock_timeout = '1ms'`) // any wait for a lock is an error
 					got := put(t, tx, taskType, payload, opts...)
 					end(t, tx.Commit)
-					conflict := h.waits || untilDone && h.runs
+					conflict := h.waits || untilDone && h.runs || kept
 					want := outbox.OutcomeCreated
 					switch {
 					case conflict && h.waits && (name == "replace" || name == "reschedule"):
@@ -88,6 +91,9 @@ func TestWhatAKeyDoesInEachStateOfItsTask(t *testing.T) {
 					}
 					if want == outbox.OutcomeCreated {
 						return
+					}
+					if len(before) == 0 {
+						return // it is gone
 					}
 					a, b := after[0], before[0]
 					if (a.Payload != b.Payload || a.Priority != b.Priority ||

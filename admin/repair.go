@@ -304,9 +304,9 @@ WITH keyless AS MATERIALIZED (
               THEN max(task_id) FILTER (WHERE attempted_at IS NULL) END AS holder
     FROM outbox.task t
    WHERE unique_key IS NOT NULL
-     AND NOT EXISTS (SELECT 1 FROM outbox.unique_key k JOIN outbox.task h ON h.task_id = k.task_id
+     AND NOT EXISTS (SELECT 1 FROM outbox.unique_key k LEFT JOIN outbox.task h ON h.task_id = k.task_id
                       WHERE k.task_type = t.task_type AND k.key = t.unique_key
-                        AND h.task_type = k.task_type AND h.unique_key = k.key)
+                        AND (k.keep_until > now() OR h.task_type = k.task_type AND h.unique_key = k.key))
    GROUP BY task_type, unique_key)`
 
 const findKeysSQL = `/* outbox: tasks without their unique key, and keys of other tasks */` + keylessSQL + `

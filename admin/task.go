@@ -48,6 +48,7 @@ type Task struct {
 	LastError   string        // at most 4 kB; of a finished task of a result such as handlers.Discard
 	Timeout     time.Duration // its own; 0: as its handler was registered
 	Iterations  int           // the number of RunAgain results of its handler
+	UniqueUntil time.Time     // its unique key is taken until then (outbox.For); zero: no longer than it waits
 	ExpiresAt   time.Time     // it does not run if no attempt has begun by then; zero: it does not expire
 	LeasedUntil time.Time     // of a leased task with a timeout or more time; zero: while its relay is alive
 	RelayID     string        // leased: the relay that has it; else "", or the relay that died while it ran the task
@@ -64,7 +65,7 @@ const (
        CASE WHEN t.state = 'scheduled' AND t.attempt > 0 THEN 'retrying' ELSE t.state END AS state,
        t.priority, t.attempt, COALESCE(t.max_attempts, 0) AS max_attempts,
        t.created_at, t.run_at, t.attempted_at, COALESCE(t.last_error, '') AS last_error,
-       COALESCE(t.timeout_ms, 0) AS timeout_ms, t.iterations, t.expires_at, t.leased_until,
+       COALESCE(t.timeout_ms, 0) AS timeout_ms, t.iterations, t.expires_at, t.unique_until, t.leased_until,
        COALESCE(t.relay_id::text, '') AS relay_id, COALESCE((SELECT database_id::text FROM outbox.identity), '') AS database_id, `
 
 	taskColumns = sharedColumns + `NULL::timestamptz AS ended_at, NULL::timestamptz AS keep_until,
@@ -78,16 +79,16 @@ func scanTask(row scanner, t *Task) error { return t.scan(row) }
 
 // scan reads the columns, and what follows them.
 func (t *Task) scan(row scanner, more ...any) error {
-	var attempted, ended, kept, expires, leased sql.NullTime
+	var attempted, ended, kept, expires, unique, leased sql.NullTime
 	var timeout int64
 	var databaseID string
 	err := row.Scan(append([]any{
 		&t.ID, &t.Type, &t.State, &t.Priority, &t.Attempt, &t.MaxAttempts, &t.CreatedAt, &t.RunAt, &attempted,
-		&t.LastError, &timeout, &t.Iterations, &expires, &leased, &t.RelayID, &databaseID, &ended, &kept, &t.Reason, &t.Outcome,
+		&t.LastError, &timeout, &t.Iterations, &expires, &unique, &leased, &t.RelayID, &databaseID, &ended, &kept, &t.Reason, &t.Outcome,
 	}, more...)...)
 	t.Key = key.Of(databaseID, t.ID)
 	t.AttemptedAt, t.EndedAt, t.KeepUntil, t.LeasedUntil = attempted.Time, ended.Time, kept.Time, leased.Time
-	t.ExpiresAt, t.Timeout = expires.Time, time.Duration(timeout)*time.Millisecond
+	t.ExpiresAt, t.UniqueUntil, t.Timeout = expires.Time, unique.Time, time.Duration(timeout)*time.Millisecond
 	return err
 }
 

@@ -8,7 +8,7 @@ ALTER TABLE outbox.dead_task ADD COLUMN IF NOT EXISTS expires_at timestamptz;
 ALTER TABLE outbox.done_task ADD COLUMN IF NOT EXISTS expires_at timestamptz;
 -- What may expire, for the job that ends what no claim comes to.
 CREATE INDEX IF NOT EXISTS task_expires ON outbox.task (expires_at)
-  WHERE expires_at IS NOT NULL AND attempt = 0 AND iterations = 0 AND state <> 'leased';
+  WHERE expires_at IS NOT NULL AND attempt = 0 AND iterations = 0;
 
 ALTER TABLE outbox.dead_task DROP CONSTRAINT IF EXISTS dead_task_reason_check,
   ADD CONSTRAINT dead_task_reason_check CHECK (reason IN ('attempts', 'handler', 'lost_connections', 'committed', 'expired')) NOT VALID;

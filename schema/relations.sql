@@ -8,7 +8,7 @@ CREATE OR REPLACE VIEW outbox.keyed_task AS
 SELECT task_id, task_type, payload, priority, max_attempts, headers, run_at, timeout_ms,
        ordering_key, skip_failed, unique_key, unique_until_done,
        NULL::text AS on_conflict, NULL::text AS outcome, NULL::bigint AS position, group_key,
-       expires_at
+       expires_at, unique_until
   FROM outbox.task WHERE unique_key IS NOT NULL;
 ALTER VIEW outbox.keyed_task ALTER COLUMN payload SET DEFAULT '{}';
 ALTER VIEW outbox.keyed_task ALTER COLUMN priority SET DEFAULT 0;
@@ -18,7 +18,7 @@ ALTER VIEW outbox.keyed_task ALTER COLUMN unique_until_done SET DEFAULT false;
 ALTER VIEW outbox.keyed_task ALTER COLUMN on_conflict SET DEFAULT 'skip';
 COMMENT ON COLUMN outbox.keyed_task.on_conflict
   IS 'skip, replace (it begins anew as it is inserted here, and keeps ordering_key, group_key, '
-     'skip_failed and unique_until_done) or reschedule (run_at and expires_at)';
+     'skip_failed, unique_until_done and unique_until) or reschedule (run_at and expires_at)';
 COMMENT ON COLUMN outbox.keyed_task.outcome
   IS 'RETURNING: created, updated or skipped; task_id is the task that has the key';
 COMMENT ON COLUMN outbox.keyed_task.position IS 'RETURNING: as it was given';
@@ -109,6 +109,10 @@ COMMENT ON COLUMN outbox.task.unique_key
   IS 'at most one waiting task of a type has it; insert $payload to have it made of the payload';
 COMMENT ON COLUMN outbox.task.unique_until_done
   IS 'the task keeps its key while it runs and through its retries';
+COMMENT ON COLUMN outbox.task.unique_until
+  IS 'its key is taken until then, whatever becomes of it; NULL: no longer than the task waits';
+COMMENT ON COLUMN outbox.unique_key.keep_until
+  IS 'the key is taken until then, also if its task is gone; NULL: no longer than the task';
 COMMENT ON COLUMN outbox.task.timeline
   IS 'failed, throttled and lost runs, deaths, redrives and replacements, the oldest first, at most '
      '20; NULL: none';

@@ -158,7 +158,7 @@ ALTER DEFAULT PRIVILEGES FOR ROLE outbox_owner IN SCHEMA outbox GRANT EXECUTE ON
 -- tokens of
 -- leases.
 GRANT SELECT (task_id, run_at, created_at, attempted_at, leased_until, relay_id, priority, attempt, max_attempts, state,
-              task_type, last_error, timeline, unique_until_done, timeout_ms, iterations, skip_failed, expires_at)
+              task_type, last_error, timeline, unique_until_done, timeout_ms, iterations, skip_failed, expires_at, unique_until)
    ON outbox.task, outbox.dead_task, outbox.done_task TO outbox_viewer, outbox_operator;
 GRANT SELECT (died_at, task_max_attempts, reason) ON outbox.dead_task TO outbox_viewer, outbox_operator;
 GRANT SELECT (finished_at, keep_until, outcome) ON outbox.done_task TO outbox_viewer, outbox_operator;

@@ -29,8 +29,9 @@ var surface = map[string]string{
 // asEnqueuer are statements of an app in another language, whose role is an enqueuer.
 var asEnqueuer = []struct{ statement, result string }{
 	{`INSERT INTO outbox.task (task_type, payload, headers, priority, run_at, max_attempts, timeout_ms,
-	    expires_at, unique_key, unique_until_done, ordering_key, skip_failed)
-	  VALUES ('A', '{"n": 1}', '{"h": "v"}', -1, now() + interval '1 hour', 3, 1000, now() + interval '2 hours', 'key', true, 'order', true)
+	    expires_at, unique_key, unique_until_done, unique_until, ordering_key, skip_failed)
+	  VALUES ('A', '{"n": 1}', '{"h": "v"}', -1, now() + interval '1 hour', 3, 1000, now() + interval '2 hours', 'key', true,
+	    now() + interval '1 day', 'order', true)
 	  RETURNING task_id::text`, "1"},
 	{`INSERT INTO outbox.task (task_type) VALUES ('A') RETURNING task_id::text`, "2"},
 	{`INSERT INTO outbox.keyed_task (task_type, payload, headers, priority, run_at, max_attempts, timeout_ms,

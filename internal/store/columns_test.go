@@ -148,7 +148,7 @@ func TestAKeyedTaskHasEachColumnThatAnAppSets(t *testing.T) {
 		if got := value(name, id); got != set {
 			t.Errorf("%s of a task with a key is %s, want %s", name, got, set)
 		}
-		kept := slices.Contains(strings.Fields("ordering_key group_key skip_failed unique_until_done"), name)
+		kept := slices.Contains(strings.Fields("ordering_key group_key skip_failed unique_until_done unique_until"), name)
 		insert("unique_key", key, "on_conflict", "replace")
 		if got := value(name, id); (got == set) != kept {
 			t.Errorf("%s of a task that was replaced without it is %s", name, got)

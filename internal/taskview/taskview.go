@@ -40,6 +40,7 @@ var facts = []struct {
 	{"created", false, func(t admin.Task) any { return t.CreatedAt }},
 	{"due", false, func(t admin.Task) any { return t.RunAt }},
 	{"expires", false, func(t admin.Task) any { return t.ExpiresAt }},
+	{"unique until", false, func(t admin.Task) any { return t.UniqueUntil }},
 	{"last attempt", false, func(t admin.Task) any { return t.AttemptedAt }},
 	{"ended", false, func(t admin.Task) any { return t.EndedAt }},
 	{"kept until", false, func(t admin.Task) any { return t.KeepUntil }},

@@ -38,8 +38,8 @@ func (p *Params) reap(ctx context.Context, on *pg.Dedicated) (next time.Duration
 	})
 }
 
-// Unique keys outlive their tasks, as a claim does nothing with them. What is left is swept in
-// pages, in the order of the table's primary key.
+// Unique keys outlive their tasks, as a claim does nothing with them. What is left, and is not kept for a
+// time, is swept in pages, in the order of the table's primary key.
 const (
 	keyPage  = 1000
 	keyPages = 10 // of one sweep
@@ -47,23 +47,24 @@ const (
 
 const keyPageSQL = `/* outbox: read a page of unique keys */
 WITH page AS MATERIALIZED (
-  SELECT task_type, key, task_id FROM outbox.unique_key
+  SELECT task_type, key, task_id, (keep_until > now()) IS TRUE AS kept FROM outbox.unique_key
    WHERE (task_type, key) > ($1, $2) ORDER BY task_type, key LIMIT $3)
-SELECT count(*), count(*) FILTER (WHERE (SELECT t.task_id FROM outbox.task t WHERE t.task_id = page.task_id) IS NULL),
+SELECT count(*), count(*) FILTER (WHERE NOT kept
+         AND (SELECT t.task_id FROM outbox.task t WHERE t.task_id = page.task_id) IS NULL),
        (SELECT p.task_type FROM page p ORDER BY p.task_type DESC, p.key DESC LIMIT 1),
        (SELECT p.key FROM page p ORDER BY p.task_type DESC, p.key DESC LIMIT 1)
   FROM page`
 
 const lockKeysSQL = `/* outbox: lock unique keys of tasks that are gone */
 SELECT k.ctid::text FROM outbox.unique_key k
- WHERE (task_type, key) > ($1, $2) AND (task_type, key) <= ($3, $4)
+ WHERE (task_type, key) > ($1, $2) AND (task_type, key) <= ($3, $4) AND (keep_until > now()) IS NOT TRUE
    AND (SELECT t.task_id FROM outbox.task t WHERE t.task_id = k.task_id) IS NULL
  ORDER BY task_type, key LIMIT $5 FOR UPDATE SKIP LOCKED`
 
 // Seen from here, after the lock, the key may have a task that was committed meanwhile. A locked
 // row stays where it is.
 const DeleteKeysSQL = `/* outbox: delete unique keys of tasks that are gone */
-DELETE FROM outbox.unique_key k WHERE k.ctid = ANY ($1::tid[])
+DELETE FROM outbox.unique_key k WHERE k.ctid = ANY ($1::tid[]) AND (k.keep_until > now()) IS NOT TRUE
    AND (SELECT t.task_id FROM outbox.task t WHERE t.task_id = k.task_id) IS NULL`
 
 // keySweep is the job that deletes unique keys whose task is gone, and how far it has come.

@@ -81,7 +81,7 @@ BEGIN
     mine := ARRAY(SELECT t.task_id FROM outbox.task t
                    WHERE t.task_id = ANY (ids) AND t.state <> 'leased' FOR UPDATE SKIP LOCKED);
     FOR k IN
-      SELECT t.task_id, o.of_type, t.unique_key FROM outbox.task t
+      SELECT t.task_id, o.of_type, t.unique_key, t.unique_until FROM outbox.task t
         JOIN outbox.unique_key u ON u.task_type = t.task_type AND u.key = t.unique_key AND u.task_id = t.task_id
        CROSS JOIN LATERAL (VALUES (t.task_type), (new_type)) AS o (of_type)
        WHERE t.task_id = ANY (mine) AND t.task_type <> new_type
@@ -91,7 +91,7 @@ BEGIN
     LOOP
       IF k.of_type <> new_type THEN
         PERFORM FROM outbox.unique_key u WHERE u.task_type = k.of_type AND u.key = k.unique_key FOR UPDATE;
-      ELSIF NOT outbox.take_key(new_type, k.unique_key, k.task_id) THEN
+      ELSIF NOT outbox.take_key(new_type, k.unique_key, k.task_id, k.unique_until) THEN
         held := held || k.task_id;
       END IF;
     END LOOP;

@@ -15,7 +15,7 @@
 CREATE OR REPLACE FUNCTION outbox.rest(t outbox.task) RETURNS jsonb LANGUAGE sql STABLE AS $$
   SELECT CASE
     WHEN pg_catalog.num_nonnulls(t.max_attempts, t.headers, t.last_error, t.timeout_ms, t.ordering_key,
-                                 t.unique_key, t.timeline, t.group_key, t.expires_at) OPERATOR(pg_catalog.=) 0
+                                 t.unique_key, t.timeline, t.group_key, t.expires_at, t.unique_until) OPERATOR(pg_catalog.=) 0
      AND (t.attempted_at IS NULL OR t.state OPERATOR(pg_catalog.=) 'leased')
      AND NOT (t.iterations OPERATOR(pg_catalog.>) 0 OR t.skip_failed OR t.unique_until_done) THEN NULL
     ELSE pg_catalog.to_jsonb(t) OPERATOR(pg_catalog.-)
@@ -61,7 +61,7 @@ BEGIN
     SELECT nextval('outbox.task_task_id_seq') AS id, g, n FROM unnest(tasks) WITH ORDINALITY AS u (g, n)),
   added AS (
     INSERT INTO outbox.task AS t (task_id, task_type, payload, priority, max_attempts, headers, run_at,
-      timeout_ms, ordering_key, skip_failed, unique_key, unique_until_done, group_key, expires_at)
+      timeout_ms, ordering_key, skip_failed, unique_key, unique_until_done, group_key, expires_at, unique_until)
     OVERRIDING SYSTEM VALUE
     SELECT u.id, g ->> 'task_type', (g ->> 'payload')::jsonb,
            COALESCE((g ->> 'priority')::smallint, 0),
@@ -69,7 +69,7 @@ BEGIN
            COALESCE((g ->> 'run_at')::timestamptz, now()), (g ->> 'timeout_ms')::integer,
            g ->> 'ordering_key', COALESCE((g ->> 'skip_failed')::boolean, false), g ->> 'unique_key',
            COALESCE((g ->> 'unique_until_done')::boolean, false), g ->> 'group_key',
-           (g ->> 'expires_at')::timestamptz
+           (g ->> 'expires_at')::timestamptz, (g ->> 'unique_until')::timestamptz
       FROM drawn AS u
      ORDER BY g ->> 'task_type' COLLATE "C", g ->> 'unique_key' COLLATE "C",
               CASE WHEN g ->> 'unique_key' = '$payload' THEN (g ->> 'payload')::jsonb END, n

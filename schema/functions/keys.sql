@@ -190,24 +190,29 @@ BEGIN
 END
 $$;
 
--- Gives a new task its unique key, unless a task has the key that waits, or runs and keeps it.
-CREATE OR REPLACE FUNCTION outbox.take_key(new_type text, new_key text, new_id bigint)
+-- Gives a new task its unique key, until the given time at least, unless a task has the key that waits, or
+-- runs and keeps it, or has it until a time to come.
+CREATE OR REPLACE FUNCTION outbox.take_key(new_type text, new_key text, new_id bigint, until timestamptz)
   RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
   SET enable_indexscan = on SET enable_nestloop = on SET jit = off AS $$
 DECLARE
   holder bigint;
+  kept   boolean;
 BEGIN
   LOOP
-    SELECT k.task_id INTO holder FROM outbox.unique_key k WHERE k.task_type = new_type
-      AND k.key = new_key FOR UPDATE;
+    SELECT k.task_id, k.keep_until > clock_timestamp() INTO holder, kept FROM outbox.unique_key k
+     WHERE k.task_type = new_type AND k.key = new_key FOR UPDATE;
     EXIT WHEN FOUND;
-    INSERT INTO outbox.unique_key (task_type, key, task_id) VALUES (new_type, new_key, new_id)
-      ON CONFLICT DO NOTHING;
+    INSERT INTO outbox.unique_key (task_type, key, task_id, keep_until)
+      VALUES (new_type, new_key, new_id, until) ON CONFLICT DO NOTHING;
     IF FOUND THEN
       RETURN true;
     END IF;
   END LOOP;
+  IF kept THEN
+    RETURN false;
+  END IF;
   CASE outbox.lock_waiting(holder)
     WHEN 'waiting' THEN
       RETURN false;
@@ -218,8 +223,9 @@ BEGIN
       END IF;
     ELSE -- gone
   END CASE;
-  UPDATE outbox.unique_key k SET task_id = new_id WHERE k.task_type = new_type AND k.key = new_key;
+  UPDATE outbox.unique_key k SET task_id = new_id, keep_until = until
+   WHERE k.task_type = new_type AND k.key = new_key;
   RETURN true;
 END
 $$;
-REVOKE EXECUTE ON FUNCTION outbox.take_key(text, text, bigint) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION outbox.take_key(text, text, bigint, timestamptz) FROM PUBLIC;

@@ -13,7 +13,7 @@
 --
 -- A dead letter takes its unique key first, by the rules of take_key. The key is another's if its
 -- row has changed since the statement began, or names a task that waits, or one that keeps its key
--- until it is done: the dead letter stays then, or becomes a task without the key. Of several dead
+-- until it is done or until a time to come: the dead letter stays then, or becomes a task without the key. Of several dead
 -- letters with one key the first to die takes it. Keys are locked in the order in which enqueues
 -- lock them, which is that of the payloads for keys made of these (only a payload that
 -- RunAgainWith or set_payload replaced may be out of it).
@@ -24,21 +24,24 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enab
 BEGIN
   RETURN QUERY
   WITH d AS MATERIALIZED (
-    SELECT l.task_id, l.died_at, l.task_type, l.payload, l.unique_key FROM outbox.dead_task l
+    SELECT l.task_id, l.died_at, l.task_type, l.payload, l.unique_key, l.unique_until
+      FROM outbox.dead_task l
      WHERE l.task_id = ANY ($1) FOR UPDATE SKIP LOCKED),
   keys AS MATERIALIZED (
-    INSERT INTO outbox.unique_key AS k (task_type, key, task_id)
-    SELECT n.task_type, n.unique_key, n.task_id
+    INSERT INTO outbox.unique_key AS k (task_type, key, task_id, keep_until)
+    SELECT n.task_type, n.unique_key, n.task_id, n.unique_until
       FROM (SELECT DISTINCT ON (d.task_type, d.unique_key) d.task_type, d.unique_key, d.task_id,
-                   d.payload, d.unique_key LIKE '$payload:%' AS of_payload
+                   d.unique_until, d.payload, d.unique_key LIKE '$payload:%' AS of_payload
               FROM d WHERE d.unique_key IS NOT NULL
              ORDER BY d.task_type, d.unique_key, d.died_at, d.task_id) AS n
      ORDER BY n.task_type COLLATE "C",
               CASE WHEN n.of_payload THEN '$payload' ELSE n.unique_key END COLLATE "C",
               CASE WHEN n.of_payload THEN n.payload END
-    ON CONFLICT (task_type, key) DO UPDATE SET task_id = EXCLUDED.task_id
+    ON CONFLICT (task_type, key) DO UPDATE SET task_id = EXCLUDED.task_id,
+           keep_until = EXCLUDED.keep_until
      WHERE k.ctid = (SELECT seen.ctid FROM outbox.unique_key seen
                       WHERE seen.task_type = EXCLUDED.task_type AND seen.key = EXCLUDED.key)
+       AND (k.keep_until > clock_timestamp() AND k.task_id <> EXCLUDED.task_id) IS NOT TRUE
        AND (SELECT t.unique_until_done FROM outbox.task t WHERE t.task_id = k.task_id) IS NOT TRUE
        AND NOT EXISTS (
          SELECT 1 FROM outbox.task t WHERE t.task_id = k.task_id AND t.state <> 'leased'

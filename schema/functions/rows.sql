@@ -123,9 +123,9 @@ $$;
 -- Ends up to so many tasks that have expired, whatever their state, and returns them, and whether each is
 -- where it should be: of the types, and if others is true also of those that no living relay has. They are
 -- dead letters with the error and the event, or removed if the type is among the discarded ones. Without
--- a number of its own or its type's, a task has 20 attempts, as handlers have by default. A task
--- that has begun is not among them, nor one whose run the journal has. The settings are those of
--- claims.sql.
+-- a number of its own or its type's, a task has 20 attempts, as handlers have by default. A task that has
+-- begun is not among them, as a leased one has, nor one whose run the journal has. The settings are those
+-- of claims.sql.
 CREATE OR REPLACE FUNCTION outbox.expire_tasks(
   types text[], max_attempts integer[], discarded text[], others boolean, up_to integer, error text,
   events jsonb) RETURNS TABLE (task_id bigint, task_type text, max integer, run_us bigint, written boolean)
@@ -137,7 +137,6 @@ BEGIN
   WITH c AS MATERIALIZED (
     SELECT t.task_id FROM outbox.task t
      WHERE t.expires_at <= statement_timestamp() AND t.attempt = 0 AND t.iterations = 0
-       AND t.state <> 'leased'
        AND (t.task_type = ANY (types) OR others AND NOT EXISTS (
          SELECT FROM outbox.relay l
           WHERE l.alive_until > clock_timestamp() AND t.task_type = ANY (l.task_types)))

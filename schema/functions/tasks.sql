@@ -37,7 +37,8 @@ BEGIN
       WHEN NOT (isfinite(run_at) AND run_at < '10000-01-01 00:00:00+00')
         OR NOT (isfinite(created_at) AND created_at < '10000-01-01 00:00:00+00')
         OR NOT (isfinite(attempted_at) AND attempted_at < '10000-01-01 00:00:00+00')
-        OR NOT (isfinite(expires_at) AND expires_at < '10000-01-01 00:00:00+00') THEN 'time'
+        OR NOT (isfinite(expires_at) AND expires_at < '10000-01-01 00:00:00+00')
+        OR NOT (isfinite(unique_until) AND unique_until < '10000-01-01 00:00:00+00') THEN 'time'
       WHEN state = 'ready' AND timeout_ms <= 0 THEN 'timeout'
     END
     INTO violated FROM outbox.task WHERE task_id = suspect;
@@ -76,7 +77,7 @@ BEGIN
   END IF;
   IF NEW.unique_key IS NOT NULL THEN
     NEW.unique_key := outbox.resolve_key(NEW.unique_key, NEW.payload);
-    IF NOT outbox.take_key(NEW.task_type, NEW.unique_key, NEW.task_id) THEN
+    IF NOT outbox.take_key(NEW.task_type, NEW.unique_key, NEW.task_id, NEW.unique_until) THEN
       RETURN NULL;
     END IF;
   END IF;
@@ -131,7 +132,7 @@ BEGIN
   SELECT 1::bigint, num_nulls(attempted_at)::bigint, task_type, outbox.kind_of(state, attempt) FROM added
    WHERE state IN ('ready', 'scheduled') AND attempt >= 0
      AND num_nonnulls(lease_token, leased_until, max_attempts, headers, timeout_ms,
-                      attempted_at, group_place, expires_at) = 0
+                      attempted_at, group_place, expires_at, unique_until) = 0
      AND octet_length(task_type) <= 128 AND task_type ~ '^[^[:cntrl:]]+$'
      AND least(run_at, created_at) > '-infinity'
        AND greatest(run_at, created_at) < '10000-01-01 00:00:00+00'
@@ -148,8 +149,8 @@ BEGIN
        AND (max_attempts > 0) IS NOT FALSE AND (timeout_ms > 0) IS NOT FALSE
          AND (jsonb_typeof(headers) = 'object') IS NOT FALSE
        AND octet_length(task_type) <= 128 AND task_type ~ '^[^[:cntrl:]]+$'
-       AND least(run_at, created_at, attempted_at, expires_at) > '-infinity'
-       AND greatest(run_at, created_at, attempted_at, expires_at) < '10000-01-01 00:00:00+00'
+       AND least(run_at, created_at, attempted_at, expires_at, unique_until) > '-infinity'
+       AND greatest(run_at, created_at, attempted_at, expires_at, unique_until) < '10000-01-01 00:00:00+00'
         OR outbox.check_task(task_id)
      GROUP BY task_type, outbox.kind_of(state, attempt);
   END IF;
@@ -234,8 +235,8 @@ BEGIN
              AND num_nonnulls(group_key, group_place) IN (0, 2) AND attempt >= 0
              AND (max_attempts > 0) IS NOT FALSE AND (jsonb_typeof(headers) = 'object') IS NOT FALSE
              AND octet_length(task_type) <= 128 AND task_type ~ '^[^[:cntrl:]]+$'
-             AND least(run_at, created_at, attempted_at, expires_at) > '-infinity'
-             AND greatest(run_at, created_at, attempted_at, expires_at) < '10000-01-01 00:00:00+00'
+             AND least(run_at, created_at, attempted_at, expires_at, unique_until) > '-infinity'
+             AND greatest(run_at, created_at, attempted_at, expires_at, unique_until) < '10000-01-01 00:00:00+00'
               OR outbox.check_task(task_id)
           UNION ALL SELECT -1, task_type, outbox.kind_of(state, attempt) FROM removed) AS change
    GROUP BY task_type, kind HAVING sum(n) <> 0;

@@ -229,10 +229,15 @@ const early = "delayed tasks that ran early"
 
 var always = checks{
 	"lost tasks: enqueued, and neither done nor dead": `SELECT k FROM ledger l
-		WHERE outcome = 'acked' AND kind <> 'KEYED' AND NOT EXISTS (SELECT FROM effect e WHERE e.k = l.k)
+		WHERE outcome = 'acked' AND kind NOT IN ('KEYED', 'PERIOD') AND NOT EXISTS (SELECT FROM effect e WHERE e.k = l.k)
 		AND NOT EXISTS (SELECT FROM call s WHERE s.k = l.k AND l.kind = 'PLAIN')
 		AND NOT EXISTS (SELECT FROM event e WHERE e.k = l.k)
 		AND NOT EXISTS (SELECT FROM outbox.dead_task d WHERE d.payload ->> 'k' = l.k)`,
+	"unique keys that were used twice within their period": `SELECT ordering_key FROM effect WHERE kind = 'PERIOD'
+		GROUP BY ordering_key HAVING count(*) > 1`,
+	"lost tasks: of a unique key with a period none ran": `SELECT 'period-' || split_part(k, '-', 2)::int / 10
+		FROM ledger WHERE outcome = 'acked' AND kind = 'PERIOD'
+		EXCEPT SELECT ordering_key FROM effect WHERE kind = 'PERIOD'`,
 	"tasks that are left": `SELECT task_type || ' ' || state || ' ' || (payload ->> 'k') FROM outbox.task
 		WHERE task_type <> 'TICK'`,
 	"duplicated effects": `SELECT k || ', ' || count(*) || ' times' FROM effect GROUP BY k HAVING count(*) > 1`,
@@ -251,7 +256,7 @@ var always = checks{
 	"business rows that are lost": `SELECT k FROM ledger l
 		WHERE outcome = 'acked' AND NOT EXISTS (SELECT FROM business b WHERE b.k = l.k)`,
 	"unknown commits: a business row, and no work": `SELECT k FROM ledger l JOIN business USING (k)
-		WHERE outcome = 'unknown' AND kind <> 'KEYED'
+		WHERE outcome = 'unknown' AND kind NOT IN ('KEYED', 'PERIOD')
 		AND NOT EXISTS (SELECT FROM effect e WHERE e.k = l.k)
 		AND NOT EXISTS (SELECT FROM call s WHERE s.k = l.k AND l.kind = 'PLAIN')
 		AND NOT EXISTS (SELECT FROM event e WHERE e.k = l.k)

@@ -76,6 +76,9 @@ var runMutants = []mutant{
 	{name: "late", help: "a claim does not see that a task has expired", edits: []edit{
 		{"outbox.rest", "'past_expiry', t.expires_at", "'past_expiry', false AND t.expires_at"},
 	}, run: chaosRun{"none", 20 * time.Second, time.Second, []string{"tasks that began after"}}},
+	{name: "period", help: "a unique key is free before the end of its period", edits: []edit{
+		{"outbox.take_key", "IF kept THEN", "IF false THEN"},
+	}, run: chaosRun{"none", 20 * time.Second, time.Second, []string{"unique keys that were used twice"}}},
 	{name: "client-clock", help: "a delay is added to the client's clock, which is two seconds behind", edits: []edit{
 		{"", "clock_timestamp() + %s::bigint * interval '1 microsecond', now())",
 			"timestamptz 'epoch' + %s::bigint * interval '1 microsecond', now())"},

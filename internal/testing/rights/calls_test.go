@@ -458,7 +458,7 @@ func statements() (out []right) {
 		{`SELECT database_id FROM outbox.identity`, everyone},
 		{`UPDATE outbox.origin SET environment = 'staging'`, workers},
 		{`SELECT outbox.adopt(false, true, 'staging')`, "owner operator"},
-		{`SELECT outbox.take_key('A', 'k', 1)`, "owner"},
+		{`SELECT outbox.take_key('A', 'k', 1, NULL)`, "owner"},
 		{`SELECT outbox.lock_waiting(1001)`, "owner"},
 		{`SELECT outbox.resolve_key('$payload', '{}')`, "owner"},
 		{`SELECT outbox.check_task(1001)`, "owner"},

@@ -81,6 +81,7 @@ type Payload struct {
 	Entity int    `json:"entity,omitempty"` // of a keyed task
 	Seq    int    `json:"seq,omitempty"`    // of an ordered task or event
 	Key    string `json:"key,omitempty"`    // of a grouped task
+	Period string `json:"period,omitempty"` // the unique key of a task with one for a period
 }
 
 // errAsked is the error of an attempt that Payload.Fail asks to fail. Tables know its text.
@@ -96,6 +97,7 @@ var (
 	typeKeyed    = outbox.NewTaskType[Payload]("KEYED")    // leased, with a unique key
 	typeOrdered  = outbox.NewTaskType[Payload]("ORDERED")  // Tx, with an ordering key
 	typeGrouped  = outbox.NewTaskType[Payload]("GROUPED")  // Tx, with a group key
+	typePeriod   = outbox.NewTaskType[Payload]("PERIOD")   // Tx, with a unique key that is kept for the whole run
 	typeExpiring = outbox.NewTaskType[Payload]("EXPIRING") // Tx, with an expiry
 	typeEvent    = outbox.NewTaskType[Payload]("EVENT")    // forwarded to the broker, in the order of its key
 )

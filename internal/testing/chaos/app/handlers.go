@@ -57,7 +57,7 @@ type worker struct {
 func (w *worker) register() *handlers.Registry {
 	reg := handlers.New()
 	group := handlers.GroupCommit(w.Group, 0)
-	for _, t := range []outbox.TaskType[Payload]{typeTx, typeOrdered} {
+	for _, t := range []outbox.TaskType[Payload]{typeTx, typeOrdered, typePeriod} {
 		handlers.Tx(reg, t, w.tx, soon, many, group)
 	}
 	handlers.Tx(reg, typeGrouped, w.grouped, soon, many, group, handlers.MaxRunningPerKey(perKey))
@@ -157,7 +157,7 @@ func (w *worker) effect(ctx context.Context, tx *sql.Tx, task *outbox.Task[Paylo
 func (w *worker) write(ctx context.Context, tx *sql.Tx, task *outbox.Task[Payload]) error {
 	_, err := tx.ExecContext(ctx, `INSERT INTO effect (k, kind, seq, ordering_key, fail, task_id, attempt, relay)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`,
-		task.Payload.K, task.Type, task.Payload.Seq, task.OrderingKey, task.Payload.Fail, task.ID, task.Attempt, w.Name)
+		task.Payload.K, task.Type, task.Payload.Seq, task.OrderingKey+task.Payload.Period, task.Payload.Fail, task.ID, task.Attempt, w.Name)
 	return err
 }
 

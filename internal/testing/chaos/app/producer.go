@@ -78,6 +78,9 @@ func (p *producer) plan(i int) planned {
 	case n < 4:
 		kind = typeExpiring
 		opts = append(opts, outbox.ExpiresAfter(time.Duration(5+p.r.IntN(500))*time.Millisecond))
+	case n < 7: // ten transactions of each producer share a key
+		kind, payload.Period = typePeriod, fmt.Sprint("period-", p.n/10)
+		opts = append(opts, outbox.Unique(payload.Period, outbox.For(1000*time.Hour)))
 	case n < 22:
 	case n < 30:
 		kind, payload.Key = typeGrouped, fmt.Sprint("key-", p.r.IntN(groupKeys))

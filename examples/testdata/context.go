@@ -102,6 +102,8 @@ type (
 		Body []byte
 	}
 	Report struct{}
+	Code   struct{ UserID int64 }
+	Cart   struct{ ID int64 }
 	Cursor struct{ Done bool }
 	Change struct{}
 )
@@ -113,6 +115,8 @@ var (
 	ChargeCard   = outbox.NewTaskType[Charge]("CHARGE_CARD")
 	CallWebhook  = outbox.NewTaskType[Call]("CALL_WEBHOOK")
 	SendReport   = outbox.NewTaskType[Report]("SEND_REPORT")
+	SendCode     = outbox.NewTaskType[Code]("SEND_CODE")
+	Remind       = outbox.NewTaskType[Cart]("REMIND")
 	CleanUp      = outbox.NewTaskType[struct{}]("CLEAN_UP")
 	ImportPage   = outbox.NewTaskType[Cursor]("IMPORT_PAGE")
 	SendChange   = outbox.NewTaskType[Change]("SEND_CHANGE")
@@ -129,6 +133,8 @@ func sendWelcome(ctx context.Context, email string) error { return nil }
 func sendWelcomeWithKey(ctx context.Context, email, key string) error { return nil }
 
 func send(ctx context.Context, task *outbox.Task[Welcome]) error { return nil }
+
+func sendCode(ctx context.Context, task *outbox.Task[Code]) error { return nil }
 
 func charge(ctx context.Context, c Charge, key string) (receipt string, err error) { return "", nil }
 

@@ -185,6 +185,71 @@ func TestEnqueueUsesTheNamedSchemaAndNoOther(t *testing.T) {
 	}
 }
 
+// All that is called on an outbox is in its schema, and nothing of another gets there.
+func TestAnOutboxIsInItsSchemaAndNoOther(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	a, b := outbox.In("tenant_a"), outbox.In("tenant_b")
+	for _, o := range []outbox.Outbox{a, b} {
+		must(schema.Migrate(t.Context(), d.db, schema.Schema(o.Schema())))
+	}
+	typed, tx := outbox.NewTaskType[int]("T", outbox.Priority(7)), begin(t, d.db)
+	first, err := a.Enqueue(t.Context(), tx, "T", 1, outbox.After(time.Hour))
+	must(err)
+	_, err = typed.In(a).Enqueue(t.Context(), tx, 2)
+	must(err)
+	_, err = a.EnqueueMany(t.Context(), tx, []outbox.TaskSpec{typed.New(3), typed.In(a).New(4, outbox.Unique("k")), {Type: "T"}})
+	must(err)
+	want(t, tx, "0 3", `SELECT count(*) FILTER (WHERE priority = 7) - 3 || ' ' || count(*) - 2 FROM tenant_a.task`)
+	if r, err := b.RunNow(t.Context(), tx, first.ID); err != nil || r != outbox.RunNowNotScheduled {
+		t.Errorf("RunNow in the other: %v, %v", r, err)
+	}
+	if r, err := a.RunNow(t.Context(), tx, first.ID); err != nil || r != outbox.RunNowDue {
+		t.Errorf("RunNow: %v, %v", r, err)
+	}
+	if r, err := b.Cancel(t.Context(), tx, first.ID); err != nil || r != outbox.CancelNotFound {
+		t.Errorf("Cancel in the other: %v, %v", r, err)
+	}
+	if r, err := a.Cancel(t.Context(), tx, first.ID); err != nil || r != outbox.CancelRemoved {
+		t.Errorf("Cancel: %v, %v", r, err)
+	}
+	if stats, err := a.Stats(t.Context(), tx); err != nil || len(stats) != 1 || stats[0].Ready != 4 {
+		t.Errorf("Stats: %+v, %v", stats, err)
+	}
+	ofB := outbox.NewTaskType[int]("T", outbox.Schema("tenant_b"))
+	for text, f := range map[string]func() error{
+		`Schema("tenant_b"): the task is enqueued in the outbox In("tenant_a")`: func() error {
+			_, err := a.Enqueue(t.Context(), tx, "T", 1, outbox.Schema("tenant_b"))
+			return err
+		},
+		`Schema("tenant_b"): the task`: func() error {
+			_, err := typed.In(a).Enqueue(t.Context(), tx, 1, outbox.Schema("tenant_b"))
+			return err
+		},
+		`task 1 of 2: outbox: invalid option: Schema("tenant_b")`: func() error {
+			_, err := a.EnqueueMany(t.Context(), tx, []outbox.TaskSpec{typed.New(1), typed.In(b).New(1)})
+			return err
+		},
+		`task 0 of 2: outbox: invalid option: Schema("tenant_b")`: func() error {
+			_, err := a.EnqueueMany(t.Context(), tx, []outbox.TaskSpec{ofB.New(1), typed.New(1)})
+			return err
+		},
+		`Schema("Tenant A"): `: func() error {
+			_, err := outbox.In("Tenant A").Enqueue(t.Context(), tx, "T", 1)
+			return err
+		},
+		`Schema(""): `: func() error {
+			_, err := outbox.Outbox{}.Stats(t.Context(), tx)
+			return err
+		},
+	} {
+		if err := f(); !errors.Is(err, outbox.ErrInvalidOption) || !strings.Contains(err.Error(), text) {
+			t.Errorf("got %v, want ErrInvalidOption with %s", err, text)
+		}
+	}
+	want(t, tx, 0, `SELECT (SELECT count(*) FROM outbox.task) + (SELECT count(*) FROM tenant_b.task)`)
+}
+
 // PostgreSQL drops the connection, and with it the caller's transaction, at a message of 1 GiB.
 func TestEnqueueManyRefusesMoreThanOneStatementCanCarry(t *testing.T) {
 	needs.Long(t)

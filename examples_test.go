@@ -13,6 +13,7 @@ import (
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/testing/relaytest"
 	"github.com/txoutbox/outbox/relay"
+	"github.com/txoutbox/outbox/schema"
 )
 
 // printMail is a registry whose one handler prints the payloads of SEND_MAIL.
@@ -238,6 +239,41 @@ func ExampleGroupBy() {
 	// small 1
 	// big 2
 	// big 3
+}
+
+// Each tenant has a schema of its own. What names one tenant cannot get into the outbox of another.
+func ExampleIn() {
+	ctx := context.Background()
+	db, drop := exampleDatabase()
+	defer drop()
+	acme := outbox.In("acme") // of each request, by its tenant
+	must(schema.Migrate(ctx, db, schema.Schema(acme.Schema())))
+	type Invoice struct{ Number int }
+	send := outbox.NewTaskType[Invoice]("SEND_INVOICE")
+	must(outbox.InTx(ctx, db, func(tx *sql.Tx) error {
+		_, err := send.In(acme).Enqueue(ctx, tx, Invoice{7})
+		return err
+	}))
+	err := outbox.InTx(ctx, db, func(tx *sql.Tx) error {
+		_, err := acme.Enqueue(ctx, tx, "SEND_INVOICE", Invoice{8}, outbox.Schema("other"))
+		return err
+	})
+	fmt.Println(err)
+	reg := handlers.New()
+	handlers.Leased(reg, send, func(_ context.Context, task *outbox.Task[Invoice]) error {
+		fmt.Println("invoice", task.Payload.Number)
+		return nil
+	})
+	r, err := relay.New(db, reg, relay.Config{Schema: acme.Schema(), Logger: slog.New(slog.DiscardHandler)})
+	must(err)
+	must(r.RunOnce(ctx))
+	stats, err := acme.Stats(ctx, db)
+	must(err)
+	fmt.Println(stats[0].Type, "finished:", stats[0].Finished)
+	// Output:
+	// outbox: invalid option: Schema("other"): the task is enqueued in the outbox In("acme")
+	// invoice 7
+	// SEND_INVOICE finished: 1
 }
 
 // A customer is reminded of a cart once in a day, however often he comes by.

@@ -63,6 +63,7 @@ func checkSchema(name string) error {
 
 type settings struct {
 	schema      string
+	bound       *string // the schema of the Outbox that enqueues it; nil: none
 	runAt       time.Time
 	after       time.Duration
 	expiresAt   time.Time
@@ -239,6 +240,9 @@ func newSettings(opts []Option) (*settings, error) {
 	}
 	if err := cmp.Or(checkSchema(s.schema), s.unique.check()); err != nil {
 		return nil, err
+	}
+	if s.bound != nil && *s.bound != s.schema {
+		return invalid("Schema(%q): the task is enqueued in the outbox In(%q)", s.schema, *s.bound)
 	}
 	size := 0
 	for k, v := range s.headers {

@@ -26,6 +26,7 @@ package outbox
 import (
 	"context"
 	"database/sql"
+	"slices"
 )
 
 // Querier is the transaction of the caller: a *sql.Tx, a *sqlx.Tx, or a *sql.Conn on which the caller
@@ -56,3 +57,56 @@ const (
 	OutcomeUpdated Outcome = "updated" // the waiting task that has the key was replaced or rescheduled
 	OutcomeSkipped Outcome = "skipped" // the task that has the key stays as it is
 )
+
+// Outbox is the outbox in one schema, for an app that has several: one of each tenant, say. What is called
+// on it goes to that schema, and an option or a task type of another one is refused. The functions of the
+// package are for the schema "outbox". [In] makes it; the zero value refuses each call with
+// ErrInvalidOption. It is a value, safe for concurrent use, and holds nothing but the name.
+type Outbox struct{ schema string }
+
+// In is the outbox in a schema. Names are as of schema.Schema; with another one each call is refused with
+// ErrInvalidOption, before any SQL is sent. In does not ask whether the schema exists: schema.Migrate makes
+// it, and a relay of its own (relay.Config.Schema) runs its tasks.
+func In(schema string) Outbox { return Outbox{schema} }
+
+// Schema is the name of the schema, for relay.Config, admin.Config and schema.Schema.
+func (o Outbox) Schema() string { return o.schema }
+
+// bind binds a task to the outbox: that of a call comes before that of its task type.
+func (o Outbox) bind(s *settings) {
+	if s.bound == nil {
+		s.bound = &o.schema
+	}
+	s.schema = o.schema
+}
+
+// Enqueue is [Enqueue] in this schema.
+func (o Outbox) Enqueue(ctx context.Context, tx Querier, taskType string, payload any, opts ...Option) (Enqueued, error) {
+	return Enqueue(ctx, tx, taskType, payload, o.with(opts)...)
+}
+
+// EnqueueMany is [EnqueueMany] in this schema.
+func (o Outbox) EnqueueMany(ctx context.Context, tx Querier, tasks []TaskSpec) ([]Enqueued, error) {
+	bound := slices.Clone(tasks)
+	for i := range bound {
+		bound[i].Options = o.with(bound[i].Options)
+	}
+	return EnqueueMany(ctx, tx, bound)
+}
+
+func (o Outbox) with(opts []Option) []Option { return append([]Option{option(o.bind)}, opts...) }
+
+// Cancel is [Cancel] of a task in this schema.
+func (o Outbox) Cancel(ctx context.Context, tx Querier, taskID int64) (CancelResult, error) {
+	return Cancel(ctx, tx, taskID, Schema(o.schema))
+}
+
+// RunNow is [RunNow] of a task in this schema.
+func (o Outbox) RunNow(ctx context.Context, tx Querier, taskID int64) (RunNowResult, error) {
+	return RunNow(ctx, tx, taskID, Schema(o.schema))
+}
+
+// Stats is [Stats] of this schema.
+func (o Outbox) Stats(ctx context.Context, q Querier) ([]TypeStats, error) {
+	return Stats(ctx, q, Schema(o.schema))
+}

@@ -41,6 +41,13 @@ func NewTaskType[P any](name string, opts ...Option) TaskType[P] {
 	return TaskType[P]{name: name, opts: opts}
 }
 
+// In is the task type in another outbox than that of the schema "outbox": what it enqueues and prepares goes
+// there. Handlers are registered for the task type as it is.
+func (t TaskType[P]) In(o Outbox) TaskType[P] {
+	t.opts = t.with([]Option{option(o.bind)})
+	return t
+}
+
 // Name is the name of the task type, as in the column task_type.
 func (t TaskType[P]) Name() string { return t.name }
 

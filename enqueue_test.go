@@ -198,7 +198,8 @@ func TestAnOutboxIsInItsSchemaAndNoOther(t *testing.T) {
 	must(err)
 	_, err = typed.In(a).Enqueue(t.Context(), tx, 2)
 	must(err)
-	_, err = a.EnqueueMany(t.Context(), tx, []outbox.TaskSpec{typed.New(3), typed.In(a).New(4, outbox.Unique("k")), {Type: "T"}})
+	_, err = a.EnqueueMany(t.Context(), tx, []outbox.TaskSpec{typed.New(3), typed.In(a).New(4,
+		outbox.Unique("k")), {Type: "T"}})
 	must(err)
 	want(t, tx, "0 3", `SELECT count(*) FILTER (WHERE priority = 7) - 3 || ' ' || count(*) - 2 FROM tenant_a.task`)
 	if r, err := b.RunNow(t.Context(), tx, first.ID); err != nil || r != outbox.RunNowNotScheduled {

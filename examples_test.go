@@ -317,14 +317,15 @@ func ExampleExpiresAfter() {
 	db, drop := exampleDatabase()
 	defer drop()
 	type Code struct{ Email string }
-	send := outbox.NewTaskType[Code]("SEND_CODE", outbox.ExpiresAfter(10*time.Minute)) // of each, unless it says so itself
+	send := outbox.NewTaskType[Code]("SEND_CODE", outbox.ExpiresAfter(10*time.Minute)) // of each by default
 	enqueueAll(db,
 		send.New(Code{"ada@example.com"}),
 		send.New(Code{"bob@example.com"}, outbox.ExpiresAt(time.Now().Add(-time.Minute))),
 		send.New(Code{"eve@example.com"}, outbox.ExpiresAfter(0)), // never
 	)
 	err := outbox.InTx(ctx, db, func(tx *sql.Tx) error {
-		_, err := send.Enqueue(ctx, tx, Code{"max@example.com"}, outbox.After(time.Hour))
+		_, err := send.Enqueue(ctx, tx, Code{"max@example.com"}, outbox.RunAt(time.Unix(60, 0)),
+			outbox.ExpiresAt(time.Unix(60, 0).UTC()))
 		return err
 	})
 	fmt.Println(err)
@@ -340,7 +341,7 @@ func ExampleExpiresAfter() {
 	must(err)
 	fmt.Println(len(dead.Tasks), "dead letter:", dead.Tasks[0].LastError)
 	// Output:
-	// outbox: invalid option: ExpiresAfter(10m0s): must be longer than After(1h0m0s), else the task never runs
+	// outbox: invalid option: ExpiresAt(1970-01-01 00:01:00 +0000 UTC): must be after RunAt and After
 	// to ada@example.com it expires: true
 	// to eve@example.com it expires: false
 	// 1 dead letter: relay: the task expired before it had begun

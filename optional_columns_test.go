@@ -60,7 +60,7 @@ var inName = regexp.MustCompile(`([a-z])([A-Z])`)
 // column's name.
 func TestACopyHasTheOptionsOfItsTask(t *testing.T) {
 	t.Parallel()
-	left := []string{"max_attempts", "run_at", "timeout_ms", "skip_failed", "group_key", "unique_until"}
+	left := []string{"max_attempts", "run_at", "timeout_ms", "skip_failed", "group_key", "unique_until", "expires_at"}
 	var task Task[json.RawMessage]
 	values := map[string]string{} // by column
 	for i, of := 0, reflect.ValueOf(&task).Elem(); i < of.NumField(); i++ {

@@ -93,26 +93,25 @@ func After(d time.Duration) Option {
 	return option(func(s *settings) { s.after, s.runAt = d, time.Time{} })
 }
 
-// ExpiresAt gives up a task that has not begun by t, by PostgreSQL's clock: its handler is not called,
-// and the task is a dead letter with the reason expired, or with handlers.DiscardExpired is removed. If
-// t is zero the task does not expire; the last year is 9999. Of ExpiresAt and [ExpiresAfter] the last
-// one counts. A t that is not after that of [RunAt] is ErrInvalidOption.
+// ExpiresAt gives up a task that has not begun by t: its handler is not called, and the task is a dead letter
+// with the reason expired, or with handlers.DiscardExpired is removed. If t is zero the task does not expire;
+// the last year is 9999. Of ExpiresAt and [ExpiresAfter] the last one counts. A task that would expire before
+// it is due ([RunAt], [After]) is ErrInvalidOption.
 //
-// The claim decides: what is claimed before t runs, also a moment later. A task has begun once an attempt
-// counts, or an iteration has ended (handlers.RunAgain). Then it does not expire any more, and its
-// retries may run after t. A run that counts no attempt is no begin: one that its handler snoozed or
-// throttled still expires while it waits. A run that was lost with its process counts.
+// The task runs if a relay claims it before t, by PostgreSQL's clock. Once an attempt has counted, or an
+// iteration has ended (handlers.RunAgain), it does not expire any more: a retry may run after t. A run that was
+// lost with its process or its connection has begun. Snooze and RetryAfter of package handlers count no
+// attempt: a task that waits for them still expires.
 //
-// Relays look for what has expired every 10 s, so that its keys and places are free, also where nothing
-// claims the type. A redriven dead letter does not expire again. A relay of a version without the option
-// runs the task all the same.
+// While a relay has the type, it ends what has expired within 10 s, also of a paused type. A redriven dead
+// letter does not expire again. A relay of a version without the option runs the task all the same.
 func ExpiresAt(t time.Time) Option {
 	return option(func(s *settings) { s.expiresAt, s.expireAfter = t, 0 })
 }
 
-// ExpiresAfter is [ExpiresAt] the time d after the task is inserted, by PostgreSQL's clock. If d is 0
-// the task does not expire; less than 1 µs else, and a d that is not longer than that of [After], is
-// ErrInvalidOption.
+// ExpiresAfter is [ExpiresAt] the time d after the task is due: after [RunAt], or the end of [After], or else the
+// Enqueue, by PostgreSQL's clock. A firing of a relay.Schedule that was missed for longer than d thus expires. If d
+// is 0 the task does not expire. A d below 0, or below 1 µs, is ErrInvalidOption.
 func ExpiresAfter(d time.Duration) Option {
 	return option(func(s *settings) { s.expireAfter, s.expiresAt = d, time.Time{} })
 }
@@ -229,12 +228,10 @@ func newSettings(opts []Option) (*settings, error) {
 		return invalid("RunAt: the year %d, at most 9999", year)
 	case s.expiresAt.UTC().Year() > 9999:
 		return invalid("ExpiresAt: the year %d, at most 9999", s.expiresAt.UTC().Year())
-	case !s.expiresAt.IsZero() && !s.runAt.IsZero() && !s.expiresAt.After(s.runAt):
-		return invalid("ExpiresAt(%v): must be after RunAt(%v), else the task never runs", s.expiresAt, s.runAt)
 	case s.expireAfter < 0 || s.expireAfter > 0 && s.expireAfter < time.Microsecond:
 		return invalid("ExpiresAfter(%v): must be at least 1µs, or 0 for never", s.expireAfter)
-	case s.expireAfter > 0 && s.expireAfter <= s.after:
-		return invalid("ExpiresAfter(%v): must be longer than After(%v), else the task never runs", s.expireAfter, s.after)
+	case s.expiresBeforeDue():
+		return invalid("ExpiresAt(%v): must be after RunAt and After", s.expiresAt)
 	case !slices.Contains([]Conflict{ConflictSkip, ConflictReplace, ConflictReschedule}, s.onConflict):
 		return invalid("OnConflict(%.32q): must be ConflictSkip, ConflictReplace or ConflictReschedule", s.onConflict)
 	}
@@ -259,6 +256,16 @@ func newSettings(opts []Option) (*settings, error) {
 	}
 	s.encodeHeaders()
 	return s, nil
+}
+
+// expiresBeforeDue reports whether a task that is not due at once expires before it is; that of After counts by
+// the process's clock.
+func (s *settings) expiresBeforeDue() bool {
+	due := s.runAt
+	if s.after > 0 {
+		due = time.Now().Add(s.after)
+	}
+	return !due.IsZero() && !s.expiresAt.IsZero() && !s.expiresAt.After(due)
 }
 
 func (s *settings) encodeHeaders() {
@@ -326,13 +333,15 @@ var optionalColumns = []optionalColumn{
 		notCopied},
 	{"expires_at", "COALESCE(%s::timestamptz, clock_timestamp() + %s::bigint * interval '1 microsecond')",
 		func(s *settings) [2]sql.NullString {
-			return [2]sql.NullString{timestamp(s.expiresAt), number(s.expireAfter.Microseconds())}
-		},
-		func(s *settings, of *Task[json.RawMessage]) {
-			if !of.ExpiresAt.IsZero() {
-				s.expiresAt, s.expireAfter = of.ExpiresAt, 0
+			switch {
+			case s.expireAfter == 0:
+				return [2]sql.NullString{timestamp(s.expiresAt)}
+			case !s.runAt.IsZero():
+				return [2]sql.NullString{timestamp(s.runAt.Add(s.expireAfter))}
 			}
-		}},
+			return [2]sql.NullString{{}, number((max(s.after, 0) + s.expireAfter).Microseconds())}
+		},
+		notCopied},
 }
 
 // notCopied leaves a copy the option that it was enqueued with.

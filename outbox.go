@@ -81,7 +81,8 @@ func (o Outbox) bind(s *settings) {
 }
 
 // Enqueue is [Enqueue] in this schema.
-func (o Outbox) Enqueue(ctx context.Context, tx Querier, taskType string, payload any, opts ...Option) (Enqueued, error) {
+func (o Outbox) Enqueue(ctx context.Context, tx Querier, taskType string, payload any,
+	opts ...Option) (Enqueued, error) {
 	return Enqueue(ctx, tx, taskType, payload, o.with(opts)...)
 }
 

@@ -47,7 +47,8 @@ func (o uniqueOption) applyKey(u *uniqueKey) { o(u) }
 // it is due, scheduled, or about to be retried. When its run begins the key is free, so that an
 // Enqueue during the run makes a second task, which sees what the first one may not have seen:
 // whether an Enqueue created a task or found one, a run will start after its transaction has
-// committed.
+// committed, unless [For] or an expiry says otherwise: a task that an Enqueue finds may expire before it
+// begins, with its own expiry or with that of [OnConflict].
 //
 // If the key is taken no task is created. [OnConflict] chooses the change of the task that has it,
 // and [Enqueued] has the outcome. A run that fails is retried, and has its key again unless a newer
@@ -94,22 +95,22 @@ func UniquePayload(opts ...UniqueOption) Option {
 // OutcomeSkipped, whatever [OnConflict] says, and no further run starts on its account.
 //
 // The transaction that removes the task, a Tx or Batch handler's or that of Task.Complete, is the
-// exception: there the key is free, and an Enqueue creates the task that follows. If the handler's
-// result is that its own task goes on, as by handlers.RunAgain, that task keeps the key and the
+// exception: there the key is free, unless [For] holds it, and an Enqueue creates the task that follows.
+// If the handler's result is that its own task goes on, as by handlers.RunAgain, that task keeps the key and the
 // created one is dropped with the commit.
 func UntilDone() UniqueOption { return uniqueOption(func(u *uniqueKey) { u.untilDone = true }) }
 
 // maxPeriod is the longest For.
 const maxPeriod = 100 * 365 * 24 * time.Hour
 
-// For keeps the key for d after the Enqueue that created the task, by PostgreSQL's clock, whatever becomes
-// of the task: it runs, is done, dead, canceled or expired. So at most one task with the key is created
-// within d. An Enqueue that finds the key has OutcomeSkipped and the id of that task, which may be gone;
-// [OnConflict] changes the task only while it waits, and the period stays. After d the key is as of [Unique],
-// or of [UntilDone] beside For.
+// For keeps the key for d after the Enqueue that creates the task, by PostgreSQL's clock, whatever becomes of
+// the task: it runs, is done, dead, canceled or expired. So at most one task with the key is created within d.
+// [After] does not put the end off. An Enqueue that finds the key has OutcomeSkipped and the id of that task, which
+// may be gone; [OnConflict] changes the task only while it waits. The For of such an Enqueue has no effect. After d
+// the key is as of [Unique], or of [UntilDone] beside For.
 //
-// 0 is no period; d is at most 100 years. Each key is a row of unique_key for d, and one relay's sweep
-// deletes it within a minute or so after that. A relay of a version without the option sweeps it before.
+// 0 is no period; d is at most 100 years. Each key is a row of unique_key for d; relays sweep it some time
+// later. A relay of a version without the option sweeps it when the task is gone.
 func For(d time.Duration) UniqueOption { return uniqueOption(func(u *uniqueKey) { u.period = d }) }
 
 // Conflict is the change of a waiting task whose unique key another Enqueue names.
@@ -122,7 +123,8 @@ const (
 	// 1, without errors. Its timeline says when it was replaced, if an attempt had failed. It keeps
 	// its id, CreatedAt, iterations, ordering key, SkipFailed, UntilDone and the end of For.
 	ConflictReplace Conflict = "replace"
-	// ConflictReschedule gives the task the Enqueue's due time and nothing else, so attempts go on.
+	// ConflictReschedule gives the task the Enqueue's due time, and its expiry or none, and nothing else, so
+	// attempts go on.
 	// With [After] it is a debounce: the task runs once nothing was enqueued under its key for so
 	// long.
 	ConflictReschedule Conflict = "reschedule"

@@ -42,7 +42,7 @@ import (
 )
 
 // ErrNotFound is returned for a task or a schedule that is not in the outbox. Such a task is
-// finished and not kept, purged, canceled, uncommitted, or never existed.
+// finished and not kept, purged, canceled, removed as expired, uncommitted, or never existed.
 var ErrNotFound = errors.New("admin: not found")
 
 // ErrRunning is returned for a task that runs, or that another transaction has locked.

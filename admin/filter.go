@@ -71,7 +71,8 @@ func (f Filter) only(other Filter) bool {
 }
 
 func (f Filter) check() error {
-	known := []outbox.Reason{"", outbox.ReasonAttempts, outbox.ReasonHandler, outbox.ReasonLostConnections, outbox.ReasonExpired,
+	known := []outbox.Reason{"", outbox.ReasonAttempts, outbox.ReasonHandler, outbox.ReasonLostConnections,
+		outbox.ReasonExpired,
 		outbox.ReasonCommitted}
 	if !slices.Contains(known, f.Reason) {
 		return invalid("Filter.Reason: %q: must be one of %q", f.Reason, known[1:])

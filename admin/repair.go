@@ -215,7 +215,8 @@ WITH known (of_table, of_column, id) AS (
     (SELECT max(task_id) FROM outbox.done_task),
     (SELECT max(task_id) FROM (SELECT task_id FROM outbox.unique_key LIMIT 100000) AS k),
     (SELECT max(GREATEST(task_id, last_id)) FROM outbox.running), (SELECT max(task_id) FROM outbox.cancel),
-    (SELECT sum(CASE kind WHEN 'dead' THEN -arrived WHEN 'failed' THEN 0 WHEN 'canceled' THEN arrived WHEN 'expired' THEN arrived
+    (SELECT sum(CASE kind WHEN 'dead' THEN -arrived WHEN 'failed' THEN 0 WHEN 'canceled' THEN arrived WHEN
+	'expired' THEN arrived
                           ELSE arrived - tasks END)::bigint
        FROM (SELECT kind, arrived, tasks FROM outbox.counter
               UNION ALL SELECT kind, arrived, tasks FROM outbox.counter_log) AS c))
@@ -259,7 +260,8 @@ every AS MATERIALIZED (
     FROM counted FULL JOIN held USING (task_type, kind)),
 totals AS (
   SELECT task_type, sum(fresh) AS fresh,
-         COALESCE(sum(counted - held) FILTER (WHERE kind NOT IN ('dead', 'failed', 'canceled', 'expired')), 0) AS over,
+         COALESCE(sum(counted - held) FILTER (WHERE kind NOT IN ('dead', 'failed', 'canceled', 'expired')),
+	0) AS over,
          GREATEST(sum(counted - held) FILTER (WHERE kind = 'dead'), 0) AS over_dead,
          sum(CASE kind WHEN 'dead' THEN -arrived WHEN 'canceled' THEN -counted WHEN 'failed' THEN 0
                        WHEN 'expired' THEN -counted ELSE arrived - counted END) AS finished
@@ -282,7 +284,8 @@ LOCK TABLE outbox.counter IN SHARE UPDATE EXCLUSIVE MODE`
 
 const addCountsSQL = `/* outbox: add what the counts lack */` + countsSQL + `
 INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind)
-SELECT held - counted, 0, task_type, kind FROM every WHERE kind NOT IN ('failed', 'canceled', 'expired') AND counted <> held
+SELECT held - counted, 0, task_type, kind FROM every WHERE kind NOT IN ('failed', 'canceled', 'expired') AND
+	counted <> held
  UNION ALL
 SELECT 0, should - finished - over - over_dead, task_type, 'ready' FROM finishes
  WHERE should - finished - over - over_dead <> 0
@@ -454,8 +457,9 @@ SELECT k.ctid::text FROM outbox.unique_key k
 
 // A key that an Enqueue has taken meanwhile stays that task's.
 const giveKeysSQL = `/* outbox: give tasks their unique keys */
-INSERT INTO outbox.unique_key (task_type, key, task_id)
-SELECT task_type, key, task_id FROM unnest($1::text[], $2::text[], $3::bigint[]) AS n (task_type, key, task_id)
+INSERT INTO outbox.unique_key (task_type, key, task_id, keep_until)
+SELECT task_type, key, task_id, (SELECT t.unique_until FROM outbox.task t WHERE t.task_id = n.task_id)
+  FROM unnest($1::text[], $2::text[], $3::bigint[]) AS n (task_type, key, task_id)
  ORDER BY task_type COLLATE "C", key COLLATE "C"
     ON CONFLICT DO NOTHING`
 

@@ -84,7 +84,8 @@ func (t *Task) scan(row scanner, more ...any) error {
 	var databaseID string
 	err := row.Scan(append([]any{
 		&t.ID, &t.Type, &t.State, &t.Priority, &t.Attempt, &t.MaxAttempts, &t.CreatedAt, &t.RunAt, &attempted,
-		&t.LastError, &timeout, &t.Iterations, &expires, &unique, &leased, &t.RelayID, &databaseID, &ended, &kept, &t.Reason, &t.Outcome,
+		&t.LastError, &timeout, &t.Iterations, &expires, &unique, &leased, &t.RelayID, &databaseID, &ended, &kept,
+		&t.Reason, &t.Outcome,
 	}, more...)...)
 	t.Key = key.Of(databaseID, t.ID)
 	t.AttemptedAt, t.EndedAt, t.KeepUntil, t.LeasedUntil = attempted.Time, ended.Time, kept.Time, leased.Time

@@ -36,6 +36,7 @@ const (
 	CauseScheduled   CauseKind = "scheduled"    // until its time
 	CauseRetrying    CauseKind = "retrying"     // after a failed attempt
 	CauseThrottled   CauseKind = "throttled"    // the other side asked to wait
+	CauseExpired     CauseKind = "expired"      // it does not run any more, or will not
 	CauseUnreadable  CauseKind = "unreadable"   // PostgreSQL cannot read its row
 	CauseOrdered     CauseKind = "ordered"      // behind a task of its ordering key
 	CauseGroup       CauseKind = "group"        // the places of its group key are taken
@@ -259,13 +260,13 @@ func (w *whyOf) causes() []Cause {
 		return []Cause{{Kind: CauseFinished, Text: "it is finished: " + t.Outcome}}
 	case StateDead:
 		return []Cause{{Kind: CauseDead, Text: "it is a dead letter, with the reason " + string(t.Reason),
-			Remedy: "mend the cause of its last error, then: " + w.command("dead redrive %d", t.ID)}}
+			Remedy: w.redrive()}}
 	}
 	if ran := w.running(); ran != nil {
 		return []Cause{*ran}
 	}
 	var all []Cause
-	for _, of := range []func() *Cause{w.noDatabase, w.noRelay, w.pause, w.time, w.key, w.typeLimit, w.rate,
+	for _, of := range []func() *Cause{w.noDatabase, w.noRelay, w.pause, w.expiry, w.time, w.key, w.typeLimit, w.rate,
 		w.noWorker, w.suspect} {
 		if c := of(); c != nil {
 			all = append(all, *c)
@@ -279,8 +280,8 @@ func (w *whyOf) causes() []Cause {
 
 func (w *whyOf) gone() Cause {
 	c := Cause{Kind: CauseGone,
-		Text: "no task has this id: it has finished and is not kept, was canceled or purged, or its transaction has not " +
-			"committed",
+		Text: "no task has this id: it has finished and is not kept, was canceled or purged, has expired, or its " +
+			"transaction has not committed",
 		Remedy: "handlers.Retention keeps finished tasks; what was done by hand: " + w.command("audit")}
 	switch {
 	case w.hidden:
@@ -346,6 +347,29 @@ func (w *whyOf) pause() *Cause {
 		by = fmt.Sprintf(", by %s at %s", w.pausedBy, stamp(w.pausedAt))
 	}
 	return &Cause{Kind: CausePaused, Text: "its type is paused" + by, Remedy: w.command("resume %s", w.task.Type)}
+}
+
+// redrive is what makes a dead letter run.
+func (w *whyOf) redrive() string {
+	command := w.command("dead redrive %d", w.task.ID)
+	if w.task.Reason == outbox.ReasonExpired {
+		return "enqueue another one in its place; or let it run all the same: " + command
+	}
+	return "mend the cause of its last error, then: " + command
+}
+
+// expiry is that of a task that has not begun.
+func (w *whyOf) expiry() *Cause {
+	switch t := w.task; {
+	case t.ExpiresAt.IsZero() || t.Attempt > 0 || t.Iterations > 0:
+		return nil
+	case !t.ExpiresAt.After(w.now):
+		return &Cause{Kind: CauseExpired, Text: "it has expired: a relay ends it within 10 s, or when one has its type"}
+	case (t.State == StateScheduled || t.State == StateWaiting) && !t.ExpiresAt.After(t.RunAt):
+		return &Cause{Kind: CauseExpired, Text: "it expires before it is due", Until: t.ExpiresAt,
+			Remedy: w.command("tasks run-now %d", t.ID)}
+	}
+	return nil
 }
 
 // time is what a scheduled task waits for.

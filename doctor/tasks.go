@@ -390,7 +390,7 @@ SELECT 'warning', task_type, format('dead letters of the type %s within the last
          task_type, letters, CASE WHEN more THEN ' or more' ELSE '' END,
          date_trunc('second', clock_timestamp() - latest),
          COALESCE($1::jsonb ->> reason, reason)),
-       'their last errors say why (admin.Client.DeadLetters, outbox dead list -type TYPE); ' ||
+       'their last errors say why (admin.Client.Tasks, outbox dead list -type TYPE); ' ||
        'mend the cause, then admin.Client.Redrive or outbox dead redrive'
   FROM recent
  UNION ALL

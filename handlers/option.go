@@ -122,7 +122,8 @@ func MaxElapsed(d time.Duration) Option { return func(r *registration) { r.MaxEl
 
 // DiscardExpired removes a task of this type that has expired (outbox.ExpiresAt, ExpiresAfter) in place of
 // making it a dead letter. The relay logs it, and outbox.Stats counts it as Expired. The history does not
-// have it.
+// have it. While no relay lives that has the type for an hour after the expiry, it is a dead letter all the
+// same: other relays do not know the option.
 func DiscardExpired() Option { return func(r *registration) { r.DiscardExpired = true } }
 
 // MaxRunningPerRelay is how many calls of the handler run at once in one relay; a Batch handler's

@@ -140,7 +140,8 @@ func scenario() (*handlers.Registry, func(t testing.TB, q outbox.Querier)) {
 		exec(t, q, `INSERT INTO outbox.task (task_type, payload, max_attempts, headers) VALUES
 			('TX_OK', '{"N": 7}', 3, '{"a": "b"}'), ('TX_OK', '{"N": "no number"}', 3, NULL),
 			('BATCH_OK', '{"N": "no number"}', NULL, NULL)`)
-		exec(t, q, `UPDATE outbox.task SET expires_at = '2020-02-02' WHERE task_type LIKE '%EXPIRES' OR task_type IN ('TX_FAILS',
+		exec(t, q, `UPDATE outbox.task SET expires_at = '2020-02-02' WHERE task_type LIKE '%EXPIRES' OR task_type
+			IN ('TX_FAILS',
 			'BATCH_FAILS', 'LEASED_FAILS') AND payload ->> 'N' < '3'`)
 		exec(t, q, `INSERT INTO outbox.task (task_type, payload, attempt) VALUES ('BATCH_OK', '{"N": 5}', 20)`)
 		exec(t, q, `INSERT INTO outbox.task (task_type, payload, run_at) VALUES

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -126,18 +127,21 @@ func (c *comparison) compareLeases(ctx context.Context, conn pg.Querier) (more b
 
 const (
 	expiryInterval = 10 * time.Second // outbox.ExpiresAt says so
-	expiryTasks    = 500              // of one transaction
+	expiryTasks    = 200              // of one transaction
+	refusedEvery   = time.Minute      // for the log
 )
 
 // expiry is the job that ends tasks that have expired where no claim comes to them: behind others, of a
 // paused type, before they are due. Each relay does it for its types, as it knows their handlers, and
-// for those that no living relay has.
+// an hour later for those that no living relay has: their relays may be away for a moment.
 type expiry struct {
 	store    *store.Store
 	report   *report.Reporter
 	handlers map[string]*handler.Handler
 	now      func() time.Time
 	unbroken func() time.Time // since when heartbeats come through: after an outage all relays look dead
+
+	refusedAt time.Time // when the log had it
 }
 
 // run ends expired tasks as their claims would.
@@ -151,12 +155,19 @@ func (e *expiry) run(ctx context.Context, on *pg.Dedicated) (next time.Duration,
 		}
 	}
 	var ended []*store.Row
+	var refused map[int64]string
 	err = on.InTx(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
-		ended, err = e.store.Expire(ctx, tx, what)
+		ended, refused, err = e.store.Expire(ctx, tx, what)
 		return err
 	})
 	if err != nil {
 		return 0, err
+	}
+	if len(refused) > 0 && e.now().Sub(e.refusedAt) >= refusedEvery {
+		e.refusedAt = e.now()
+		first := slices.Min(slices.Collect(maps.Keys(refused)))
+		e.report.Log.Error("outbox: PostgreSQL refuses the dead letters of expired tasks; they stay, and are tried again",
+			"tasks", len(refused), "task_id", first, "error", refused[first])
 	}
 	byType := map[string][]*store.Row{}
 	for _, r := range ended {
@@ -171,7 +182,7 @@ func (e *expiry) run(ctx context.Context, on *pg.Dedicated) (next time.Duration,
 		}
 		watch.Tell()
 	}
-	if len(ended) == expiryTasks {
+	if len(ended) > 0 {
 		return 0, nil
 	}
 	return expiryInterval, nil

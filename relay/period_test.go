@@ -22,7 +22,8 @@ import (
 func TestAKeyIsTakenForItsPeriodWhateverBecomesOfItsTask(t *testing.T) {
 	unique := outbox.Unique("k", outbox.For(time.Hour))
 	eachKind(t, func(t *testing.T, kind string, db *database) {
-		results := map[string]error{"DONE": nil, "DISCARDED": handlers.Discard(errors.New("boom")), "DEAD": handlers.Dead(errors.New("boom"))}
+		results := map[string]error{"DONE": nil, "DISCARDED": handlers.Discard(errors.New("boom")),
+			"DEAD": handlers.Dead(errors.New("boom"))}
 		reg := handlers.New()
 		var within noted[outbox.Outcome]
 		for name, result := range results {
@@ -39,7 +40,7 @@ func TestAKeyIsTakenForItsPeriodWhateverBecomesOfItsTask(t *testing.T) {
 		for name := range results {
 			first[name] = db.keyed(t, name, 1, unique).ID
 		}
-		first["EXPIRED"] = db.keyed(t, "EXPIRED", 1, unique, outbox.ExpiresAt(time.Now().Add(-time.Minute))).ID
+		first["EXPIRED"] = db.keyed(t, "EXPIRED", 1, unique, outbox.ExpiresAt(time.Now().Add(-2*time.Hour))).ID
 		first["CANCELED"] = db.keyed(t, "CANCELED", 1, unique).ID
 		must(outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
 			_, err := outbox.Cancel(t.Context(), tx, first["CANCELED"])
@@ -52,8 +53,10 @@ func TestAKeyIsTakenForItsPeriodWhateverBecomesOfItsTask(t *testing.T) {
 		l.done(t, "sweep keys")
 		db.want(t, 0, "tasks", `SELECT count(*) FROM outbox.task`)
 		for name, id := range first {
-			for _, conflict := range []outbox.Conflict{outbox.ConflictSkip, outbox.ConflictReplace, outbox.ConflictReschedule} {
-				if e := db.keyed(t, name, 2, unique, outbox.OnConflict(conflict)); e.ID != id || e.Outcome != outbox.OutcomeSkipped {
+			for _, conflict := range []outbox.Conflict{outbox.ConflictSkip, outbox.ConflictReplace,
+				outbox.ConflictReschedule} {
+				if e := db.keyed(t, name, 2, unique, outbox.OnConflict(conflict)); e.ID != id ||
+					e.Outcome != outbox.OutcomeSkipped {
 					t.Errorf("%s, %s: %v, want %d skipped", name, conflict, e, id)
 				}
 			}
@@ -112,10 +115,12 @@ func TestWhoHasAKeyForAPeriodKeepsItInARedriveAndARetype(t *testing.T) {
 	unique := outbox.Unique("k", outbox.For(time.Hour))
 	own := db.keyed(t, "X", 1, unique)
 	die(t, db)
-	if got, err := client.Redrive(t.Context(), admin.Filter{IDs: []int64{own.ID}}, admin.Bulk{}); err != nil || len(got.IDs) != 1 {
+	if got, err := client.Redrive(t.Context(), admin.Filter{IDs: []int64{own.ID}}, admin.Bulk{}); err != nil ||
+		len(got.IDs) != 1 {
 		t.Errorf("its own: %v, %v", got, err)
 	}
-	if got, err := client.Retype(t.Context(), admin.Filter{IDs: []int64{own.ID}}, "Y", admin.Bulk{}); err != nil || len(got.IDs) != 1 {
+	if got, err := client.Retype(t.Context(), admin.Filter{IDs: []int64{own.ID}}, "Y", admin.Bulk{}); err != nil ||
+		len(got.IDs) != 1 {
 		t.Errorf("retype: %v, %v", got, err)
 	}
 	db.Do(t, `DELETE FROM outbox.task`)

@@ -352,7 +352,8 @@ func TestATaskExpiresOnlyBeforeItHasBegun(t *testing.T) {
 		earlier store.Judgement
 		want    string
 	}{
-		"late":           {0, `{"past_expiry": true}`, store.Fresh, "dead expired 0: relay: the task expired before it had begun"},
+		"late": {0, `{"past_expiry": true}`, store.Fresh,
+			"dead expired 0: relay: the task expired before it had begun"},
 		"in time":        {0, `{"past_expiry": false}`, store.Fresh, ""},
 		"a retry":        {1, `{"past_expiry": true}`, store.Fresh, ""},
 		"an iteration":   {0, `{"past_expiry": true, "iterations": 1}`, store.Fresh, ""},

@@ -40,7 +40,7 @@ SELECT outbox.put_back($1::jsonb, $2, $3, $4, $5::uuid[], $6::uuid, $7::jsonb)`
 // done: a task that the handler enqueued there under that key follows it. If the task goes on after
 // all, it has its key still, and the other one is dropped, as an Enqueue is skipped while the task
 // runs. Nobody else has seen that task: it was created when the transaction began. It leaves no
-// trace in the counts.
+// trace in the counts. A period of the task that goes on is over: else the other one had no key.
 const keepKeySQL = `/* outbox: keep a key until done */
 WITH follower AS MATERIALIZED (
   SELECT t.task_id FROM outbox.unique_key k JOIN outbox.task t ON t.task_id = k.task_id
@@ -49,7 +49,7 @@ dropped AS (
   DELETE FROM outbox.task WHERE task_id = (SELECT task_id FROM follower) RETURNING task_type, state),
 uncounted AS (
   INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind) SELECT 0, -1, task_type, state FROM dropped)
-UPDATE outbox.unique_key SET task_id = $3
+UPDATE outbox.unique_key SET task_id = $3, keep_until = NULL
  WHERE task_type = $1 AND key = $2 AND EXISTS (SELECT 1 FROM follower)`
 
 // WriteBack inserts a deleted task again, as scheduled, so that no trigger takes it for a new one.
@@ -149,7 +149,8 @@ func nonNil(s []string) []string {
 
 // ExpireSQL ends tasks that have expired.
 const ExpireSQL = `/* outbox: end what has expired */
-SELECT task_id, task_type, max, run_us, written FROM outbox.expire_tasks($1::text[], $2::integer[], $3::text[], $4, $5, $6, $7::jsonb)`
+SELECT task_id, task_type, max, run_us, wrong
+  FROM outbox.expire_tasks($1::text[], $2::integer[], $3::text[], $4, $5, $6, $7::jsonb)`
 
 // Expiry says which expired tasks are to be ended: of the types, and with Others of those that no living
 // relay has. They become dead letters by Dead, but for the types of Discarded.
@@ -162,26 +163,31 @@ type Expiry struct {
 	Dead        Change
 }
 
-// Expire ends tasks that have expired, and returns them.
-func (s *Store) Expire(ctx context.Context, tx *sql.Tx, e Expiry) (ended []*Row, err error) {
-	rows, err := tx.QueryContext(ctx, s.SQL(ExpireSQL), pq.Array(e.Types), pq.Array(e.MaxAttempts), pq.Array(e.Discarded),
+// Expire ends tasks that have expired, and returns them. Those of which PostgreSQL refuses what it would
+// write stay, each with its error.
+func (s *Store) Expire(ctx context.Context, tx *sql.Tx, e Expiry) (ended []*Row, refused map[int64]string,
+	err error) {
+	rows, err := tx.QueryContext(ctx, s.SQL(ExpireSQL), pq.Array(e.Types), pq.Array(e.MaxAttempts),
+		pq.Array(e.Discarded),
 		e.Others, e.Limit, pgerr.Text(e.Dead.Err), s.Noted(e.Dead))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer rows.Close()
+	refused = map[int64]string{}
 	for rows.Next() {
-		r, written := &Row{}, false
-		if err := rows.Scan(&r.ID, &r.TaskType, &r.Max, &r.RunAt, &written); err != nil {
-			return nil, err
+		var r Row
+		var wrong sql.NullString
+		if err := rows.Scan(&r.ID, &r.TaskType, &r.Max, &r.RunAt, &wrong); err != nil {
+			return nil, nil, err
 		}
-		if !written {
-			return nil, fmt.Errorf("relay: task %d has expired, and was not written to the dead letters: is there a trigger "+
-				"that drops rows?", r.ID)
+		if wrong.Valid {
+			refused[r.ID] = wrong.String
+		} else {
+			ended = append(ended, &r)
 		}
-		ended = append(ended, r)
 	}
-	return ended, rows.Err()
+	return ended, refused, rows.Err()
 }
 
 const keepSQL = `/* outbox: keep */

@@ -66,7 +66,7 @@ func TestEachColumnOfATaskSurvivesItsWays(t *testing.T) {
 		{"RunAgain of a lease", "task", "run_at last_error iterations", leased(func(e *LeaseEnd) { e.Change = Change{Again: true} })},
 		{"death of a lease", "dead_task", "last_error max_attempts", leased(func(e *LeaseEnd) { e.Change = dead })},
 		{"history of a lease", "done_task", "last_error", leased(func(e *LeaseEnd) { e.Done, e.Keep = true, time.Hour })},
-		{"redrive", "task", "run_at last_error expires_at", func(t *testing.T, s *Store, db *sql.DB) {
+		{"redrive", "task", "run_at last_error expires_at unique_until", func(t *testing.T, s *Store, db *sql.DB) {
 			deleted(func(ctx context.Context, s *Store, c pg.Exclusive, r *Row) error { return s.WriteDead(ctx, c, r, dead) })(t, s, db)
 			redrive(t, db)
 		}},
@@ -142,6 +142,9 @@ func TestAKeyedTaskHasEachColumnThatAnAppSets(t *testing.T) {
 			continue
 		}
 		checked++
+		if name == "expires_at" { // a task that has expired has no key
+			samples[i] = strings.Replace(samples[i], "2020", "2099", 1)
+		}
 		key := "key of " + name
 		set := value(name, insert(name, samples[i]))
 		id := insert(name, samples[i], "unique_key", key)

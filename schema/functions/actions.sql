@@ -51,6 +51,7 @@ REVOKE EXECUTE ON FUNCTION outbox.run_task_now(bigint) FROM PUBLIC;
 -- Changes tasks that wait: their type or, if that is NULL, when they are due and their priority, each
 -- unless it is NULL. It returns for each that is there: changed; running, as it is leased or locked, and
 -- left as it is; or key_held, as another task of the new type has its unique key. It waits for no task.
+-- A task that would expire before it is due does not expire any more.
 --
 -- A task with a new type leaves the order and the places of the old one, and waits for its turn among the
 -- tasks of its key in the new one. No relay promotes meanwhile: it could make the task a head of both
@@ -74,7 +75,8 @@ BEGIN
     UPDATE outbox.task t
        SET run_at = CASE WHEN new_run_at > now() THEN new_run_at ELSE LEAST(t.run_at, now()) END,
            state = CASE WHEN t.state NOT IN ('ready', 'scheduled') THEN t.state
-             WHEN new_run_at > now() THEN 'scheduled' ELSE 'ready' END
+             WHEN new_run_at > now() THEN 'scheduled' ELSE 'ready' END,
+           expires_at = CASE WHEN t.expires_at > new_run_at THEN t.expires_at END
      WHERE t.task_id = ANY (mine) AND new_run_at IS NOT NULL;
   ELSE
     PERFORM FROM outbox.promote_lock FOR UPDATE;

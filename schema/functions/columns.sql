@@ -15,7 +15,8 @@
 CREATE OR REPLACE FUNCTION outbox.rest(t outbox.task) RETURNS jsonb LANGUAGE sql STABLE AS $$
   SELECT CASE
     WHEN pg_catalog.num_nonnulls(t.max_attempts, t.headers, t.last_error, t.timeout_ms, t.ordering_key,
-                                 t.unique_key, t.timeline, t.group_key, t.expires_at, t.unique_until) OPERATOR(pg_catalog.=) 0
+                                 t.unique_key, t.timeline, t.group_key, t.expires_at,
+                                 t.unique_until) OPERATOR(pg_catalog.=) 0
      AND (t.attempted_at IS NULL OR t.state OPERATOR(pg_catalog.=) 'leased')
      AND NOT (t.iterations OPERATOR(pg_catalog.>) 0 OR t.skip_failed OR t.unique_until_done) THEN NULL
     ELSE pg_catalog.to_jsonb(t) OPERATOR(pg_catalog.-)

@@ -190,8 +190,8 @@ BEGIN
 END
 $$;
 
--- Gives a new task its unique key, until the given time at least, unless a task has the key that waits, or
--- runs and keeps it, or has it until a time to come.
+-- Gives a new task its unique key, until the given time at least, unless a task has the key that waits and
+-- has not expired, or runs and keeps it, or has it until a time to come.
 CREATE OR REPLACE FUNCTION outbox.take_key(new_type text, new_key text, new_id bigint, until timestamptz)
   RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
@@ -215,7 +215,11 @@ BEGIN
   END IF;
   CASE outbox.lock_waiting(holder)
     WHEN 'waiting' THEN
-      RETURN false;
+      PERFORM FROM outbox.task t WHERE t.task_id = holder AND t.expires_at <= clock_timestamp()
+         AND t.attempt = 0 AND t.iterations = 0;
+      IF NOT FOUND THEN
+        RETURN false;
+      END IF;
     WHEN 'running' THEN
       PERFORM FROM outbox.task t WHERE t.task_id = holder AND t.unique_until_done;
       IF FOUND THEN

@@ -13,9 +13,9 @@
 --
 -- A dead letter takes its unique key first, by the rules of take_key. The key is another's if its
 -- row has changed since the statement began, or names a task that waits, or one that keeps its key
--- until it is done or until a time to come: the dead letter stays then, or becomes a task without the key. Of several dead
--- letters with one key the first to die takes it. Keys are locked in the order in which enqueues
--- lock them, which is that of the payloads for keys made of these (only a payload that
+-- until it is done or until a time to come: the dead letter stays then, or becomes a task without the
+-- key. Of several dead letters with one key the first to die takes it. Keys are locked in the order in
+-- which enqueues lock them, which is that of the payloads for keys made of these (only a payload that
 -- RunAgainWith or set_payload replaced may be out of it).
 CREATE OR REPLACE FUNCTION outbox.redrive(ids bigint[], without_key boolean, actor text)
 RETURNS TABLE (task_id bigint, died_us bigint, chosen boolean, written boolean)
@@ -45,6 +45,7 @@ BEGIN
        AND (SELECT t.unique_until_done FROM outbox.task t WHERE t.task_id = k.task_id) IS NOT TRUE
        AND NOT EXISTS (
          SELECT 1 FROM outbox.task t WHERE t.task_id = k.task_id AND t.state <> 'leased'
+            AND (t.expires_at <= clock_timestamp() AND t.attempt = 0 AND t.iterations = 0) IS NOT TRUE
             FOR KEY SHARE SKIP LOCKED)
     RETURNING k.task_id),
   chosen AS (
@@ -66,6 +67,8 @@ BEGIN
            'state', CASE WHEN gone.ordering_key IS NULL THEN 'scheduled' ELSE 'waiting' END,
            'unique_key', CASE WHEN gone.task_id IN (SELECT keys.task_id FROM keys)
                               THEN gone.task -> 'unique_key' END,
+           'unique_until', CASE WHEN gone.task_id IN (SELECT keys.task_id FROM keys)
+                                THEN gone.task -> 'unique_until' END,
            'timeline', outbox.add_events(gone.timeline, jsonb_build_array(jsonb_strip_nulls(
              jsonb_build_object('event', 'redriven', 'by', NULLIF($3, '')))))),
            (SELECT outbox.lacking('outbox.task', gone.task) FROM gone LIMIT 1)) AS t

@@ -95,8 +95,8 @@ END
 $$;
 
 -- Inserts a task that its claim has deleted into the dead letters, and returns its id: task has
--- reason too. max_attempts is the limit that held. Its runs go from the journal. One that expired was
--- not attempted.
+-- reason too. max_attempts is the limit that held. Its runs go from the journal. One that expired has
+-- not begun with this claim.
 CREATE OR REPLACE FUNCTION outbox.bury(
   task jsonb, max_attempts integer, failed boolean, attempts integer, living uuid[], of_relay uuid,
   events jsonb) RETURNS SETOF bigint
@@ -106,7 +106,8 @@ DECLARE
   added CONSTANT jsonb := jsonb_build_object(
     'state', 'dead', 'died_at', clock_timestamp(), 'max_attempts', max_attempts,
     'task_max_attempts', row -> 'max_attempts',
-    'attempted_at', CASE WHEN row -> 'reason' <> '"expired"' THEN row -> 'attempted_at' END,
+    'attempted_at', CASE row ->> 'reason' WHEN 'expired' THEN task -> 'rest' -> 'attempted_at'
+      ELSE row -> 'attempted_at' END,
     'timeline', outbox.timeline(row, attempts, living, of_relay, events));
 BEGIN
   DELETE FROM outbox.running r WHERE r.task_id = (row ->> 'task_id')::bigint;
@@ -120,45 +121,64 @@ BEGIN
 END
 $$;
 
--- Ends up to so many tasks that have expired, whatever their state, and returns them, and whether each is
--- where it should be: of the types, and if others is true also of those that no living relay has. They are
--- dead letters with the error and the event, or removed if the type is among the discarded ones. Without
--- a number of its own or its type's, a task has 20 attempts, as handlers have by default. A task that has
--- begun is not among them, as a leased one has, nor one whose run the journal has. The settings are those
--- of claims.sql.
+-- Ends up to so many tasks that have expired, whatever their state: of the types, and if others is true
+-- also of those that no living relay has, an hour later. They are dead letters with the error and the
+-- event, or removed if the type is among the discarded ones. Without a number of its own or its type's, a
+-- task has 20 attempts, as handlers have by default. It ends after half a second, and returns what it has
+-- done. A task that cannot be written stays as it is, and is returned with the reason.
+--
+-- A task that has begun is not among them, as a leased one has, nor one whose run the journal has. The
+-- locks come first: a run that has begun before is in the journal by then, for the next statement to see.
+-- The settings are those of claims.sql.
 CREATE OR REPLACE FUNCTION outbox.expire_tasks(
   types text[], max_attempts integer[], discarded text[], others boolean, up_to integer, error text,
-  events jsonb) RETURNS TABLE (task_id bigint, task_type text, max integer, run_us bigint, written boolean)
+  events jsonb) RETURNS TABLE (task_id bigint, task_type text, max integer, run_us bigint, wrong text)
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_indexscan = on SET enable_nestloop = on
   SET enable_bitmapscan = off SET enable_sort = off SET jit = off
   SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+  ids  bigint[];
+  runs bigint[];
+  t    outbox.task;
 BEGIN
-  RETURN QUERY
-  WITH c AS MATERIALIZED (
-    SELECT t.task_id FROM outbox.task t
-     WHERE t.expires_at <= statement_timestamp() AND t.attempt = 0 AND t.iterations = 0
-       AND (t.task_type = ANY (types) OR others AND NOT EXISTS (
-         SELECT FROM outbox.relay l
-          WHERE l.alive_until > clock_timestamp() AND t.task_type = ANY (l.task_types)))
-       AND NOT EXISTS (SELECT FROM outbox.running r
-                        WHERE t.task_id = ANY (COALESCE(r.task_ids, ARRAY[r.task_id])))
-     ORDER BY t.expires_at LIMIT up_to FOR UPDATE SKIP LOCKED),
-  gone AS MATERIALIZED (
-    DELETE FROM outbox.task t WHERE t.task_id = ANY (ARRAY(SELECT c.task_id FROM c))
-    RETURNING t.task_id, t.task_type, (t.task_type = ANY (discarded)) IS TRUE AS removed,
-              COALESCE(t.max_attempts, $2[array_position(types, t.task_type)], 20) AS max,
-              (date_part('epoch', t.run_at) * 1000000)::bigint AS run_us,
-              to_jsonb(t) - '{group_place}'::text[] AS task),
-  counted AS (
-    INSERT INTO outbox.counter_log (tasks, task_type, kind)
-    SELECT count(*), gone.task_type, 'expired' FROM gone WHERE gone.removed GROUP BY gone.task_type),
-  buried AS (
-    SELECT b.id FROM (SELECT * FROM gone WHERE NOT gone.removed) AS d CROSS JOIN LATERAL outbox.bury(
-         d.task || jsonb_build_object('reason', 'expired', 'last_error', error), d.max, false, 0,
-         '{}', NULL, events) AS b (id))
-  SELECT gone.task_id, gone.task_type, gone.max, gone.run_us,
-         gone.removed OR gone.task_id = ANY (ARRAY(SELECT buried.id FROM buried))
-    FROM gone ORDER BY gone.task_id;
+  ids := ARRAY(
+    SELECT e.task_id FROM outbox.task e
+     WHERE e.expires_at <= statement_timestamp() AND e.attempt = 0 AND e.iterations = 0
+       AND (e.task_type = ANY (types)
+         OR others AND e.expires_at <= statement_timestamp() - interval '1 hour' AND NOT EXISTS (
+           SELECT FROM outbox.relay l
+            WHERE l.alive_until > clock_timestamp() AND e.task_type = ANY (l.task_types)))
+     ORDER BY e.expires_at LIMIT up_to FOR UPDATE SKIP LOCKED);
+  IF cardinality(ids) = 0 THEN
+    RETURN;
+  END IF;
+  runs := ARRAY(SELECT r.task_id FROM outbox.running r WHERE r.task_id = ANY (ids))
+       || ARRAY(SELECT unnest(r.task_ids) FROM outbox.running r WHERE r.task_ids IS NOT NULL
+                   AND r.last_id >= (SELECT min(i) FROM unnest(ids) AS i)
+                   AND r.first_id <= (SELECT max(i) FROM unnest(ids) AS i));
+  FOREACH task_id IN ARRAY ids LOOP
+    CONTINUE WHEN task_id = ANY (runs);
+    EXIT WHEN clock_timestamp() > statement_timestamp() + interval '0.5 s';
+    wrong := NULL;
+    BEGIN
+      DELETE FROM outbox.task e WHERE e.task_id = expire_tasks.task_id RETURNING e.* INTO t;
+      task_type := t.task_type;
+      max := COALESCE(t.max_attempts, expire_tasks.max_attempts[array_position(types, t.task_type)], 20);
+      run_us := date_part('epoch', t.run_at) * 1000000;
+      IF t.task_type = ANY (discarded) THEN
+        INSERT INTO outbox.counter_log (tasks, task_type, kind) VALUES (1, t.task_type, 'expired');
+      ELSE
+        PERFORM outbox.bury(jsonb_build_object('rest', to_jsonb(t) - 'group_place', 'reason', 'expired',
+          'last_error', error), max, false, 0, '{}', NULL, events);
+        IF NOT FOUND THEN
+          RAISE EXCEPTION 'the dead letter was not inserted: is there a trigger that drops rows?';
+        END IF;
+      END IF;
+    EXCEPTION WHEN OTHERS THEN
+      wrong := SQLERRM;
+    END;
+    RETURN NEXT;
+  END LOOP;
 END
 $$;
 

@@ -64,6 +64,8 @@ var States = []Cause{
 	{Name: "unreadable", SQL: `UPDATE outbox.task SET state = 'scheduled', run_at = now() + interval '1 hour',
 		last_error = 'relay: the task cannot be read and is put off by 1h0m0s: invalid page'`,
 		Kind: admin.CauseUnreadable, Says: "invalid page"},
+	{Name: "expired", SQL: `UPDATE outbox.task SET expires_at = now() - interval '1 second'`,
+		Kind: admin.CauseExpired, Says: "it has expired: a relay ends it"},
 	{Name: "ordered", SQL: key("ordering_key") + `UPDATE outbox.task SET state = 'scheduled', attempt = 1,
 		run_at = now() + interval '1 hour' WHERE task_id = 101`,
 		Kind: admin.CauseOrdered,

@@ -157,7 +157,8 @@ func (w *worker) effect(ctx context.Context, tx *sql.Tx, task *outbox.Task[Paylo
 func (w *worker) write(ctx context.Context, tx *sql.Tx, task *outbox.Task[Payload]) error {
 	_, err := tx.ExecContext(ctx, `INSERT INTO effect (k, kind, seq, ordering_key, fail, task_id, attempt, relay)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`,
-		task.Payload.K, task.Type, task.Payload.Seq, task.OrderingKey+task.Payload.Period, task.Payload.Fail, task.ID, task.Attempt, w.Name)
+		task.Payload.K, task.Type, task.Payload.Seq, task.OrderingKey+task.Payload.Period, task.Payload.Fail,
+		task.ID, task.Attempt, w.Name)
 	return err
 }
 

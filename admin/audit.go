@@ -32,6 +32,8 @@ const (
 	ActionPauseSchedule  Action = "pause_schedule"
 	ActionResumeSchedule Action = "resume_schedule"
 	ActionRemoveSchedule Action = "remove_schedule"
+	ActionPutSchedule    Action = "put_schedule"
+	ActionRunSchedule    Action = "run_schedule"
 	ActionHandBack       Action = "hand_back"
 	ActionReindex        Action = "reindex"
 	ActionRepair         Action = "repair"

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/robfig/cron/v3"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/handlers"
@@ -464,4 +465,41 @@ func ExampleClient_WriteAudit() {
 	// Output:
 	// backoffice: ada@example.com, mark_paid of invoice 17, 0 task
 	// backoffice: ada@example.com, cancel of task 1, 1 task
+}
+
+// A report is wanted each Monday, and no deploy is at hand.
+func ExampleClient_PutSchedule() {
+	ctx := context.Background()
+	db, client, drop := exampleClient("")
+	defer drop()
+	reg := handlers.New()
+	handlers.Leased(reg, outbox.NewTaskType[string]("SEND_REPORT"), func(_ context.Context,
+		task *outbox.Task[string]) error {
+		fmt.Println("report to", task.Payload)
+		return nil
+	})
+	fire := func() { // an app calls Run
+		r, err := relay.New(db, reg, relay.Config{Logger: slog.New(slog.DiscardHandler),
+			ParseSchedule: func(spec string) relay.Timing { return relay.Cron(cron.ParseStandard, spec) }})
+		must(err)
+		must(r.RunOnce(ctx))
+	}
+	must(client.PutSchedule(ctx, admin.Schedule{Name: "mondays", Type: "SEND_REPORT", Spec: "0 9 * * 1",
+		TimeZone: "Europe/Berlin"}, "ada"))
+	must(client.PutSchedule(ctx, admin.Schedule{Name: "never", Type: "SEND_REPORT", Spec: "often"}, "ada"))
+	fire()
+	must(client.RunScheduleNow(ctx, "mondays"))
+	fire()
+	all, err := client.Schedules(ctx)
+	must(err)
+	fmt.Println(all[0].Name, "fires on a", all[0].NextAt.Weekday())
+	fmt.Println(all[1].Name, "is wrong:", all[1].Wrong)
+	err = client.PutSchedule(ctx, admin.Schedule{Name: "a", Type: "SEND_REPORT", Spec: "0 9 * * *",
+		TimeZone: "Berlin"}, nil)
+	fmt.Println(err)
+	// Output:
+	// report to ada
+	// mondays fires on a Monday
+	// never is wrong: Cron: "often": expected exactly 5 fields, found 1: [often]
+	// outbox: invalid option: TimeZone: "Berlin" is no time zone such as Europe/Berlin
 }

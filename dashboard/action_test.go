@@ -100,6 +100,8 @@ func TestEachActionIsDoneNotedAndLeadsBack(t *testing.T) {
 			"The schedule is paused", `pause_schedule "daily report" 1`},
 		{"schedules", "resume-schedule", "name=daily report", "schedules?n=1&name=daily+report&ok=schedule-resumed",
 			"The schedule is resumed.", `resume_schedule "daily report" 1`},
+		{"schedules", "run-schedule", "name=daily report", "schedules?n=1&name=daily+report&ok=schedule-due",
+			"The schedule fires within 10 s.", `run_schedule "daily report" 1`},
 		{"relays", "hand-back", "relay=" + deadRelay, "relays?n=4&ok=handed-back", "Its tasks were handed back.",
 			`hand_back: done "relay ` + deadRelay + `" 4`},
 		{"", "hand-back", "relay=" + deadRelay, "relays?n=0&ok=handed-back", "It held no leases.",

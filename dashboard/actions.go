@@ -233,6 +233,7 @@ var notices = map[string]struct{ none, some string }{
 	"key-held":         {"0 redriven, 1 skipped: another task holds its unique key.", ""},
 	"schedule-paused":  {"", "The schedule is paused: it skips its firings."},
 	"schedule-resumed": {"", "The schedule is resumed."},
+	"schedule-due":     {"", "The schedule fires within 10 s."},
 	"handed-back":      {"It held no leases.", "Its tasks were handed back."},
 }
 

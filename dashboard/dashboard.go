@@ -68,6 +68,8 @@ var routes = map[string]route{
 		operate: true},
 	"resume-schedule": {act: change("resume_schedule", (*admin.Client).ResumeSchedule, "schedules", "schedule-resumed"),
 		operate: true},
+	"run-schedule": {act: change("run_schedule", (*admin.Client).RunScheduleNow, "schedules", "schedule-due"),
+		operate: true},
 	"cancel":      {page: (*view).askCancel, act: (*view).cancel, operate: true},
 	"run-now":     {act: (*view).runNow, operate: true},
 	"redrive":     {act: (*view).redrive, operate: true},

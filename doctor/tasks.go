@@ -334,9 +334,11 @@ SELECT 'warning', m.job, format('the job %s has been due for %s, though relays a
 
 const schedulesSQL = `/* outbox: schedules that do not fire, that no living relay has, or that are missing */
 WITH unowned AS (SELECT name, missing FROM outbox.unowned_schedule ORDER BY name LIMIT 1000),
+stored AS (SELECT name, wrong, paused FROM outbox.schedule WHERE stored ORDER BY name LIMIT 1000),
 idle AS (
   SELECT name, next_at FROM outbox.schedule
-   WHERE NOT paused AND (next_at IS NULL OR next_at < clock_timestamp() - interval '1 minute') LIMIT 1000),
+   WHERE NOT paused AND (next_at IS NULL AND (NOT stored OR last_at IS NOT NULL AND wrong IS NULL)
+      OR next_at < clock_timestamp() - interval '1 minute') LIMIT 1000),
 found (severity, name, what, remedy) AS (
   SELECT 'warning', name, 'the schedule %s is missing, though a living relay has it',
          'look again in 10 s, until the relay registers it again; else look into its log'
@@ -345,7 +347,15 @@ found (severity, name, what, remedy) AS (
   SELECT 'warning', name, 'no living relay has the schedule %s as it was registered last',
          'look again in 10 s, until a relay that has it takes it back; else start one ' ||
          'whose relay.Config.Schedules has it; %s'
-    FROM unowned WHERE NOT missing
+    FROM unowned WHERE NOT missing AND name NOT IN (SELECT name FROM stored)
+  UNION ALL
+  SELECT 'warning', name, 'no living relay fires the stored schedule %s',
+         'start a relay with a relay.Config.ParseSchedule; %s'
+    FROM unowned WHERE NOT missing AND name IN (SELECT name FROM stored)
+  UNION ALL
+  SELECT 'warning', name, 'relays cannot fire the stored schedule %s: ' || replace(wrong, '%', '%%'),
+         'admin.Client.PutSchedule, or outbox schedules put NAME, with another spec; %s'
+    FROM stored WHERE wrong IS NOT NULL AND NOT paused
   UNION ALL
   SELECT 'info', name, 'the schedule %s has no next firing: it has ended, or its Next misbehaved, ' ||
          'which a relay has logged',

@@ -180,6 +180,12 @@ func TestSchedulesAndMaintenanceThatAreLateAreFound(t *testing.T) {
 		{schedules + `UPDATE outbox.relay SET schedules = '{"nightly": "nightly", "soon": "another", "gone": "gone"}'`,
 			[]string{late, ended, "warning schedules soon … no living relay has",
 				"warning schedules gone … is missing"}, ""},
+		{`UPDATE outbox.relay SET schedules = '{}'; INSERT INTO outbox.schedule (name, stored, task_type, payload,
+			spec, timing, definition, wrong) VALUES
+			('new', true, 'A', '{}', '1h', '', 'n', NULL), ('bad', true, 'A', '{}', 'x', '', 'b', 'Cron: 100% wrong')`,
+			[]string{"warning schedules new … no living relay fires the stored schedule new … ParseSchedule",
+				"warning schedules bad … no living relay fires", "warning schedules bad … bad: Cron: 100% wrong"},
+			""},
 		{jobs, []string{"warning maintenance sample … due for 20:##:##,"}, ""},
 		{jobs + `INSERT INTO outbox.counter_log (tasks, task_type, kind) VALUES (0, 'A', 'ready')`,
 			[]string{"warning maintenance sample", "warning maintenance fold"}, ""},

@@ -104,6 +104,17 @@ type Config struct {
 	// one connection more now and then.
 	Schedules []Schedule
 
+	// ParseSchedule makes the timing of a schedule that operators store (admin.Client.PutSchedule), from its
+	// spec: it may return a [Cron] or an [Every], or nil for a spec that it does not understand. It has its
+	// time of day in UTC; the schedule's time zone is added by the relay, as of [InZone]. Without it this
+	// relay leaves stored schedules alone. Like Schedules it takes one connection more.
+	//
+	//	ParseSchedule: func(spec string) relay.Timing { return relay.Cron(cron.ParseStandard, spec) }
+	//
+	// It must return the same for the same spec in all relays, and may be called at any time. A panic in it is
+	// what is wrong with the schedule, as an error of Cron is: see admin.Schedule.
+	ParseSchedule func(spec string) Timing
+
 	// DeadRetention is for how long dead letters are kept, by PostgreSQL's clock: whichever relay
 	// gets to it deletes older ones, of all types, 1,000 at a time. 0 means for ever.
 	DeadRetention time.Duration
@@ -164,7 +175,7 @@ func (c Config) check(registered []*handler.Handler, maxConns int) (settings, er
 		}
 	}
 	own, ownText := 2, "two"
-	if len(s.schedules) > 0 {
+	if s.fires() {
 		own, ownText = 3, "three, with Schedules"
 	}
 	if s.conns = need + own; maxConns > 0 && maxConns < s.conns {
@@ -173,6 +184,9 @@ func (c Config) check(registered []*handler.Handler, maxConns int) (settings, er
 	}
 	return s, nil
 }
+
+// fires reports whether the relay has schedules, or may have stored ones.
+func (s settings) fires() bool { return len(s.schedules) > 0 || s.config.ParseSchedule != nil }
 
 // fits is an error if a pool that is limited to maxConns connections, or 0 for none, is too small
 // for this relay beside the others of the process that run on it.

@@ -142,7 +142,7 @@ func (x *relayRun) run() error {
 	case <-x.claiming.Done():
 	}
 	x.begun()
-	if x.once && len(x.settings.schedules) > 0 {
+	if x.once && x.settings.fires() {
 		err = x.newRefusals().explain(x.claiming, x.scheduler.Once(x.claiming))
 		if x.claiming.Err() != nil {
 			err = nil
@@ -171,7 +171,7 @@ func (x *relayRun) startWaiting(working *parts, database string) {
 		x.log.Info("outbox: no ListenDSN: other processes cannot wake this relay; it polls",
 			"poll_interval", config.PollInterval)
 	}
-	if len(x.settings.schedules) > 0 {
+	if x.settings.fires() {
 		working.start(func(<-chan struct{}) {
 			select {
 			case <-x.heart.First: // the relay's row says which schedules it has
@@ -348,6 +348,7 @@ func (x *relayRun) newHeartbeat() *upkeep.Heartbeat {
 		RelayID: x.store.RelayID, Host: host, PID: os.Getpid(), Types: x.settings.types, Workers: config.Workers,
 		Schedules:   schedule.Definitions(x.settings.schedules),
 		Limits:      limitsOf(config.Workers, x.settings.handlers),
+		Parses:      config.ParseSchedule != nil,
 		Environment: config.Environment,
 		Schema:      x.store.Schema,
 		Pool:        x.store.Conns,
@@ -444,7 +445,8 @@ func (x *relayRun) newDispatcher() *dispatcher {
 }
 
 func (x *relayRun) newScheduler() *schedule.Scheduler {
-	return schedule.New(schedule.Params{Schedules: x.settings.schedules, Schema: x.store.Schema, Pool: x.store.Conns,
+	return schedule.New(schedule.Params{Schedules: x.settings.schedules,
+		Parse: parseStored(x.settings.config.ParseSchedule), Schema: x.store.Schema, Pool: x.store.Conns,
 		Pace: x.newPace(), Log: x.log, Refused: x.newRefusals().tell})
 }
 

@@ -28,6 +28,9 @@ import (
 //
 // A next firing that lies further ahead than Timing gives was computed while PostgreSQL's clock was
 // ahead. It is set back, so what fired early by that clock may fire again.
+//
+// Operators store others without a deploy; see [Config].ParseSchedule. One of a Config takes the place of a
+// stored one of its Name, with a warning.
 type Schedule struct {
 	// Name is the schedule's identity: at most 128 bytes of printable text, once in a schema.
 	Name string
@@ -70,6 +73,31 @@ func prepareSchedules(all []Schedule) (out []schedule.Schedule, err error) {
 	}
 	slices.SortFunc(out, func(a, b schedule.Schedule) int { return strings.Compare(a.Name, b.Name) })
 	return out, errors.Join(errs...)
+}
+
+// parseStored is how stored schedules get their timing; nil without a parser.
+func parseStored(parse func(spec string) Timing) schedule.Parse {
+	if parse == nil {
+		return nil
+	}
+	return func(spec, zone string) (timing interface{ Next(t time.Time) time.Time }, text string, err error) {
+		var own Timing
+		if err := guard.Call(func() { own = parse(spec) }); err != nil {
+			return nil, "", fmt.Errorf("ParseSchedule panicked: %w", err)
+		}
+		if own == nil {
+			return nil, "", fmt.Errorf("ParseSchedule does not understand %.200q", spec)
+		}
+		if zone != "" {
+			in, err := time.LoadLocation(zone)
+			if err != nil {
+				return nil, "", err
+			}
+			own = InZone(in, own)
+		}
+		text, err = checkTiming(own)
+		return own, text, err
+	}
 }
 
 // Timing says when a schedule fires: [Cron], [Every], [InZone], or a type of the app's own.

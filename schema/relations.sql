@@ -28,9 +28,9 @@ CREATE OR REPLACE VIEW outbox.identity AS
 SELECT database_id FROM outbox.origin ORDER BY noted_at, database_id LIMIT 1;
 GRANT SELECT ON outbox.identity TO PUBLIC;
 
--- Schedules that nobody fires: no living relay has the definition of the row, or a living relay has
--- a schedule whose row is missing. A definition is a hash of the payload too, so viewers see this
--- view instead. It is empty while a relay lives that does not say its schedules.
+-- Schedules that nobody fires: no living relay has the definition of the row, or none can parse a stored
+-- one, or a living relay has a schedule whose row is missing. A definition is a hash of the payload too,
+-- so viewers see this view instead. It is empty while a relay lives that does not say its schedules.
 CREATE OR REPLACE VIEW outbox.unowned_schedule AS
 WITH living AS MATERIALIZED (
   SELECT schedules FROM outbox.relay WHERE alive_until > clock_timestamp()),
@@ -39,9 +39,10 @@ known AS MATERIALIZED (
     FROM living CROSS JOIN LATERAL jsonb_each_text(schedules) AS k)
 SELECT u.name, u.missing
   FROM (SELECT s.name, false AS missing FROM outbox.schedule s
-         WHERE NOT paused AND next_at IS NOT NULL
-           AND NOT EXISTS (SELECT 1 FROM known k
-                            WHERE k.name = s.name AND k.definition = s.definition)
+         WHERE NOT paused AND CASE WHEN s.stored
+           THEN NOT EXISTS (SELECT 1 FROM outbox.relay r WHERE r.alive_until > clock_timestamp() AND r.parses)
+           ELSE next_at IS NOT NULL AND NOT EXISTS (SELECT 1 FROM known k
+                            WHERE k.name = s.name AND k.definition = s.definition) END
         UNION ALL
         SELECT DISTINCT k.name, true FROM known k
          WHERE NOT EXISTS (SELECT 1 FROM outbox.schedule s WHERE s.name = k.name)) u
@@ -140,8 +141,13 @@ COMMENT ON COLUMN outbox.relay.schedules
   IS 'the definition of each schedule in its Config, by name; NULL: not known';
 COMMENT ON COLUMN outbox.relay.limits
   IS 'workers that one type may have, and by type the limits of each relay and of all; NULL: not known';
+COMMENT ON COLUMN outbox.relay.parses IS 'whether it fires schedules that operators store';
+COMMENT ON COLUMN outbox.schedule.stored
+  IS 'by an operator: any relay that parses fires it as it is here';
+COMMENT ON COLUMN outbox.schedule.time_zone IS 'of a stored one: its times of day are in it; empty: UTC';
+COMMENT ON COLUMN outbox.schedule.wrong IS 'why a relay could not fire a stored one; NULL: nothing';
 COMMENT ON COLUMN outbox.schedule.next_at
-  IS 'the next firing; NULL: it has ended, or its Next misbehaved';
+  IS 'the next firing; NULL: it has ended, its Next misbehaved, or no relay has seen a stored one';
 COMMENT ON COLUMN outbox.schedule.last_at IS 'the latest firing that enqueued a task';
 COMMENT ON COLUMN outbox.schedule.payload
   IS 'as last registered, to be read: what is enqueued comes from the code of the relay that fires';

@@ -143,6 +143,7 @@ GRANT EXECUTE ON FUNCTION
       outbox.lease_tasks, outbox.finish_tasks, outbox.complete_task,
       outbox.record_runs, outbox.record_batch, outbox.split_lost, outbox.claim_ended, outbox.end_run,
       outbox.cancel_task, outbox.run_task_now, outbox.change_tasks, outbox.set_payload,
+      outbox.put_schedule, outbox.fire_schedule,
       outbox.add_events, outbox.lost_runs, outbox.this_database, outbox.this_mark, outbox.mark_origin,
       outbox.note_origin
    TO outbox_worker;
@@ -158,15 +159,17 @@ ALTER DEFAULT PRIVILEGES FOR ROLE outbox_owner IN SCHEMA outbox GRANT EXECUTE ON
 -- tokens of
 -- leases.
 GRANT SELECT (task_id, run_at, created_at, attempted_at, leased_until, relay_id, priority, attempt, max_attempts, state,
-              task_type, last_error, timeline, unique_until_done, timeout_ms, iterations, skip_failed, expires_at, unique_until)
+              task_type, last_error, timeline, unique_until_done, timeout_ms, iterations, skip_failed,
+              expires_at, unique_until)
    ON outbox.task, outbox.dead_task, outbox.done_task TO outbox_viewer, outbox_operator;
 GRANT SELECT (died_at, task_max_attempts, reason) ON outbox.dead_task TO outbox_viewer, outbox_operator;
 GRANT SELECT (finished_at, keep_until, outcome) ON outbox.done_task TO outbox_viewer, outbox_operator;
-GRANT SELECT (name, next_at, last_at, created_at, paused, catch_up, task_type, spec)
+GRANT SELECT (name, next_at, last_at, created_at, paused, catch_up, task_type, spec, stored, time_zone, wrong)
    ON outbox.schedule TO outbox_viewer, outbox_operator;
 GRANT SELECT (task_id, relay_id, lost_connection, started_at, task_ids, first_id, last_id)
    ON outbox.running TO outbox_viewer, outbox_operator;
-GRANT SELECT (relay_id, host, pid, started_at, alive_until, task_types, workers, connections, taken_over_at, limits)
+GRANT SELECT (relay_id, host, pid, started_at, alive_until, task_types, workers, connections, taken_over_at, limits,
+              parses)
    ON outbox.relay TO outbox_viewer, outbox_operator;
 GRANT SELECT ON outbox.origin TO outbox_viewer, outbox_operator;
 GRANT EXECUTE ON FUNCTION outbox.origin_state, outbox.kind_of, outbox.waits_for
@@ -193,7 +196,8 @@ GRANT EXECUTE ON FUNCTION outbox.add_events TO outbox_operator;
 GRANT UPDATE (state, lease_token, leased_until, timeline) ON outbox.task TO outbox_operator;
 -- outbox.Cancel and RunNow; the actions of admin.Client on tasks, PauseType and ResumeType; the same for
 -- schedules, and RemoveSchedule.
-GRANT EXECUTE ON FUNCTION outbox.cancel_task, outbox.run_task_now, outbox.change_tasks, outbox.set_payload
+GRANT EXECUTE ON FUNCTION outbox.cancel_task, outbox.run_task_now, outbox.change_tasks, outbox.set_payload,
+      outbox.put_schedule, outbox.fire_schedule
    TO outbox_operator;
 GRANT INSERT (task_type, paused), UPDATE (paused) ON outbox.task_type TO outbox_operator;
 GRANT DELETE, UPDATE (paused) ON outbox.schedule TO outbox_operator;

@@ -12,7 +12,8 @@ import (
 
 const ofTask = "task_id bigint, task_type text, state text, priority smallint, attempt smallint, max_attempts smallint, " +
 	"created_at timestamp with time zone, run_at timestamp with time zone, attempted_at timestamp with time zone, " +
-	"iterations integer, last_error text, timeout_ms integer, expires_at timestamp with time zone, payload jsonb, headers jsonb, unique_key text, ordering_key text"
+	"iterations integer, last_error text, timeout_ms integer, expires_at timestamp with time zone, payload " +
+	"jsonb, headers jsonb, unique_key text, ordering_key text"
 
 // surface is what docs/stability.md promises of the schema: columns that can be read, with their
 // types.
@@ -30,7 +31,8 @@ var surface = map[string]string{
 var asEnqueuer = []struct{ statement, result string }{
 	{`INSERT INTO outbox.task (task_type, payload, headers, priority, run_at, max_attempts, timeout_ms,
 	    expires_at, unique_key, unique_until_done, unique_until, ordering_key, skip_failed)
-	  VALUES ('A', '{"n": 1}', '{"h": "v"}', -1, now() + interval '1 hour', 3, 1000, now() + interval '2 hours', 'key', true,
+	  VALUES ('A', '{"n": 1}', '{"h": "v"}', -1, now() + interval '1 hour', 3, 1000, now() + interval '2 hours',
+		'key', true,
 	    now() + interval '1 day', 'order', true)
 	  RETURNING task_id::text`, "1"},
 	{`INSERT INTO outbox.task (task_type) VALUES ('A') RETURNING task_id::text`, "2"},
@@ -134,7 +136,8 @@ func TestWhatIsInTheSchemaIsUsedByWhoIsMeantTo(t *testing.T) {
 		OR has_table_privilege('<schema>_' || role, oid, 'DELETE'))`
 	for about, c := range map[string]struct{ query, want string }{
 		"groups may call with the owner's rights": {functions + `prosecdef`, "adopt cancel_task change_tasks " +
-			"enqueue_keyed mark_origin origin_state redrive run_task_now set_payload this_database waits_for"},
+			"enqueue_keyed fire_schedule mark_origin origin_state put_schedule redrive run_task_now set_payload " +
+			"this_database waits_for"},
 		"groups could make triggers of": {functions + `prorettype = 'trigger'::regtype`, ""},
 		"an enqueuer may call":          {functions + `role = 'enqueuer'`, "enqueue_keyed enqueue_task"},
 		"PUBLIC may call":               {`SELECT proname::text FROM pg_proc, aclexplode(COALESCE(proacl, acldefault('f', proowner))) WHERE pronamespace = <ns> AND grantee = 0`, ""},

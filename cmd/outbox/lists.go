@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/internal/taskview"
 )
 
 func (a *app) statsCommand() *cobra.Command {
@@ -125,18 +127,17 @@ func (a *app) switchCommand(paused bool, c *cobra.Command) *cobra.Command {
 
 func (a *app) schedulesCommand() *cobra.Command {
 	c := list(a, &cobra.Command{
-		Use: "schedules", Short: "list schedules; pause, resume or remove one",
+		Use: "schedules", Short: "list schedules; put, run, pause, resume or remove one",
 		Example: "  outbox schedules\n  outbox schedules pause nightly-report",
-	}, "schedules", (*admin.Client).Schedules, "NAME TYPE SPEC NEXT LAST STATE CATCH-UP",
+		Long: `Lists the schedules of the relays' code, and those that are stored by outbox schedules put. A stored
+one is new until a relay has seen it, and wrong if that cannot fire it.`,
+	}, "schedules", (*admin.Client).Schedules, "NAME TYPE SPEC NEXT LAST STATE CATCH-UP ORIGIN",
 		func(s admin.Schedule) []any {
-			state := "on"
-			if s.NextAt.IsZero() {
-				state = "ended"
+			spec := s.Spec
+			if s.TimeZone != "" {
+				spec += " in " + s.TimeZone
 			}
-			if s.Paused {
-				state = "paused"
-			}
-			return []any{s.Name, s.Type, s.Spec, s.NextAt, s.LastAt, state, s.CatchUp}
+			return []any{s.Name, s.Type, spec, s.NextAt, s.LastAt, taskview.Schedule(s), s.CatchUp, taskview.Origin(s)}
 		})
 	do := (*admin.Client).RemoveSchedule
 	c.AddCommand(a.asks(a.scheduleCommand(do, "removed", member{"removed", true}, &cobra.Command{
@@ -147,10 +148,49 @@ adds it again when it starts.`,
 	})), a.scheduleCommand((*admin.Client).PauseSchedule, "paused", member{"paused", true}, &cobra.Command{
 		Use: "pause NAME", Short: "skip a schedule's firings, until it is resumed",
 		Example: "  outbox schedules pause nightly-report",
-	}), a.scheduleCommand((*admin.Client).ResumeSchedule, "resumed", member{"paused", false}, &cobra.Command{
+	}), a.schedulePutCommand(), a.scheduleCommand((*admin.Client).RunScheduleNow, "due now", member{"due", true},
+		&cobra.Command{
+			Use: "run-now NAME", Short: "let a schedule fire once more, now",
+			Example: "  outbox schedules run-now nightly-report",
+			Long: `Lets a schedule fire within 10 s, by a relay that has it. Its later firings stay as they are. One that is
+paused is refused.`,
+		}), a.scheduleCommand((*admin.Client).ResumeSchedule, "resumed", member{"paused", false}, &cobra.Command{
 		Use: "resume NAME", Short: "let a schedule fire again", Example: "  outbox schedules resume nightly-report",
 		Long: "Lets a schedule fire again. Skipped firings are not made up for.",
 	}))
+	return c
+}
+
+// schedulePutCommand stores a schedule.
+func (a *app) schedulePutCommand() *cobra.Command {
+	s, payload, catchUp := admin.Schedule{}, "", ""
+	c := &cobra.Command{
+		Use: "put NAME", Short: "store a schedule, or change a stored one", Args: cobra.ExactArgs(1),
+		Example: `  outbox schedules put nightly-report -type SEND_REPORT -spec '0 4 * * *' -zone Europe/Berlin
+			-payload '{"to": "ada"}'`,
+		Long: `Stores a schedule. Each relay with relay.Config.ParseSchedule fires it, from at most 10 s later on: that
+function of the app says which specs there are. A relay says what is wrong with a spec; outbox schedules
+shows it. A name of the relays' code is refused.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			if s.Name, s.CatchUp = args[0], outbox.CatchUp(catchUp); s.Type == "" || s.Spec == "" {
+				return usage("what and when? Say --type TYPE and --spec SPEC")
+			}
+			err := a.act(c.Context(), func(ctx context.Context, c *admin.Client) error {
+				return c.PutSchedule(ctx, s, json.RawMessage(payload))
+			})
+			if err != nil {
+				return err
+			}
+			return a.out.print(object{{"stored", true}, {"name", s.Name}}, "schedule "+s.Name+": stored")
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&s.Type, "type", "", "type of its tasks")
+	f.StringVar(&s.Spec, "spec", "", "when it fires, as the app's relay.Config.ParseSchedule understands it")
+	f.StringVar(&s.TimeZone, "zone", "", "time zone of its times of day, like Europe/Berlin (default UTC)")
+	f.StringVar(&payload, "payload", "{}", "JSON of its tasks")
+	f.StringVar(&catchUp, "catch-up", "", "missed firings: once (default) or all")
+	f.BoolVar(&s.Paused, "paused", false, "store it paused")
 	return c
 }
 

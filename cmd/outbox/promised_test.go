@@ -324,6 +324,7 @@ func allActions() string {
 		admin.ActionCancel, admin.ActionRunNow, admin.ActionReschedule, admin.ActionSetPriority,
 		admin.ActionSetPayload, admin.ActionRetype, admin.ActionRedrive, admin.ActionPurge, admin.ActionPause,
 		admin.ActionResume, admin.ActionPauseSchedule, admin.ActionResumeSchedule, admin.ActionRemoveSchedule,
+		admin.ActionPutSchedule, admin.ActionRunSchedule,
 		admin.ActionHandBack, admin.ActionReindex, admin.ActionRepair, admin.ActionAdopt, admin.ActionAdoptDiscard,
 		admin.ActionEnqueue, admin.ActionMigrate, admin.ActionGrantRoles,
 	} {

@@ -39,6 +39,7 @@ VALUES ($1, timestamptz 'epoch' + $2::bigint * interval '1 microsecond', $3, $4,
 ON CONFLICT (name) DO UPDATE
    SET catch_up = EXCLUDED.catch_up, task_type = EXCLUDED.task_type, payload = EXCLUDED.payload,
        spec = EXCLUDED.spec, timing = EXCLUDED.timing, definition = EXCLUDED.definition,
+       stored = false, time_zone = '', wrong = NULL,
        next_at = CASE WHEN s.timing = EXCLUDED.timing THEN COALESCE(s.next_at, EXCLUDED.next_at)
                       ELSE EXCLUDED.next_at END
  WHERE (s.definition <> EXCLUDED.definition OR s.next_at IS NULL AND EXCLUDED.next_at IS NOT NULL)
@@ -50,14 +51,20 @@ ON CONFLICT (name) DO UPDATE
 func (s *Scheduler) register(ctx context.Context) error {
 	for i := range s.Schedules {
 		one := &s.Schedules[i]
-		if s.registered[one.Name] || s.resting(one.Name) {
+		add, done := s.add, s.registered[one.Name]
+		if one.stored {
+			add, done = s.start, s.started[one.Name] == one.definition
+		}
+		if done || s.resting(one.Name) {
 			continue
 		}
-		switch err := s.add(ctx, one); {
+		switch err := add(ctx, one); {
 		case errors.Is(err, errNextPanicked):
 			s.rest(ctx, one.Name, err)
 		case err != nil:
 			return pgerr.Within(fmt.Sprintf("relay: add the schedule %q", one.Name), err)
+		case one.stored:
+			s.started[one.Name] = one.definition
 		default:
 			s.registered[one.Name], s.known[one.Name] = true, true
 		}
@@ -111,6 +118,8 @@ func (s *Scheduler) nextFiring(ctx context.Context) (wait time.Duration, err err
 	wait = recheck
 	for _, one := range all {
 		switch {
+		case s.of(one.name).stored && (one.missing || one.changed.Bool):
+			wait, s.loadedAt = pause, time.Time{} // it is read anew
 		case one.missing, one.changed.Bool && one.forsaken.Bool:
 			s.registered[one.name] = false
 			delete(s.changed, one.name)

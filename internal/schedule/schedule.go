@@ -45,6 +45,7 @@ type Schedule struct {
 
 	payload            string
 	timing, definition string // hashes, as in the table
+	stored             bool   // by an operator: its row says all of it
 }
 
 // Prepare returns all that is wrong with the fields.

@@ -16,6 +16,7 @@ import (
 // Params are what a Scheduler needs of its relay.
 type Params struct {
 	Schedules []Schedule // prepared
+	Parse     Parse      // of stored ones; nil: this relay leaves them alone
 	Schema    pg.Schema
 	Pool      *pg.Pool
 	Pace      pg.Pace // of Run
@@ -29,6 +30,10 @@ type Params struct {
 // goroutine.
 type Scheduler struct {
 	Params
+	own        []Schedule           // those of the relay's code; Schedules has the stored ones as well
+	started    map[string]string    // definitions of stored ones whose first firing is set
+	warned     map[string]string    // definitions of stored ones of which the log has what is wrong
+	loadedAt   time.Time            // when the stored ones were read
 	registered map[string]bool      // as far as is known
 	known      map[string]bool      // names that this run has registered before
 	changed    map[string]bool      // names that another process has changed, as was logged
@@ -44,7 +49,8 @@ const refusedRest = 10 * time.Second
 
 // New returns the scheduler of one run of a relay.
 func New(p Params) *Scheduler {
-	return &Scheduler{Params: p, registered: map[string]bool{}, known: map[string]bool{}, changed: map[string]bool{},
+	return &Scheduler{Params: p, own: p.Schedules, started: map[string]string{}, warned: map[string]string{},
+		registered: map[string]bool{}, known: map[string]bool{}, changed: map[string]bool{},
 		rests: map[string]time.Time{}, refused: map[string]error{}}
 }
 
@@ -166,6 +172,9 @@ func (s *Scheduler) Once(ctx context.Context) error {
 // registerAndFire returns when to try again.
 func (s *Scheduler) registerAndFire(ctx context.Context) (wait time.Duration, err error) {
 	s.refusedStill(ctx)
+	if err := s.load(ctx); err != nil {
+		return 0, err
+	}
 	if err := s.register(ctx); err != nil {
 		return 0, err
 	}

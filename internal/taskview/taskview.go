@@ -95,6 +95,29 @@ func State(t admin.Task, now time.Time) string {
 	return string(t.State)
 }
 
+// Schedule is the state of a schedule, and what is wrong with it.
+func Schedule(s admin.Schedule) string {
+	switch {
+	case s.Wrong != "":
+		return "wrong: " + s.Wrong
+	case s.Paused:
+		return "paused"
+	case !s.NextAt.IsZero():
+		return "on"
+	case s.Stored && s.LastAt.IsZero():
+		return "new"
+	}
+	return "ended"
+}
+
+// Origin says whose a schedule is.
+func Origin(s admin.Schedule) string {
+	if s.Stored {
+		return "stored"
+	}
+	return "code"
+}
+
 // Attempts is like "2 of 5".
 func Attempts(t admin.Task) string {
 	if t.MaxAttempts == 0 {

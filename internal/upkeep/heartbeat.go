@@ -102,9 +102,9 @@ func (h *Heartbeat) Ahead() time.Duration { return time.Duration(h.ahead.Load())
 // before and is now, and the id of the database. In a copy it returns no row.
 const beatSQL = `/* outbox: heartbeat */
 INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types, workers, connections, schedules,
-                          limits)
+                          limits, parses)
 SELECT $1::uuid, $2::text, $3::integer, clock_timestamp() + $4::bigint * interval '1 microsecond', $5::text[],
-       $6::integer, NULLIF($7::integer, 0), $8::jsonb, $10::jsonb
+       $6::integer, NULLIF($7::integer, 0), $8::jsonb, $10::jsonb, $11
  WHERE NOT EXISTS (SELECT FROM outbox.origin_state($9) s WHERE s.refused)
 ON CONFLICT (relay_id) DO UPDATE
    SET alive_until = EXCLUDED.alive_until, connections = EXCLUDED.connections, taken_over_at = NULL
@@ -187,7 +187,7 @@ func (h *Heartbeat) Beat(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, Interval)
 		defer cancel()
 		args := []any{h.RelayID, h.Host, h.PID, LeaseDuration.Microseconds(), pq.Array(h.Types), h.Workers,
-			h.Pool.MaxConns(), h.Schedules, h.Environment, h.Limits}
+			h.Pool.MaxConns(), h.Schedules, h.Environment, h.Limits, h.Parses}
 		var now int64
 		var databaseID string
 		sent := time.Now()

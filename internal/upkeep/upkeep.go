@@ -39,6 +39,7 @@ type Params struct {
 	Workers       int
 	Schedules     string // the definition of each by name, as JSON
 	Limits        string // of each type, as JSON: see admin.Client.Why
+	Parses        bool   // it fires stored schedules
 	Environment   string // of the relay's Config
 	Schema        pg.Schema
 	Pool          *pg.Pool

@@ -1,4 +1,4 @@
--- Actions on tasks, for apps and operators.
+-- Actions on tasks and schedules, for apps and operators.
 
 -- Deletes a task that waits, in the caller's transaction: canceled. A task that is leased or locked, as
 -- it runs, is asked to end: requested. It waits for no lock of a run.
@@ -149,3 +149,41 @@ BEGIN
 END
 $$;
 REVOKE EXECUTE ON FUNCTION outbox.set_payload(bigint, jsonb) FROM PUBLIC;
+
+-- Stores a schedule, or changes the stored one of the name, and returns whether it did: one of the relays'
+-- code stays. With the same timing the next firing stays; else a relay computes it. The definition says
+-- that the schedule has changed. Like the first task, the first schedule says that what waits belongs here.
+CREATE OR REPLACE FUNCTION outbox.put_schedule(of_name text, of_type text, of_payload jsonb, of_spec text,
+  of_zone text, of_catch_up text, of_paused boolean) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
+BEGIN
+  IF pg_sequence_last_value('outbox.home'::regclass)
+     IS DISTINCT FROM split_part(pg_relation_filepath('outbox.home'::regclass), '/', -2)::bigint THEN
+    PERFORM outbox.settle(0);
+  END IF;
+  INSERT INTO outbox.schedule AS s (name, stored, task_type, payload, spec, time_zone, catch_up, paused,
+    timing, definition)
+  VALUES (of_name, true, of_type, of_payload, of_spec, of_zone, of_catch_up, of_paused, '',
+    gen_random_uuid()::text)
+  ON CONFLICT (name) DO UPDATE
+     SET next_at = CASE WHEN s.spec = of_spec AND s.time_zone = of_zone THEN s.next_at END,
+         task_type = of_type, payload = of_payload, spec = of_spec, time_zone = of_zone,
+         catch_up = of_catch_up, paused = of_paused, definition = EXCLUDED.definition, wrong = NULL
+   WHERE s.stored;
+  RETURN FOUND;
+END
+$$;
+REVOKE EXECUTE ON FUNCTION outbox.put_schedule(text, text, jsonb, text, text, text, boolean) FROM PUBLIC;
+
+-- Has a schedule fire now, and returns whether it will: a paused one would not. NULL: there is none.
+CREATE OR REPLACE FUNCTION outbox.fire_schedule(of_name text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
+DECLARE
+  fires boolean;
+BEGIN
+  UPDATE outbox.schedule s SET next_at = CASE WHEN s.paused THEN s.next_at ELSE LEAST(s.next_at, now()) END
+   WHERE s.name = of_name RETURNING NOT s.paused INTO fires;
+  RETURN fires;
+END
+$$;
+REVOKE EXECUTE ON FUNCTION outbox.fire_schedule(text) FROM PUBLIC;

@@ -38,7 +38,8 @@ func adminCalls() map[string]func(ctx context.Context, db *sql.DB) error {
 			values := []any{c, ctx, "00000000-0000-8000-8000-000000000001", int64(1), admin.Filter{Error: "x"}, admin.Bulk{},
 				admin.TaskQuery{Filter: admin.Filter{Type: "A", State: admin.StateRetrying}},
 				admin.SampleQuery{}, admin.AuditQuery{},
-				7, time.Now(), admin.AuditEntry{Action: "test", Target: "test"}, admin.RepairOptions{}, admin.AdoptOptions{}}
+				7, time.Now(), admin.AuditEntry{Action: "test", Target: "test"}, admin.RepairOptions{}, admin.AdoptOptions{},
+				admin.Schedule{Name: "x", Type: "A", Spec: "1h"}}
 			var args []reflect.Value
 			for j := range method.Type.NumIn() {
 				in := method.Type.In(j)

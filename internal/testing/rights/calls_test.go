@@ -204,6 +204,10 @@ func calls() []right {
 		{"PauseSchedule and ResumeSchedule", operators, true, func(c call) error {
 			return errors.Join(c.client.PauseSchedule(c.ctx, "nightly"), c.client.ResumeSchedule(c.ctx, "nightly"))
 		}},
+		{"PutSchedule and RunScheduleNow", operators, true, func(c call) error {
+			return errors.Join(c.client.PutSchedule(c.ctx, admin.Schedule{Name: "stored", Type: "A", Spec: "1h"}, nil),
+				c.client.RunScheduleNow(c.ctx, "nightly"))
+		}},
 		{"RemoveSchedule", operators, true, func(c call) error { return c.client.RemoveSchedule(c.ctx, "nightly") }},
 		{"RunOnce", workers, true, func(c call) error {
 			if _, err := c.g.admin.ExecContext(c.ctx, c.g.sql(`TRUNCATE outbox.task, outbox.dead_task`)); err != nil {

@@ -12,7 +12,8 @@ func TestEnqueueTakesJSONFromTheArgumentOrStdin(t *testing.T) {
 	t.Parallel()
 	db := newDB(t)
 	db.steps(t,
-		step{`enqueue REPORT {"n":1} -priority -5 -after 1h -attempts 3 -unique u1 -ordered o1 -header a=b=c -header d=`, 0,
+		step{`enqueue REPORT {"n":1} -priority -5 -after 1h -attempts 3 -unique u1 -ordered o1 -header a=b=c ` +
+			`-header d= -expires-after 1h -unique-for 3h`, 0,
 			"task 1: created\n"},
 		step{`enqueue REPORT {} -unique u1`, 0, "task 1: skipped\n"},
 		step{`enqueue REPORT {"n":1`, exitUsage, "not JSON"},
@@ -21,12 +22,15 @@ func TestEnqueueTakesJSONFromTheArgumentOrStdin(t *testing.T) {
 		step{`enqueue REPORT {} -at tomorrow`, exitUsage, "--at"},
 		step{`enqueue REPORT {} -at 2030-01-01 -after 1h`, exitUsage, "exclude each other"},
 		step{`enqueue REPORT {} -header x`, exitUsage, "NAME=VALUE"},
+		step{`enqueue REPORT {} -unique-for 1h`, exitUsage, "--unique key"},
+		step{`enqueue REPORT {} -expires-after -1s`, exitUsage, "ExpiresAfter(-1s)"},
 		step{`enqueue REPORT {} -unique=`, exitUsage, "nique"},
 		step{`enqueue REPORT {} -attempts -1`, exitUsage, "-1"},
 	)
 	db.is(t, `SELECT concat_ws(' ', task_type, payload, headers, priority, max_attempts, unique_key, ordering_key, state,
-			run_at > now() + interval '59 min') FROM outbox.task`,
-		`REPORT {"n": 1} {"a": "b=c", "d": ""} -5 3 u1 o1 waiting t`)
+			run_at > now() + interval '59 min', round(extract(epoch FROM expires_at - now()) / 3600),
+			round(extract(epoch FROM unique_until - now()) / 3600)) FROM outbox.task`,
+		`REPORT {"n": 1} {"a": "b=c", "d": ""} -5 3 u1 o1 waiting t 2 3`)
 	c := command(t, environment(db.URL), "enqueue", "REPORT", "-", "--at", "2030-05-01 15:04")
 	c.Stdin = strings.NewReader("[1,\n2]\n")
 	if r := finish(t, c); r.code != 0 {

@@ -21,14 +21,15 @@ func (a *app) statsCommand() *cobra.Command {
 		Use: "stats", Short: "count the tasks of each type",
 		Example: "  outbox stats -json | jq '.types[] | select(.dead > 0)'",
 		Long: `Counts the tasks of each type by their state, exactly, and at the same cost with ten tasks and with
-ten million. FINISHED and FAILED are since the counters began; OLDEST is how long the task that is
+ten million. FINISHED, FAILED and EXPIRED are since the counters began, EXPIRED of tasks that
+handlers.DiscardExpired removed; OLDEST is how long the task that is
 next has been due. Tasks in Tx or Batch handlers count as ready.`,
 	}, "types", func(_ *admin.Client, ctx context.Context) ([]outbox.TypeStats, error) {
 		return outbox.Stats(ctx, a.db, outbox.Schema(a.schema))
-	}, "TYPE >READY >SCHEDULED >RETRYING >LEASED >WAITING >DEAD >FINISHED >FAILED >OLDEST NEXT",
+	}, "TYPE >READY >SCHEDULED >RETRYING >LEASED >WAITING >DEAD >FINISHED >FAILED >EXPIRED >OLDEST NEXT",
 		func(s outbox.TypeStats) []any {
 			return []any{s.Type, s.Ready, s.Scheduled, s.Retrying, s.Leased, s.Waiting, s.Dead, s.Finished, s.Failed,
-				s.OldestReady, s.NextRunAt}
+				s.Expired, s.OldestReady, s.NextRunAt}
 		})
 }
 

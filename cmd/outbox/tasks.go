@@ -255,7 +255,7 @@ const maxInput = 16 << 20
 type enqueueFlags struct {
 	priority, attempts         int
 	at, unique, ordered, group string
-	after                      time.Duration
+	after, expires, period     time.Duration
 	headers                    []string
 }
 
@@ -296,6 +296,8 @@ an operator enqueues by plain INSERT only.`,
 	c.Flags().IntVar(&f.attempts, "attempts", 0, "the most attempts; 0: those of its handler")
 	c.Flags().StringVar(&f.unique, "unique", "",
 		"key: no second task with it is enqueued; a task that waits stays as it is")
+	c.Flags().DurationVar(&f.period, "unique-for", 0, "the key is kept for this time, whatever becomes of the task")
+	c.Flags().DurationVar(&f.expires, "expires-after", 0, "it does not run if it has not begun this long after it is due")
 	c.Flags().StringVar(&f.ordered, "ordered", "", "key: its tasks run one after the other")
 	c.Flags().StringVar(&f.group, "group", "", "key: of its tasks as many run at once as the handler's MaxRunningPerKey")
 	c.Flags().StringArrayVar(&f.headers, "header", nil, "NAME=VALUE, beside the payload; may be repeated")
@@ -325,6 +327,7 @@ func (a *app) newTask(c *cobra.Command, taskType, text string, f enqueueFlags) (
 	}
 	opts := []outbox.Option{
 		outbox.Schema(a.schema), outbox.Priority(f.priority), outbox.After(f.after), outbox.MaxAttempts(f.attempts),
+		outbox.ExpiresAfter(f.expires),
 	}
 	at, err := parseTime("--at", f.at)
 	if err != nil {
@@ -337,7 +340,9 @@ func (a *app) newTask(c *cobra.Command, taskType, text string, f enqueueFlags) (
 		opts = append(opts, outbox.RunAt(at))
 	}
 	if c.Flags().Changed("unique") {
-		opts = append(opts, outbox.Unique(f.unique))
+		opts = append(opts, outbox.Unique(f.unique, outbox.For(f.period)))
+	} else if f.period != 0 {
+		return task, usage("--unique-for is of a --unique key")
 	}
 	if c.Flags().Changed("ordered") {
 		opts = append(opts, outbox.OrderedBy(f.ordered))

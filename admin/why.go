@@ -388,9 +388,11 @@ func (w *whyOf) time() *Cause {
 	case strings.HasPrefix(t.LastError, timeline.Unreadable):
 		c.Kind, c.Text = CauseUnreadable, "PostgreSQL cannot read its row: "+t.LastError
 		c.Remedy = "restore the row, or give the task up: " + w.command("tasks cancel %d", t.ID)
-	case !last.At.IsZero() && last.At.Before(t.AttemptedAt) && last.LastAt.Before(t.AttemptedAt):
+	case last.At.Before(t.AttemptedAt) && last.LastAt.Before(t.AttemptedAt):
 		// a later run did not fail
-		c.Text = "its handler has put it off (Snooze, RunAgain)"
+		if c.Text = "its handler has put it off (Snooze, RunAgain)"; last.At.IsZero() && t.LastError != "" {
+			c.Text += ": " + t.LastError
+		}
 	case last.Kind == EventThrottled:
 		c.Kind, c.Text = CauseThrottled, "the other side asked to wait: "+t.LastError
 	case t.State == StateRetrying:

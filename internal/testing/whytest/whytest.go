@@ -77,6 +77,9 @@ var States = []Cause{
 		attempted_at = now(), run_at = now() + interval '1 hour',
 		timeline = '[{"event": "failed", "attempt": 1, "at": "2001-01-01T00:00:00Z"}]'`,
 		Kind: admin.CauseScheduled, Says: "its handler has put it off"},
+	{Name: "put off with a reason", SQL: `UPDATE outbox.task SET state = 'scheduled', last_error = 'not yet booked',
+		attempted_at = now(), run_at = now() + interval '1 hour'`,
+		Kind: admin.CauseScheduled, Says: "its handler has put it off (Snooze, RunAgain): not yet booked"},
 	{Name: "suspect", SQL: `UPDATE outbox.task SET attempt = 2, timeline = '[{"event": "lost"}, {"event": "lost"}]'`,
 		Kind: admin.CauseSuspect, Says: "its last run died, 2 times in a row"},
 }

@@ -235,6 +235,10 @@ func TestAnOutboxIsInItsSchemaAndNoOther(t *testing.T) {
 			_, err := a.EnqueueMany(t.Context(), tx, []outbox.TaskSpec{ofB.New(1), typed.New(1)})
 			return err
 		},
+		`Schema("tenant_b"): the task is enqueued in`: func() error {
+			_, err := ofB.In(a).Enqueue(t.Context(), tx, 1)
+			return err
+		},
 		`Schema("Tenant A"): `: func() error {
 			_, err := outbox.In("Tenant A").Enqueue(t.Context(), tx, "T", 1)
 			return err

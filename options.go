@@ -230,6 +230,8 @@ func newSettings(opts []Option) (*settings, error) {
 		return invalid("ExpiresAt: the year %d, at most 9999", s.expiresAt.UTC().Year())
 	case s.expireAfter < 0 || s.expireAfter > 0 && s.expireAfter < time.Microsecond:
 		return invalid("ExpiresAfter(%v): must be at least 1µs, or 0 for never", s.expireAfter)
+	case s.after+s.expireAfter < s.after || s.runAt.Add(s.expireAfter).UTC().Year() > 9999:
+		return invalid("ExpiresAfter(%v): it is too long", s.expireAfter)
 	case s.expiresBeforeDue():
 		return invalid("ExpiresAt(%v): must be after RunAt and After", s.expiresAt)
 	case !slices.Contains([]Conflict{ConflictSkip, ConflictReplace, ConflictReschedule}, s.onConflict):

@@ -27,6 +27,8 @@ import (
 	"context"
 	"database/sql"
 	"slices"
+
+	"github.com/txoutbox/outbox/internal/schemaname"
 )
 
 // Querier is the transaction of the caller: a *sql.Tx, a *sqlx.Tx, or a *sql.Conn on which the caller
@@ -74,10 +76,13 @@ func (o Outbox) Schema() string { return o.schema }
 
 // bind binds a task to the outbox: that of a call comes before that of its task type.
 func (o Outbox) bind(s *settings) {
-	if s.bound == nil {
+	first := s.bound == nil
+	if first {
 		s.bound = &o.schema
 	}
-	s.schema = o.schema
+	if !first || s.schema == schemaname.Default { // else it is named before, and refused if it is another one
+		s.schema = o.schema
+	}
 }
 
 // Enqueue is [Enqueue] in this schema.

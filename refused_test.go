@@ -80,6 +80,9 @@ func refusals() (all []refused) {
 	for text, opts := range map[string][]outbox.Option{
 		"ExpiresAt(1970-01-01 00:01:00 +0000 UTC): must be after": {outbox.RunAt(time.Unix(60, 0)),
 			outbox.ExpiresAt(time.Unix(60, 0).UTC())},
+		"ExpiresAfter(2160000h0m0s): it is too long": {outbox.After(2160000 * time.Hour), outbox.ExpiresAfter(2160000 * time.Hour)},
+		"ExpiresAfter(2400h0m0s): it is too long": {outbox.RunAt(time.Date(9999, 12, 1, 0, 0, 0, 0, time.UTC)),
+			outbox.ExpiresAfter(2400 * time.Hour)},
 		"must be after RunAt and After":                         {outbox.After(time.Hour), outbox.ExpiresAt(time.Now().Add(time.Minute))},
 		"Unique: the key is empty":                              {outbox.Unique("")},
 		"257 bytes, at most 256":                                {outbox.Unique(strings.Repeat("k", 257))},

@@ -127,8 +127,10 @@ func (c *comparison) compareLeases(ctx context.Context, conn pg.Querier) (more b
 
 const (
 	expiryInterval = 10 * time.Second // outbox.ExpiresAt says so
-	expiryTasks    = 200              // of one transaction
-	refusedEvery   = time.Minute      // for the log
+	// expiryTasks are of one transaction, each in a subtransaction: other sessions read more than 64 of these
+	// from the disk.
+	expiryTasks  = 60
+	refusedEvery = time.Minute // for the log
 )
 
 // expiry is the job that ends tasks that have expired where no claim comes to them: behind others, of a
@@ -141,12 +143,14 @@ type expiry struct {
 	now      func() time.Time
 	unbroken func() time.Time // since when heartbeats come through: after an outage all relays look dead
 
-	refusedAt time.Time // when the log had it
+	from      store.ExpiryPlace // how far the present round has come
+	refusedAt time.Time         // when the log had it
 }
 
-// run ends expired tasks as their claims would.
+// run ends a page of expired tasks as their claims would. What stays holds up none of the others: the next
+// page is behind it, until a round is over.
 func (e *expiry) run(ctx context.Context, on *pg.Dedicated) (next time.Duration, err error) {
-	what := store.Expiry{Others: e.now().Sub(e.unbroken()) > upkeep.LeaseDuration, Limit: expiryTasks,
+	what := store.Expiry{Others: e.now().Sub(e.unbroken()) > upkeep.LeaseDuration, From: e.from, Limit: expiryTasks,
 		Dead: decide.OfExpired(nil).Change}
 	for name, h := range e.handlers {
 		what.Types, what.MaxAttempts = append(what.Types, name), append(what.MaxAttempts, int64(h.MaxAttempts))
@@ -154,23 +158,33 @@ func (e *expiry) run(ctx context.Context, on *pg.Dedicated) (next time.Duration,
 			what.Discarded = append(what.Discarded, name)
 		}
 	}
-	var ended []*store.Row
-	var refused map[int64]string
+	var page store.Expired
 	err = on.InTx(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
-		ended, refused, err = e.store.Expire(ctx, tx, what)
+		page, err = e.store.Expire(ctx, tx, what)
 		return err
 	})
 	if err != nil {
 		return 0, err
 	}
-	if len(refused) > 0 && e.now().Sub(e.refusedAt) >= refusedEvery {
+	e.tell(page)
+	if page.Empty {
+		e.from = store.FirstExpiry
+		return expiryInterval, nil
+	}
+	e.from = page.Last
+	return 0, nil
+}
+
+// tell tells of tasks that were ended, and of those that could not be.
+func (e *expiry) tell(page store.Expired) {
+	if len(page.Refused) > 0 && e.now().Sub(e.refusedAt) >= refusedEvery {
 		e.refusedAt = e.now()
-		first := slices.Min(slices.Collect(maps.Keys(refused)))
+		first := slices.Min(slices.Collect(maps.Keys(page.Refused)))
 		e.report.Log.Error("outbox: PostgreSQL refuses the dead letters of expired tasks; they stay, and are tried again",
-			"tasks", len(refused), "task_id", first, "error", refused[first])
+			"tasks", len(page.Refused), "task_id", first, "error", page.Refused[first])
 	}
 	byType := map[string][]*store.Row{}
-	for _, r := range ended {
+	for _, r := range page.Ended {
 		byType[r.TaskType] = append(byType[r.TaskType], r)
 	}
 	for name, rows := range byType {
@@ -182,10 +196,6 @@ func (e *expiry) run(ctx context.Context, on *pg.Dedicated) (next time.Duration,
 		}
 		watch.Tell()
 	}
-	if len(ended) > 0 {
-		return 0, nil
-	}
-	return expiryInterval, nil
 }
 
 // rowCheck is the job that looks whether row level security hides rows from the relay, which would

@@ -125,7 +125,7 @@ func leases(limit, taskID, due int) map[string]statement {
 	}
 	return map[string]statement{"lease": lease(nil, taskID), "lease from": lease(nil, taskID, taskID),
 		"lease by due time": lease(due, taskID), "finish": finish("(0,1)"), "finish what was moved": finish("(0,0)"),
-		"expire": {store.ExpireSQL, []any{"{TX}", "{20}", "{}", true, limit, "late", nil}}}
+		"expire": {store.ExpireSQL, []any{"{TX}", "{20}", "{}", true, 0, 0, limit, "late", nil}}}
 }
 
 const oldestDueSQL = `SELECT (extract(epoch FROM min(run_at)) * 1000000)::bigint FROM outbox.task`

@@ -339,6 +339,7 @@ func (x *relayRun) newHeartbeat() *upkeep.Heartbeat {
 	comparison := &comparison{store: &x.store, leases: x.leases, journal: x.journal,
 		unbroken: func() time.Time { return x.heart.Unbroken() }, ready: x.wake, log: x.log}
 	expiry := &expiry{store: &x.store, report: x.report, handlers: map[string]*handler.Handler{}, now: x.now,
+		from:     store.FirstExpiry,
 		unbroken: func() time.Time { return x.heart.Unbroken() }}
 	for _, h := range x.settings.handlers {
 		expiry.handlers[h.Type] = h

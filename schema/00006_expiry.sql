@@ -7,7 +7,7 @@ ALTER TABLE outbox.task ADD COLUMN IF NOT EXISTS expires_at timestamptz;
 ALTER TABLE outbox.dead_task ADD COLUMN IF NOT EXISTS expires_at timestamptz;
 ALTER TABLE outbox.done_task ADD COLUMN IF NOT EXISTS expires_at timestamptz;
 -- What may expire, for the job that ends what no claim comes to.
-CREATE INDEX IF NOT EXISTS task_expires ON outbox.task (expires_at)
+CREATE INDEX IF NOT EXISTS task_expires ON outbox.task (expires_at, task_id)
   WHERE expires_at IS NOT NULL AND attempt = 0 AND iterations = 0;
 
 ALTER TABLE outbox.dead_task DROP CONSTRAINT IF EXISTS dead_task_reason_check,

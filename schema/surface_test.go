@@ -142,7 +142,7 @@ func TestWhatIsInTheSchemaIsUsedByWhoIsMeantTo(t *testing.T) {
 		"an enqueuer may call":          {functions + `role = 'enqueuer'`, "enqueue_keyed enqueue_task"},
 		"PUBLIC may call":               {`SELECT proname::text FROM pg_proc, aclexplode(COALESCE(proacl, acldefault('f', proowner))) WHERE pronamespace = <ns> AND grantee = 0`, ""},
 		"a worker may not call": {`SELECT proname::text FROM pg_proc WHERE pronamespace = <ns> AND NOT prosecdef AND NOT has_function_privilege('<schema>_worker', oid, 'EXECUTE')`,
-			"check_task lock_waiting request_promotion resolve_key settle"}, // which triggers call
+			"check_task is_expired lock_waiting request_promotion resolve_key settle"}, // which triggers call
 		"an enqueuer or a viewer reads":    {columns + `role <> 'operator'`, ""},
 		"an operator reads":                {columns + `role = 'operator'`, "dead_task.headers dead_task.lease_token dead_task.ordering_key dead_task.payload dead_task.unique_key"},
 		"groups may truncate or reference": {tables + `has_table_privilege('<schema>_' || role, oid, 'TRUNCATE, TRIGGER, REFERENCES')`, ""},

@@ -149,8 +149,8 @@ func nonNil(s []string) []string {
 
 // ExpireSQL ends tasks that have expired.
 const ExpireSQL = `/* outbox: end what has expired */
-SELECT task_id, task_type, max, run_us, wrong
-  FROM outbox.expire_tasks($1::text[], $2::integer[], $3::text[], $4, $5, $6, $7::jsonb)`
+SELECT task_id, task_type, max, run_us, expires_us, begun, wrong
+  FROM outbox.expire_tasks($1::text[], $2::integer[], $3::text[], $4, $5, $6, $7, $8, $9::jsonb)`
 
 // Expiry says which expired tasks are to be ended: of the types, and with Others of those that no living
 // relay has. They become dead letters by Dead, but for the types of Discarded.
@@ -159,35 +159,50 @@ type Expiry struct {
 	MaxAttempts []int64 // of each type's handler
 	Discarded   []string
 	Others      bool
+	From        ExpiryPlace
 	Limit       int
 	Dead        Change
 }
 
-// Expire ends tasks that have expired, and returns them. Those of which PostgreSQL refuses what it would
-// write stay, each with its error.
-func (s *Store) Expire(ctx context.Context, tx *sql.Tx, e Expiry) (ended []*Row, refused map[int64]string,
-	err error) {
-	rows, err := tx.QueryContext(ctx, s.SQL(ExpireSQL), pq.Array(e.Types), pq.Array(e.MaxAttempts),
-		pq.Array(e.Discarded),
-		e.Others, e.Limit, pgerr.Text(e.Dead.Err), s.Noted(e.Dead))
+// ExpiryPlace is that of a task in the order of expiries: its time, in µs since 1970, and its id.
+type ExpiryPlace struct{ Micros, TaskID int64 }
+
+// FirstExpiry is before all.
+var FirstExpiry = ExpiryPlace{Micros: -62135596800000000}
+
+// Expired is what became of a page of expired tasks.
+type Expired struct {
+	Ended   []*Row
+	Refused map[int64]string // PostgreSQL refuses what it would write; they stay
+	Last    ExpiryPlace
+	Empty   bool // there was none behind From
+}
+
+// Expire ends tasks that have expired.
+func (s *Store) Expire(ctx context.Context, tx *sql.Tx, e Expiry) (out Expired, err error) {
+	out = Expired{Refused: map[int64]string{}, Last: e.From, Empty: true}
+	rows, err := tx.QueryContext(ctx, s.SQL(ExpireSQL), pq.Array(e.Types), pq.Array(e.MaxAttempts), pq.Array(e.Discarded),
+		e.Others, e.From.Micros, e.From.TaskID, e.Limit, pgerr.Text(e.Dead.Err), s.Noted(e.Dead))
 	if err != nil {
-		return nil, nil, err
+		return out, err
 	}
 	defer rows.Close()
-	refused = map[int64]string{}
 	for rows.Next() {
 		var r Row
+		var begun bool
 		var wrong sql.NullString
-		if err := rows.Scan(&r.ID, &r.TaskType, &r.Max, &r.RunAt, &wrong); err != nil {
-			return nil, nil, err
+		if err := rows.Scan(&r.ID, &r.TaskType, &r.Max, &r.RunAt, &out.Last.Micros, &begun, &wrong); err != nil {
+			return out, err
 		}
-		if wrong.Valid {
-			refused[r.ID] = wrong.String
-		} else {
-			ended = append(ended, &r)
+		out.Last.TaskID, out.Empty = r.ID, false
+		switch {
+		case wrong.Valid:
+			out.Refused[r.ID] = wrong.String
+		case !begun:
+			out.Ended = append(out.Ended, &r)
 		}
 	}
-	return ended, refused, rows.Err()
+	return out, rows.Err()
 }
 
 const keepSQL = `/* outbox: keep */

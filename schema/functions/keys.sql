@@ -190,6 +190,25 @@ BEGIN
 END
 $$;
 
+-- Returns whether a waiting task has expired and not begun, also by the journal.
+CREATE OR REPLACE FUNCTION outbox.is_expired(of_id bigint) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+  SET enable_indexscan = on SET enable_nestloop = on SET jit = off AS $$
+BEGIN
+  PERFORM FROM outbox.task t WHERE t.task_id = of_id AND t.expires_at <= clock_timestamp()
+     AND t.attempt = 0 AND t.iterations = 0;
+  IF NOT FOUND THEN
+    RETURN false;
+  END IF;
+  PERFORM FROM outbox.running r WHERE r.task_id = of_id AND r.task_ids IS NULL;
+  IF NOT FOUND THEN
+    PERFORM FROM outbox.running r WHERE r.task_ids IS NOT NULL AND r.last_id >= of_id
+       AND r.first_id <= of_id AND of_id = ANY (r.task_ids);
+  END IF;
+  RETURN NOT FOUND;
+END
+$$;
+
 -- Gives a new task its unique key, until the given time at least, unless a task has the key that waits and
 -- has not expired, or runs and keeps it, or has it until a time to come.
 CREATE OR REPLACE FUNCTION outbox.take_key(new_type text, new_key text, new_id bigint, until timestamptz)
@@ -215,9 +234,7 @@ BEGIN
   END IF;
   CASE outbox.lock_waiting(holder)
     WHEN 'waiting' THEN
-      PERFORM FROM outbox.task t WHERE t.task_id = holder AND t.expires_at <= clock_timestamp()
-         AND t.attempt = 0 AND t.iterations = 0;
-      IF NOT FOUND THEN
+      IF NOT outbox.is_expired(holder) THEN
         RETURN false;
       END IF;
     WHEN 'running' THEN

@@ -45,7 +45,7 @@ BEGIN
        AND (SELECT t.unique_until_done FROM outbox.task t WHERE t.task_id = k.task_id) IS NOT TRUE
        AND NOT EXISTS (
          SELECT 1 FROM outbox.task t WHERE t.task_id = k.task_id AND t.state <> 'leased'
-            AND (t.expires_at <= clock_timestamp() AND t.attempt = 0 AND t.iterations = 0) IS NOT TRUE
+            AND (t.expires_at IS NULL OR NOT outbox.is_expired(t.task_id))
             FOR KEY SHARE SKIP LOCKED)
     RETURNING k.task_id),
   chosen AS (

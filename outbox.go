@@ -102,12 +102,13 @@ func (o Outbox) EnqueueMany(ctx context.Context, tx Querier, tasks []TaskSpec) (
 
 func (o Outbox) with(opts []Option) []Option { return append([]Option{option(o.bind)}, opts...) }
 
-// Cancel is [Cancel] of a task in this schema.
+// Cancel is [Cancel] of a task in this schema. Each schema counts its tasks from 1: with an id of another one it
+// takes the task of this schema that has the number.
 func (o Outbox) Cancel(ctx context.Context, tx Querier, taskID int64) (CancelResult, error) {
 	return Cancel(ctx, tx, taskID, Schema(o.schema))
 }
 
-// RunNow is [RunNow] of a task in this schema.
+// RunNow is [RunNow] of a task in this schema, as Cancel says.
 func (o Outbox) RunNow(ctx context.Context, tx Querier, taskID int64) (RunNowResult, error) {
 	return RunNow(ctx, tx, taskID, Schema(o.schema))
 }

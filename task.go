@@ -15,8 +15,8 @@ const MaxTimeout = 24 * 24 * time.Hour
 
 // Task is a task for its handler. P is the type of the decoded payload.
 type Task[P any] struct {
-	// ID stays the same through retries, lost runs and a redrive. Other databases have tasks with
-	// the same ID; see Key.
+	// ID stays the same through retries, lost runs and a redrive. Other databases and schemas have
+	// tasks with the same ID; see Key.
 	ID int64
 	// DatabaseID is the id of the outbox: a UUID that Migrate makes, and `outbox adopt` replaces in a
 	// copy. It is a part of Key.

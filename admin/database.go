@@ -76,7 +76,7 @@ type AdoptOptions struct {
 	// original and its relays before.
 	KeepID bool
 	// Discard deletes the original's tasks and dead letters, and the schedules that are not paused:
-	// relays register them again, from now on. The history stays.
+	// relays register those of their code again, from now on. The history stays.
 	Discard bool
 }
 

@@ -56,24 +56,31 @@ UPDATE outbox.schedule SET paused = $2 WHERE name = $1`
 	runScheduleSQL = `/* outbox: fire a schedule now */
 SELECT outbox.fire_schedule($1)`
 	putScheduleSQL = `/* outbox: store a schedule */
-SELECT outbox.put_schedule($1, $2, $3::jsonb, $4, $5, $6, $7)`
+SELECT outbox.put_schedule($1, $2, $3::jsonb, $4, $5, $6, $7, $8)`
 )
 
-// PutSchedule stores a schedule, or changes the stored one of its Name: Type, Spec, TimeZone, CatchUp and
-// Paused of s, and the payload of its tasks, as that of outbox.Enqueue. Each relay with a relay.Config.ParseSchedule fires it, from at most 10 s later on, as it
-// fires those of its code: each firing enqueues one task. What a relay finds wrong with Spec or TimeZone is in
-// Wrong of Schedules then, and the schedule does not fire. Without such a relay nothing fires it, which the
-// doctor says.
+// PutSchedule stores a schedule, or replaces the stored one of its Name: Type, Spec, TimeZone, CatchUp and Paused
+// of s, and the payload of its tasks, as that of outbox.Enqueue; nil keeps the payload, which is {} at first. The
+// other fields of s are ignored. Within 10 s
+// each relay with a relay.Config.ParseSchedule knows it. It then fires like a schedule of the code: each firing
+// enqueues one task. With the same Spec and TimeZone its next firing stays.
 //
-// Errors: outbox.ErrInvalidOption, ErrInvalidType, ErrInvalidPayload and ErrPayloadTooLarge of package outbox
-// before anything is written; ErrScheduleInCode. Where a relay starts later whose Config has the Name, its
-// schedule takes the place of the stored one, with a warning.
+// What a relay finds wrong with it is in Wrong of Schedules, and it does not fire. Without such a relay nothing
+// fires it, which the doctor says. Type and payload are not compared with a handler: RunScheduleNow tries them.
+//
+// Errors: outbox.ErrInvalidOption, also for a TimeZone that this process does not know, ErrInvalidType,
+// ErrInvalidPayload and ErrPayloadTooLarge of package outbox, before anything is written; ErrScheduleInCode. Where
+// a relay's Config has the Name, also later, its schedule takes the place of the stored one.
 func (c *Client) PutSchedule(ctx context.Context, s Schedule, payload any) error {
 	if err := cmp.Or(checkLength("the name of a schedule", s.Name, 1, 128),
 		checkLength("the spec of a schedule", s.Spec, 1, 1000)); err != nil {
 		return err
 	}
-	encoded, err := outbox.TaskSpec{Type: s.Type, Payload: payload}.Encode()
+	task := outbox.TaskSpec{Type: s.Type, Payload: payload}
+	if payload == nil {
+		task.Payload = struct{}{}
+	}
+	encoded, err := task.Encode()
 	if err != nil {
 		return err
 	}
@@ -90,7 +97,7 @@ func (c *Client) PutSchedule(ctx context.Context, s Schedule, payload any) error
 	return c.actOnSchedule(ctx, ActionPutSchedule, s.Name, func(q outbox.Querier) (refused, err error) {
 		var stored bool
 		err = q.QueryRowContext(ctx, c.schema.SQL(putScheduleSQL), s.Name, s.Type, string(encoded), s.Spec, s.TimeZone,
-			string(s.CatchUp), s.Paused).Scan(&stored)
+			string(s.CatchUp), s.Paused, payload == nil).Scan(&stored)
 		if err == nil && !stored {
 			refused = fmt.Errorf("%w: %.128q: choose another name, or remove it from the code and by RemoveSchedule",
 				ErrScheduleInCode, s.Name)
@@ -99,19 +106,21 @@ func (c *Client) PutSchedule(ctx context.Context, s Schedule, payload any) error
 	})
 }
 
-// RunScheduleNow has a schedule of either sort fire once more, within 10 s, by a relay that has it. The later
-// firings stay as they are. Errors are as of [Client.PauseSchedule], and outbox.ErrInvalidOption if it is
-// paused: it would skip this firing, too.
+// RunScheduleNow makes a schedule of either sort due now: a relay that has it fires it within 10 s. The later
+// firings stay as they are. One that is due already fires no more often for it, and a pause before the firing
+// drops it. Errors are as of [Client.PauseSchedule], and outbox.ErrInvalidOption if it is paused or Wrong.
 func (c *Client) RunScheduleNow(ctx context.Context, name string) error {
 	return c.actOnSchedule(ctx, ActionRunSchedule, name, func(q outbox.Querier) (refused, err error) {
-		var fires sql.NullBool
-		err = q.QueryRowContext(ctx, c.schema.SQL(runScheduleSQL), name).Scan(&fires)
+		var became sql.NullString
+		err = q.QueryRowContext(ctx, c.schema.SQL(runScheduleSQL), name).Scan(&became)
 		switch {
 		case err != nil:
-		case !fires.Valid:
+		case !became.Valid:
 			refused = noSchedule(name)
-		case !fires.Bool:
+		case became.String == "paused":
 			refused = invalid("the schedule %.128q is paused: resume it first", name)
+		case became.String == "wrong":
+			refused = invalid("the schedule %.128q cannot fire: see Wrong of Schedules", name)
 		}
 		return refused, err
 	})

@@ -334,10 +334,11 @@ SELECT 'warning', m.job, format('the job %s has been due for %s, though relays a
 
 const schedulesSQL = `/* outbox: schedules that do not fire, that no living relay has, or that are missing */
 WITH unowned AS (SELECT name, missing FROM outbox.unowned_schedule ORDER BY name LIMIT 1000),
-stored AS (SELECT name, wrong, paused FROM outbox.schedule WHERE stored ORDER BY name LIMIT 1000),
+stored AS (
+  SELECT name, wrong, paused FROM outbox.schedule WHERE stored ORDER BY name LIMIT 1000),
 idle AS (
   SELECT name, next_at FROM outbox.schedule
-   WHERE NOT paused AND (next_at IS NULL AND (NOT stored OR last_at IS NOT NULL AND wrong IS NULL)
+   WHERE NOT paused AND wrong IS NULL AND (next_at IS NULL AND (NOT stored OR last_at IS NOT NULL)
       OR next_at < clock_timestamp() - interval '1 minute') LIMIT 1000),
 found (severity, name, what, remedy) AS (
   SELECT 'warning', name, 'the schedule %s is missing, though a living relay has it',
@@ -347,11 +348,12 @@ found (severity, name, what, remedy) AS (
   SELECT 'warning', name, 'no living relay has the schedule %s as it was registered last',
          'look again in 10 s, until a relay that has it takes it back; else start one ' ||
          'whose relay.Config.Schedules has it; %s'
-    FROM unowned WHERE NOT missing AND name NOT IN (SELECT name FROM stored)
+    FROM unowned WHERE NOT missing
   UNION ALL
   SELECT 'warning', name, 'no living relay fires the stored schedule %s',
          'start a relay with a relay.Config.ParseSchedule; %s'
-    FROM unowned WHERE NOT missing AND name IN (SELECT name FROM stored)
+    FROM stored WHERE NOT paused AND NOT EXISTS (
+         SELECT 1 FROM outbox.relay r WHERE r.alive_until > clock_timestamp() AND r.parses)
   UNION ALL
   SELECT 'warning', name, 'relays cannot fire the stored schedule %s: ' || replace(wrong, '%', '%%'),
          'admin.Client.PutSchedule, or outbox schedules put NAME, with another spec; %s'
@@ -363,7 +365,8 @@ found (severity, name, what, remedy) AS (
   UNION ALL
   SELECT 'warning', name, 'the schedule %s should have fired ' ||
          date_trunc('second', clock_timestamp() - next_at) || ' ago',
-         'start a relay whose relay.Config.Schedules has it as it was registered last; %s'
+         'start a relay whose relay.Config.Schedules has it as it was registered last, or of a stored one ' ||
+         'one with a relay.Config.ParseSchedule; %s'
     FROM idle WHERE next_at IS NOT NULL AND name NOT IN (SELECT name FROM unowned))
 SELECT severity, name, format(what, name),
        format(remedy, 'if it is not needed: admin.Client.RemoveSchedule, or outbox schedules remove NAME')

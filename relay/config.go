@@ -111,8 +111,9 @@ type Config struct {
 	//
 	//	ParseSchedule: func(spec string) relay.Timing { return relay.Cron(cron.ParseStandard, spec) }
 	//
-	// It must return the same for the same spec in all relays, and may be called at any time. A panic in it is
-	// what is wrong with the schedule, as an error of Cron is: see admin.Schedule.
+	// It must return the same for the same spec in all relays: where they differ, each fires by its own. It is
+	// called once for each change of a schedule, in 5 s. A panic in it is what is wrong with the schedule, as an
+	// error of Cron is: see admin.Schedule.
 	ParseSchedule func(spec string) Timing
 
 	// DeadRetention is for how long dead letters are kept, by PostgreSQL's clock: whichever relay
@@ -159,7 +160,7 @@ func (c Config) check(registered []*handler.Handler, maxConns int) (settings, er
 	c, err := c.withDefaults(len(registered))
 	s := settings{config: c, handlers: registered, jobs: upkeep.SharedJobs(c.DeadRetention)}
 	var scheduleErr error
-	s.schedules, scheduleErr = prepareSchedules(c.Schedules)
+	s.schedules, scheduleErr = prepareSchedules(c.Schedules, c.Schema)
 	if err = errors.Join(err, scheduleErr); err != nil {
 		return settings{}, err
 	}
@@ -176,7 +177,7 @@ func (c Config) check(registered []*handler.Handler, maxConns int) (settings, er
 	}
 	own, ownText := 2, "two"
 	if s.fires() {
-		own, ownText = 3, "three, with Schedules"
+		own, ownText = 3, "three, with Schedules or ParseSchedule"
 	}
 	if s.conns = need + own; maxConns > 0 && maxConns < s.conns {
 		return settings{}, fmt.Errorf("relay: the pool is limited to %d connections (SetMaxOpenConns), "+

@@ -27,7 +27,8 @@ func withoutExpiryJob(t testing.TB, db *database) {
 	t.Helper()
 	db.Do(t, `DO $$ BEGIN
 		ASSERT pg_get_functiondef('outbox.expire_tasks'::regproc) LIKE '%e.expires_at <= statement_timestamp() AND e.attempt%';
-		EXECUTE replace(pg_get_functiondef('outbox.expire_tasks'::regproc), 'e.expires_at <= statement_timestamp() AND e.attempt', 'false AND e.attempt');
+		EXECUTE replace(pg_get_functiondef('outbox.expire_tasks'::regproc), 'e.expires_at <= statement_timestamp() AND e.attempt',
+			'false AND e.attempt');
 	END $$`)
 }
 

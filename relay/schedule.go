@@ -39,7 +39,7 @@ type Schedule struct {
 	Timing Timing
 
 	// Task is what a firing enqueues, made by TaskType.New. Its RunAt and Schema are set by the
-	// relay.
+	// relay. One that is bound to another schema (TaskType.In) is an error of New.
 	Task outbox.TaskSpec
 
 	// CatchUp says what becomes of firings that were missed while no relay with the schedule
@@ -48,7 +48,7 @@ type Schedule struct {
 }
 
 // prepareSchedules returns them as the scheduler needs them, or all that is wrong.
-func prepareSchedules(all []Schedule) (out []schedule.Schedule, err error) {
+func prepareSchedules(all []Schedule, schema string) (out []schedule.Schedule, err error) {
 	names := map[string]bool{}
 	var errs []error
 	for i, one := range all {
@@ -64,6 +64,7 @@ func prepareSchedules(all []Schedule) (out []schedule.Schedule, err error) {
 			bad(fmt.Errorf("Timing: %w", err))
 			one.Timing, spec = Every(time.Hour), "none" // the other fields are checked as well
 		}
+		one.Task.Options = append(slices.Clone(one.Task.Options), outbox.Schema(schema)) // refuses a task of another one
 		prepared := schedule.Schedule{Name: one.Name, Timing: one.Timing, Spec: spec, Task: one.Task,
 			CatchUp: one.CatchUp}
 		for _, wrong := range prepared.Prepare() {
@@ -87,6 +88,9 @@ func parseStored(parse func(spec string) Timing) schedule.Parse {
 		}
 		if own == nil {
 			return nil, "", fmt.Errorf("ParseSchedule does not understand %.200q", spec)
+		}
+		if zone != "" && (strings.HasPrefix(spec, "TZ=") || strings.HasPrefix(spec, "CRON_TZ=")) {
+			return nil, "", errors.New("its spec has a zone of its own beside the time zone")
 		}
 		if zone != "" {
 			in, err := time.LoadLocation(zone)

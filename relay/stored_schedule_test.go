@@ -127,7 +127,8 @@ func TestRelaysFireWhatIsStoredWhileTheyRun(t *testing.T) {
 	for range 2 {
 		run(t, db, idle(), parsing())
 	}
-	must(client.PutSchedule(t.Context(), admin.Schedule{Name: "often", Type: "T", Spec: "50ms", CatchUp: outbox.CatchUpAll}, nil))
+	must(client.PutSchedule(t.Context(), admin.Schedule{Name: "often", Type: "T", Spec: "50ms", CatchUp: outbox.CatchUpAll},
+		nil))
 	enough := func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task`) >= 10 }
 	eventually(t, time.Minute, "ten firings", enough)
 	must(client.RemoveSchedule(t.Context(), "often"))
@@ -170,12 +171,13 @@ func TestAScheduleOfTheCodeTakesTheNameOfAStoredOne(t *testing.T) {
 	mine := admin.Schedule{Name: "report", Type: "STORED", Spec: "1h"}
 	must(client.PutSchedule(t.Context(), mine, nil))
 	once(t, db, idle(), parsing())
-	code := relay.Schedule{Name: "report", Timing: relay.Every(yearly), Task: outbox.NewTaskType[int]("CODE", outbox.Priority(7)).New(1)}
+	code := relay.Schedule{Name: "report", Timing: relay.Every(yearly),
+		Task: outbox.NewTaskType[int]("CODE", outbox.Priority(7)).New(1)}
 	log := once(t, db, idle(), parsing(code))
 	if s := scheduleOf(t, db, "report"); s.Stored || s.Type != "CODE" || s.TimeZone != "" {
 		t.Errorf("it is %+v", s)
 	}
-	if !strings.Contains(log, "a stored schedule has the name of one in this relay's Config") {
+	if !strings.Contains(log, "takes the place of a stored one of its name") {
 		t.Errorf("the log has no warning:\n%s", log)
 	}
 	if err := client.PutSchedule(t.Context(), mine, nil); !errors.Is(err, admin.ErrScheduleInCode) {
@@ -214,4 +216,78 @@ func TestPutScheduleRefusesWhatNoRelayCouldFire(t *testing.T) {
 		}
 	}
 	db.want(t, 0, "schedules", `SELECT count(*) FROM outbox.schedule`)
+}
+
+// Whatever is wrong with one schedule, the others fire: a parser or a Next that hangs, options that are refused
+// by now, a row that somebody holds.
+func TestNoScheduleHoldsUpTheOthers(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	client := relaytest.Admin(t, db.DB)
+	for _, spec := range []string{"hangs", "next hangs", "held"} {
+		must(client.PutSchedule(t.Context(), admin.Schedule{Name: spec, Type: "T", Spec: spec}, nil))
+	}
+	defer hold(t, db, `SELECT FROM outbox.schedule WHERE name = 'held' FOR UPDATE`)()
+	config := scheduled(
+		relay.Schedule{Name: "good", Timing: relay.Every(50 * time.Millisecond),
+			Task: outbox.NewTaskType[int]("GOOD").New(1)},
+		relay.Schedule{Name: "refused", Timing: relay.Every(50 * time.Millisecond),
+			Task: outbox.NewTaskType[int]("REFUSED").New(1, outbox.ExpiresAt(time.Now()))})
+	forever := make(chan struct{})
+	defer close(forever)
+	config.ParseSchedule = func(spec string) relay.Timing {
+		switch spec {
+		case "hangs":
+			<-forever
+		case "next hangs":
+			return nextFunc(func(t time.Time) time.Time { <-forever; return t.Add(time.Hour) })
+		}
+		return relay.Every(time.Hour)
+	}
+	r := run(t, db, idle(), config)
+	r.Leaves("TestNoScheduleHoldsUpTheOthers")
+	wrong := func(name, text string) func() bool {
+		return func() bool { return strings.Contains(scheduleOf(t, db, name).Wrong, text) }
+	}
+	eventually(t, time.Minute, "the parser is given up", wrong("hangs", "did not return within"))
+	eventually(t, time.Minute, "the Next is given up", wrong("next hangs", "did not return within"))
+	before := db.Int(t, `SELECT count(*) FROM outbox.task WHERE task_type = 'GOOD'`)
+	eventually(t, time.Minute, "the good one fires", func() bool {
+		return db.Int(t, `SELECT count(*) FROM outbox.task WHERE task_type = 'GOOD'`) > before+5
+	})
+	r.Log.Want(t, 1, `the task of a schedule cannot be enqueued" schedule=refused`)
+}
+
+// A task that is bound to another schema would never be enqueued.
+func TestAScheduleOfAnotherSchemaIsRefusedByNew(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	task := outbox.NewTaskType[int]("T").In(outbox.In("tenant_a")).New(1)
+	_, err := relay.New(db.DB, idle(), scheduled(relay.Schedule{Name: "s", Timing: relay.Every(time.Hour), Task: task}))
+	if !errors.Is(err, outbox.ErrInvalidOption) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A firing that RunScheduleNow has waited for is not repeated by it.
+func TestRunScheduleNowRepeatsNoFiring(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	task := outbox.NewTaskType[int]("T").New(1)
+	config := scheduled(relay.Schedule{Name: "s", Timing: relay.Every(time.Second), Task: task,
+		CatchUp: outbox.CatchUpAll})
+	once(t, db, idle(), config)
+	tx, err := db.Begin()
+	must(err)
+	defer func() { _ = tx.Rollback() }()
+	var began time.Time
+	must(tx.QueryRow(`SELECT now()`).Scan(&began))
+	enough := func() bool { once(t, db, idle(), config); return db.Int(t, `SELECT count(*) FROM outbox.task`) > 1 }
+	eventually(t, time.Minute, "two firings", enough)
+	_, err = tx.Exec(`SELECT outbox.fire_schedule('s')`)
+	must(err)
+	must(tx.Commit())
+	once(t, db, idle(), config)
+	db.want(t, 0, "firings that came twice", `SELECT count(*) FROM (
+		SELECT run_at FROM outbox.task GROUP BY run_at HAVING count(*) > 1) AS twice`)
 }

@@ -28,9 +28,9 @@ CREATE OR REPLACE VIEW outbox.identity AS
 SELECT database_id FROM outbox.origin ORDER BY noted_at, database_id LIMIT 1;
 GRANT SELECT ON outbox.identity TO PUBLIC;
 
--- Schedules that nobody fires: no living relay has the definition of the row, or none can parse a stored
--- one, or a living relay has a schedule whose row is missing. A definition is a hash of the payload too,
--- so viewers see this view instead. It is empty while a relay lives that does not say its schedules.
+-- Schedules of the code that nobody fires: no living relay has the definition of the row, or a living
+-- relay has a schedule whose row is missing. A definition is a hash of the payload too, so viewers see this
+-- view instead. It is empty while a relay lives that does not say its schedules.
 CREATE OR REPLACE VIEW outbox.unowned_schedule AS
 WITH living AS MATERIALIZED (
   SELECT schedules FROM outbox.relay WHERE alive_until > clock_timestamp()),
@@ -39,10 +39,9 @@ known AS MATERIALIZED (
     FROM living CROSS JOIN LATERAL jsonb_each_text(schedules) AS k)
 SELECT u.name, u.missing
   FROM (SELECT s.name, false AS missing FROM outbox.schedule s
-         WHERE NOT paused AND CASE WHEN s.stored
-           THEN NOT EXISTS (SELECT 1 FROM outbox.relay r WHERE r.alive_until > clock_timestamp() AND r.parses)
-           ELSE next_at IS NOT NULL AND NOT EXISTS (SELECT 1 FROM known k
-                            WHERE k.name = s.name AND k.definition = s.definition) END
+         WHERE NOT paused AND NOT s.stored AND next_at IS NOT NULL
+           AND NOT EXISTS (SELECT 1 FROM known k
+                            WHERE k.name = s.name AND k.definition = s.definition)
         UNION ALL
         SELECT DISTINCT k.name, true FROM known k
          WHERE NOT EXISTS (SELECT 1 FROM outbox.schedule s WHERE s.name = k.name)) u
@@ -150,7 +149,7 @@ COMMENT ON COLUMN outbox.schedule.next_at
   IS 'the next firing; NULL: it has ended, its Next misbehaved, or no relay has seen a stored one';
 COMMENT ON COLUMN outbox.schedule.last_at IS 'the latest firing that enqueued a task';
 COMMENT ON COLUMN outbox.schedule.payload
-  IS 'as last registered, to be read: what is enqueued comes from the code of the relay that fires';
+  IS 'of a stored one what is enqueued; of the code''s as last registered, to be read';
 COMMENT ON COLUMN outbox.schedule.timing
   IS 'a hash of when it fires: when it changes, next_at is computed anew';
 COMMENT ON COLUMN outbox.schedule.definition

@@ -74,7 +74,8 @@ func TestCommandsChangeTypesTasksAndSchedules(t *testing.T) {
 		step{"schedules put hourly -type REPORT -spec 1h -zone Nowhere", exitUsage, "no time zone"},
 		step{"schedules put hourly -type REPORT -spec 1h -zone Europe/Berlin -paused -payload 7", 0,
 			"schedule hourly: stored\n"},
-		step{"schedules", 0, "1h in Europe/Berlin  -"},
+		step{"schedules put hourly -spec 2h", 0, "schedule hourly: stored\n"},
+		step{"schedules", 0, "2h in Europe/Berlin  -                    -     paused"},
 		step{"schedules run-now hourly", exitUsage, "paused"},
 		step{"schedules remove hourly -yes", 0, "schedule hourly: removed\n"},
 		step{"schedules remove nightly -yes", 0, "schedule nightly: removed\n"},
@@ -85,7 +86,8 @@ func TestCommandsChangeTypesTasksAndSchedules(t *testing.T) {
 	db.is(t, `SELECT count(*) FROM outbox.task WHERE run_at <= now()`, "3")
 	db.wantAudit(t, "pause MAIL 1", "pause MIAL 1", "resume MIAL 1", "run_now task 1 1", "run_now task 2 1",
 		"run_now tasks: type RETRIED, state retrying, before then 1", "cancel task 3 1",
-		"pause_schedule nightly 1", "resume_schedule nightly 1", "run_schedule nightly 1", "put_schedule hourly 1",
+		"pause_schedule nightly 1", "resume_schedule nightly 1", "run_schedule nightly 1",
+		"put_schedule hourly 1", "put_schedule hourly 1",
 		"remove_schedule hourly 1", "remove_schedule nightly 1")
 	db.is(t, `SELECT string_agg(DISTINCT regexp_replace(actor, '^[^@]+@[^@]+$', 'user@host') || ' ' || tool, ', ')
 		FROM outbox.audit`, "ada outbox, user@host outbox")

@@ -128,7 +128,7 @@ func (a *app) switchCommand(paused bool, c *cobra.Command) *cobra.Command {
 
 func (a *app) schedulesCommand() *cobra.Command {
 	c := list(a, &cobra.Command{
-		Use: "schedules", Short: "list schedules; put, run, pause, resume or remove one",
+		Use: "schedules", Short: "list schedules; put, run-now, pause, resume or remove one",
 		Example: "  outbox schedules\n  outbox schedules pause nightly-report",
 		Long: `Lists the schedules of the relays' code, and those that are stored by outbox schedules put. A stored
 one is new until a relay has seen it, and wrong if that cannot fire it.`,
@@ -142,10 +142,10 @@ one is new until a relay has seen it, and wrong if that cannot fire it.`,
 		})
 	do := (*admin.Client).RemoveSchedule
 	c.AddCommand(a.asks(a.scheduleCommand(do, "removed", member{"removed", true}, &cobra.Command{
-		Use: "remove NAME", Short: "remove a schedule that no relay has",
+		Use: "remove NAME", Short: "remove a schedule",
 		Example: "  outbox schedules remove nightly-report",
 		Long: `Removes a schedule. The tasks that it has enqueued stay. A relay that has it in its configuration
-adds it again when it starts.`,
+adds it again within 10 s.`,
 	})), a.scheduleCommand((*admin.Client).PauseSchedule, "paused", member{"paused", true}, &cobra.Command{
 		Use: "pause NAME", Short: "skip a schedule's firings, until it is resumed",
 		Example: "  outbox schedules pause nightly-report",
@@ -162,36 +162,60 @@ paused is refused.`,
 	return c
 }
 
-// schedulePutCommand stores a schedule.
+// schedulePutCommand stores a schedule. Of one that is stored it keeps what no flag names.
 func (a *app) schedulePutCommand() *cobra.Command {
-	s, payload, catchUp := admin.Schedule{}, "", ""
+	var given admin.Schedule
+	var payload, catchUp string
 	c := &cobra.Command{
 		Use: "put NAME", Short: "store a schedule, or change a stored one", Args: cobra.ExactArgs(1),
-		Example: `  outbox schedules put nightly-report -type SEND_REPORT -spec '0 4 * * *' -zone Europe/Berlin
-			-payload '{"to": "ada"}'`,
-		Long: `Stores a schedule. Each relay with relay.Config.ParseSchedule fires it, from at most 10 s later on: that
-function of the app says which specs there are. A relay says what is wrong with a spec; outbox schedules
-shows it. A name of the relays' code is refused.`,
+		Example: "  outbox schedules put nightly-report -type SEND_REPORT -spec '0 4 * * *' -zone Europe/Berlin\n" +
+			"  outbox schedules put nightly-report -spec '0 5 * * *'",
+		Long: `Stores a schedule. Within 10 s each relay with a relay.Config.ParseSchedule knows it: that function of the
+app says which specs there are. What a relay finds wrong is in outbox schedules. Of a schedule that is stored
+already it changes what the flags say, and keeps the rest. A name of the relays' code is refused. Try it by
+outbox schedules run-now: type and payload are not compared with a handler.`,
 		RunE: func(c *cobra.Command, args []string) error {
-			if s.Name, s.CatchUp = args[0], outbox.CatchUp(catchUp); s.Type == "" || s.Spec == "" {
-				return usage("what and when? Say --type TYPE and --spec SPEC")
-			}
+			name, set := args[0], c.Flags().Changed
 			err := a.act(c.Context(), func(ctx context.Context, c *admin.Client) error {
+				all, err := c.Schedules(ctx)
+				if err != nil {
+					return err
+				}
+				s := admin.Schedule{}
+				if at := slices.IndexFunc(all, func(s admin.Schedule) bool { return s.Name == name && s.Stored }); at >= 0 {
+					s = all[at]
+				}
+				for flag, keep := range map[string]func(){
+					"type": func() { s.Type = given.Type }, "spec": func() { s.Spec = given.Spec },
+					"zone": func() { s.TimeZone = given.TimeZone }, "paused": func() { s.Paused = given.Paused },
+					"catch-up": func() { s.CatchUp = outbox.CatchUp(catchUp) },
+				} {
+					if set(flag) {
+						keep()
+					}
+				}
+				if s.Type == "" || s.Spec == "" {
+					return usage("what and when? Say --type TYPE and --spec SPEC")
+				}
+				s.Name = name
+				if !set("payload") {
+					return c.PutSchedule(ctx, s, nil)
+				}
 				return c.PutSchedule(ctx, s, json.RawMessage(payload))
 			})
 			if err != nil {
 				return err
 			}
-			return a.out.print(object{{"stored", true}, {"name", s.Name}}, "schedule "+s.Name+": stored")
+			return a.out.print(object{{"stored", true}, {"name", name}}, "schedule "+name+": stored")
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&s.Type, "type", "", "type of its tasks")
-	f.StringVar(&s.Spec, "spec", "", "when it fires, as the app's relay.Config.ParseSchedule understands it")
-	f.StringVar(&s.TimeZone, "zone", "", "time zone of its times of day, like Europe/Berlin (default UTC)")
-	f.StringVar(&payload, "payload", "{}", "JSON of its tasks")
-	f.StringVar(&catchUp, "catch-up", "", "missed firings: once (default) or all")
-	f.BoolVar(&s.Paused, "paused", false, "store it paused")
+	f.StringVar(&given.Type, "type", "", "type of its tasks")
+	f.StringVar(&given.Spec, "spec", "", "when it fires, as the app's relay.Config.ParseSchedule understands it")
+	f.StringVar(&given.TimeZone, "zone", "", "time zone of its times of day, like Europe/Berlin (UTC at first)")
+	f.StringVar(&payload, "payload", "", "JSON of its tasks ({} at first)")
+	f.StringVar(&catchUp, "catch-up", "", "missed firings: once (at first) or all")
+	f.BoolVar(&given.Paused, "paused", false, "pause it; --paused=false resumes it")
 	return c
 }
 

@@ -32,6 +32,9 @@ const forsaken = `(s.next_at < clock_timestamp() - interval '2 minutes'
                  OR NOT EXISTS (SELECT 1 FROM outbox.relay r WHERE r.alive_until > clock_timestamp()
                                    AND (r.schedules IS NULL OR r.schedules ->> s.name = s.definition)))`
 
+const takesSQL = `/* outbox: whether a stored schedule has the name */
+SELECT stored, paused FROM outbox.schedule WHERE name = $1`
+
 // addSQL adds a schedule, or changes it to what it is here. $9: only if no relay fires it.
 const addSQL = `/* outbox: add or change a schedule */
 INSERT INTO outbox.schedule AS s (name, next_at, catch_up, task_type, payload, spec, timing, definition)
@@ -42,7 +45,7 @@ ON CONFLICT (name) DO UPDATE
        stored = false, time_zone = '', wrong = NULL,
        next_at = CASE WHEN s.timing = EXCLUDED.timing THEN COALESCE(s.next_at, EXCLUDED.next_at)
                       ELSE EXCLUDED.next_at END
- WHERE (s.definition <> EXCLUDED.definition OR s.next_at IS NULL AND EXCLUDED.next_at IS NOT NULL)
+ WHERE (s.stored OR s.definition <> EXCLUDED.definition OR s.next_at IS NULL AND EXCLUDED.next_at IS NOT NULL)
    AND (NOT $9::boolean OR ` + forsaken + `)`
 
 // register adds this relay's schedules, or changes them to what they are here. Others' stay. One
@@ -51,23 +54,40 @@ ON CONFLICT (name) DO UPDATE
 func (s *Scheduler) register(ctx context.Context) error {
 	for i := range s.Schedules {
 		one := &s.Schedules[i]
-		add, done := s.add, s.registered[one.Name]
 		if one.stored {
-			add, done = s.start, s.started[one.Name] == one.definition
-		}
-		if done || s.resting(one.Name) {
+			if err := s.registerStored(ctx, one); err != nil {
+				return err
+			}
 			continue
 		}
-		switch err := add(ctx, one); {
+		if s.registered[one.Name] || s.resting(one.Name) {
+			continue
+		}
+		switch err := s.add(ctx, one); {
 		case errors.Is(err, errNextPanicked):
 			s.rest(ctx, one.Name, err)
 		case err != nil:
 			return pgerr.Within(fmt.Sprintf("relay: add the schedule %q", one.Name), err)
-		case one.stored:
-			s.started[one.Name] = one.definition
 		default:
 			s.registered[one.Name], s.known[one.Name] = true, true
 		}
+	}
+	return nil
+}
+
+// registerStored sets the first firing of a stored schedule, once for each change of it.
+func (s *Scheduler) registerStored(ctx context.Context, one *Schedule) error {
+	if s.started[one.Name] == one.definition || s.resting(one.Name) {
+		return nil
+	}
+	done, err := s.start(ctx, one)
+	switch {
+	case ofSchedule(err):
+		s.rest(ctx, one.Name, err)
+	case err != nil:
+		return pgerr.Within(fmt.Sprintf("relay: begin the schedule %q", one.Name), err)
+	case done:
+		s.started[one.Name] = one.definition
 	}
 	return nil
 }
@@ -84,6 +104,13 @@ func (s *Scheduler) add(ctx context.Context, one *Schedule) error {
 		}
 		if f.why != nil {
 			s.ended(one.Name, f.why)
+		}
+		var stored, paused bool
+		if err := tx.QueryRowContext(ctx, s.Schema.SQL(takesSQL), one.Name).Scan(&stored, &paused); err == nil && stored {
+			s.Log.Warn("outbox: a schedule of this relay's Config takes the place of a stored one of its name",
+				"schedule", one.Name, "paused", paused)
+		} else if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return err
 		}
 		_, err = tx.ExecContext(ctx, s.Schema.SQL(addSQL), one.Name, micros(f.next), string(one.CatchUp),
 			one.Task.Type, one.payload, one.Spec, one.timing, one.definition, s.known[one.Name])

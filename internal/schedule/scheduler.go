@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
@@ -32,7 +33,7 @@ type Scheduler struct {
 	Params
 	own        []Schedule           // those of the relay's code; Schedules has the stored ones as well
 	started    map[string]string    // definitions of stored ones whose first firing is set
-	warned     map[string]string    // definitions of stored ones of which the log has what is wrong
+	stored     map[string]*stored   // as they were read last
 	loadedAt   time.Time            // when the stored ones were read
 	registered map[string]bool      // as far as is known
 	known      map[string]bool      // names that this run has registered before
@@ -49,7 +50,7 @@ const refusedRest = 10 * time.Second
 
 // New returns the scheduler of one run of a relay.
 func New(p Params) *Scheduler {
-	return &Scheduler{Params: p, own: p.Schedules, started: map[string]string{}, warned: map[string]string{},
+	return &Scheduler{Params: p, own: p.Schedules, started: map[string]string{},
 		registered: map[string]bool{}, known: map[string]bool{}, changed: map[string]bool{},
 		rests: map[string]time.Time{}, refused: map[string]error{}}
 }
@@ -206,8 +207,14 @@ func (s *Scheduler) registerAndFire(ctx context.Context) (wait time.Duration, er
 }
 
 // ofSchedule reports whether the schedule is to blame for the error, so that the others go on: its
-// Next, or the row of its task. A transaction that is not as it should be (class 25) is not its
+// Next, its task, or the row of that. A transaction that is not as it should be (class 25) is not its
 // fault.
 func ofSchedule(err error) bool {
-	return errors.Is(err, errNextPanicked) || pgerr.Refusal(err) && !strings.HasPrefix(pgerr.Code(err), "25")
+	for _, own := range []error{errNextPanicked, outbox.ErrInvalidOption, outbox.ErrInvalidType, outbox.ErrInvalidPayload,
+		outbox.ErrPayloadTooLarge} {
+		if errors.Is(err, own) {
+			return true
+		}
+	}
+	return pgerr.Refusal(err) && !strings.HasPrefix(pgerr.Code(err), "25")
 }

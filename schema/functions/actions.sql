@@ -154,12 +154,17 @@ REVOKE EXECUTE ON FUNCTION outbox.set_payload(bigint, jsonb) FROM PUBLIC;
 -- code stays. With the same timing the next firing stays; else a relay computes it. The definition says
 -- that the schedule has changed. Like the first task, the first schedule says that what waits belongs here.
 CREATE OR REPLACE FUNCTION outbox.put_schedule(of_name text, of_type text, of_payload jsonb, of_spec text,
-  of_zone text, of_catch_up text, of_paused boolean) RETURNS boolean
+  of_zone text, of_catch_up text, of_paused boolean, keeps_payload boolean) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 BEGIN
   IF pg_sequence_last_value('outbox.home'::regclass)
      IS DISTINCT FROM split_part(pg_relation_filepath('outbox.home'::regclass), '/', -2)::bigint THEN
     PERFORM outbox.settle(0);
+  END IF;
+  IF octet_length(of_spec) NOT BETWEEN 1 AND 1000 OR octet_length(of_zone) > 64 OR of_zone = 'Local'
+     OR octet_length(of_payload::text) > 16777216 THEN
+    RAISE EXCEPTION 'a schedule has a spec of 1 to 1000 bytes, a time zone by name, and at most 16 MiB of payload'
+      USING ERRCODE = 'check_violation';
   END IF;
   INSERT INTO outbox.schedule AS s (name, stored, task_type, payload, spec, time_zone, catch_up, paused,
     timing, definition)
@@ -167,23 +172,32 @@ BEGIN
     gen_random_uuid()::text)
   ON CONFLICT (name) DO UPDATE
      SET next_at = CASE WHEN s.spec = of_spec AND s.time_zone = of_zone THEN s.next_at END,
-         task_type = of_type, payload = of_payload, spec = of_spec, time_zone = of_zone,
+         task_type = of_type, payload = CASE WHEN keeps_payload THEN s.payload ELSE of_payload END, spec = of_spec, time_zone = of_zone,
          catch_up = of_catch_up, paused = of_paused, definition = EXCLUDED.definition, wrong = NULL
    WHERE s.stored;
   RETURN FOUND;
 END
 $$;
-REVOKE EXECUTE ON FUNCTION outbox.put_schedule(text, text, jsonb, text, text, text, boolean) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION outbox.put_schedule(text, text, jsonb, text, text, text, boolean, boolean) FROM PUBLIC;
 
--- Has a schedule fire now, and returns whether it will: a paused one would not. NULL: there is none.
-CREATE OR REPLACE FUNCTION outbox.fire_schedule(of_name text) RETURNS boolean
+-- Makes a schedule due now, and returns due; or paused or wrong: it would not fire. NULL: there is none. One
+-- that is due fires no more often for it. A firing that this waits for is not repeated.
+CREATE OR REPLACE FUNCTION outbox.fire_schedule(of_name text) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 DECLARE
-  fires boolean;
+  s record;
 BEGIN
-  UPDATE outbox.schedule s SET next_at = CASE WHEN s.paused THEN s.next_at ELSE LEAST(s.next_at, now()) END
-   WHERE s.name = of_name RETURNING NOT s.paused INTO fires;
-  RETURN fires;
+  SELECT paused, wrong INTO s FROM outbox.schedule WHERE name = of_name FOR UPDATE;
+  IF NOT FOUND THEN
+    RETURN NULL;
+  ELSIF s.paused THEN
+    RETURN 'paused';
+  ELSIF s.wrong IS NOT NULL THEN
+    RETURN 'wrong';
+  END IF;
+  UPDATE outbox.schedule f SET next_at = LEAST(f.next_at,
+    GREATEST(clock_timestamp(), f.last_at + interval '1 microsecond')) WHERE f.name = of_name;
+  RETURN 'due';
 END
 $$;
 REVOKE EXECUTE ON FUNCTION outbox.fire_schedule(text) FROM PUBLIC;

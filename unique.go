@@ -43,12 +43,12 @@ type uniqueOption func(*uniqueKey)
 
 func (o uniqueOption) applyKey(u *uniqueKey) { o(u) }
 
-// Unique allows at most one waiting task of this type with the key, at any time. A task waits while
-// it is due, scheduled, or about to be retried. When its run begins the key is free, so that an
-// Enqueue during the run makes a second task, which sees what the first one may not have seen:
-// whether an Enqueue created a task or found one, a run will start after its transaction has
-// committed, unless [For] or an expiry says otherwise: a task that an Enqueue finds may expire before it
-// begins, with its own expiry or with that of [OnConflict].
+// Unique allows at most one waiting task of this type with the key, at any time. A task waits while it is
+// due, scheduled, or about to be retried. When its run begins the key is free, so that an Enqueue during the
+// run makes a second task, which sees what the first one may not have seen: whether an Enqueue created a task
+// or found one, a run will start after its transaction has committed, unless [UntilDone], [For] or an expiry
+// says otherwise: a task that an Enqueue finds may expire before it begins, with its own expiry or with that
+// of [OnConflict].
 //
 // If the key is taken no task is created. [OnConflict] chooses the change of the task that has it,
 // and [Enqueued] has the outcome. A run that fails is retried, and has its key again unless a newer
@@ -91,7 +91,7 @@ func UniquePayload(opts ...UniqueOption) Option {
 }
 
 // UntilDone makes the task keep its key while it runs and through its retries, until it is done,
-// dead or canceled. A running task is never changed: an Enqueue then finds it and has
+// dead, canceled or expired. A running task is never changed: an Enqueue then finds it and has
 // OutcomeSkipped, whatever [OnConflict] says, and no further run starts on its account.
 //
 // The transaction that removes the task, a Tx or Batch handler's or that of Task.Complete, is the

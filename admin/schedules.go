@@ -61,9 +61,9 @@ SELECT outbox.put_schedule($1, $2, $3::jsonb, $4, $5, $6, $7, $8)`
 
 // PutSchedule stores a schedule, or replaces the stored one of its Name: Type, Spec, TimeZone, CatchUp and Paused
 // of s, and the payload of its tasks, as that of outbox.Enqueue; nil keeps the payload, which is {} at first. The
-// other fields of s are ignored. Within 10 s
-// each relay with a relay.Config.ParseSchedule knows it. It then fires like a schedule of the code: each firing
-// enqueues one task. With the same Spec and TimeZone its next firing stays.
+// other fields of s are ignored. Within 10 s each relay with a relay.Config.ParseSchedule knows it. It then fires
+// like a schedule of the code: each firing enqueues one task. With the same Spec and TimeZone its next firing
+// stays.
 //
 // What a relay finds wrong with it is in Wrong of Schedules, and it does not fire. Without such a relay nothing
 // fires it, which the doctor says. Type and payload are not compared with a handler: RunScheduleNow tries them.
@@ -107,8 +107,9 @@ func (c *Client) PutSchedule(ctx context.Context, s Schedule, payload any) error
 }
 
 // RunScheduleNow makes a schedule of either sort due now: a relay that has it fires it within 10 s. The later
-// firings stay as they are. One that is due already fires no more often for it, and a pause before the firing
-// drops it. Errors are as of [Client.PauseSchedule], and outbox.ErrInvalidOption if it is paused or Wrong.
+// firings stay as they are, but of a timing that counts from the last one, as "@every 1h" of robfig/cron. One
+// that is due already fires no more often for it, and a pause before the firing drops it. Errors are as of
+// [Client.PauseSchedule], and outbox.ErrInvalidOption if it is paused or Wrong.
 func (c *Client) RunScheduleNow(ctx context.Context, name string) error {
 	return c.actOnSchedule(ctx, ActionRunSchedule, name, func(q outbox.Querier) (refused, err error) {
 		var became sql.NullString

@@ -103,6 +103,11 @@ func TestAStoredScheduleFiresAsOneOfTheCodeDoes(t *testing.T) {
 	if s := scheduleOf(t, db, "nightly"); !s.NextAt.After(next.NextAt) || s.NextAt.UTC().Hour() != 0 {
 		t.Errorf("after a run by hand: %+v", s)
 	}
+	nightly.Spec = "48h"
+	put(nightly, 4)
+	must(client.RunScheduleNow(t.Context(), "nightly")) // no relay has seen the change
+	once(t, db, idle(), parsing())
+	db.Want(t, `{"n": 4}`, `SELECT payload FROM outbox.task ORDER BY task_id DESC LIMIT 1`)
 	must(client.PauseSchedule(t.Context(), "nightly"))
 	if err := client.RunScheduleNow(t.Context(), "nightly"); !errors.Is(err, outbox.ErrInvalidOption) {
 		t.Errorf("now, while it is paused: %v", err)
@@ -110,12 +115,13 @@ func TestAStoredScheduleFiresAsOneOfTheCodeDoes(t *testing.T) {
 	fire()
 	must(client.RemoveSchedule(t.Context(), "nightly"))
 	once(t, db, idle(), parsing())
-	db.want(t, 3, "tasks", `SELECT count(*) FROM outbox.task`)
+	db.want(t, 4, "tasks", `SELECT count(*) FROM outbox.task`)
 	db.want(t, 0, "schedules", `SELECT count(*) FROM outbox.schedule`)
 	if err := client.RunScheduleNow(t.Context(), "nightly"); !errors.Is(err, admin.ErrNotFound) {
 		t.Errorf("now, of none: %v", err)
 	}
-	db.Want(t, "pause_schedule 1, put_schedule 3, remove_schedule 1, run_schedule 1", `SELECT string_agg(line, ', ' ORDER BY line)
+	db.Want(t, "pause_schedule 1, put_schedule 4, remove_schedule 1, run_schedule 2",
+		`SELECT string_agg(line, ', ' ORDER BY line)
 		FROM (SELECT action || ' ' || count(*) FROM outbox.audit WHERE target = 'nightly' GROUP BY action) a (line)`)
 }
 
@@ -131,6 +137,9 @@ func TestRelaysFireWhatIsStoredWhileTheyRun(t *testing.T) {
 		nil))
 	enough := func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task`) >= 10 }
 	eventually(t, time.Minute, "ten firings", enough)
+	db.Do(t, `UPDATE outbox.schedule SET wrong = 'as a relay of an older build said'`)
+	mended := func() bool { return scheduleOf(t, db, "often").Wrong == "" }
+	eventually(t, time.Minute, "a firing that says that nothing is wrong", mended)
 	must(client.RemoveSchedule(t.Context(), "often"))
 	db.want(t, 0, "firings with two tasks or none between them", `SELECT count(*) FROM (
 		SELECT run_at - lag(run_at) OVER (ORDER BY run_at) AS pause FROM outbox.task) t WHERE pause <> interval '50 ms'`)
@@ -142,7 +151,8 @@ func TestAStoredScheduleThatCannotFireSaysWhy(t *testing.T) {
 	db := newDatabase(t)
 	client := relaytest.Admin(t, db.DB)
 	specs := map[string]string{"nonsense": "Cron: \"nonsense\"", "panics": "ParseSchedule panicked: panic: boom",
-		"nil": "ParseSchedule does not understand \"nil\"", "1ns": "Every(1ns)", "24h": ""}
+		"nil": "ParseSchedule does not understand \"nil\"", "1ns": "Every(1ns)", "24h": "",
+		"0 0 30 2 *": "its Next gave no further time"}
 	for spec := range specs {
 		must(client.PutSchedule(t.Context(), admin.Schedule{Name: spec, Type: "T", Spec: spec}, nil))
 	}
@@ -186,6 +196,22 @@ func TestAScheduleOfTheCodeTakesTheNameOfAStoredOne(t *testing.T) {
 	must(client.RunScheduleNow(t.Context(), "report")) // with the options of the code
 	once(t, db, idle(), parsing(code))
 	db.Want(t, "CODE 1 7", `SELECT task_type || ' ' || payload || ' ' || priority FROM outbox.task`)
+}
+
+// A relay of before migration 8 takes a name by its definition alone.
+func TestAStoredScheduleThatAnOlderRelayTookIsTheCodes(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	client := relaytest.Admin(t, db.DB)
+	mine := admin.Schedule{Name: "report", Type: "STORED", Spec: "1h"}
+	must(client.PutSchedule(t.Context(), mine, nil))
+	once(t, db, idle(), parsing())
+	db.Do(t, `UPDATE outbox.schedule SET definition = md5('of the code'), timing = md5('its'), next_at = now()`)
+	once(t, db, idle(), parsing())
+	db.want(t, 0, "firings as a stored one", `SELECT count(*) FROM outbox.task`)
+	if err := client.PutSchedule(t.Context(), mine, nil); !errors.Is(err, admin.ErrScheduleInCode) {
+		t.Errorf("PutSchedule of its name: %v", err)
+	}
 }
 
 // Bad input is refused before anything is written.

@@ -146,7 +146,7 @@ func (s *Scheduler) nextFiring(ctx context.Context) (wait time.Duration, err err
 	for _, one := range all {
 		switch {
 		case s.of(one.name).stored && (one.missing || one.changed.Bool):
-			wait, s.loadedAt = pause, time.Time{} // it is read anew
+			s.unread = true
 		case one.missing, one.changed.Bool && one.forsaken.Bool:
 			s.registered[one.name] = false
 			delete(s.changed, one.name)
@@ -164,6 +164,9 @@ func (s *Scheduler) nextFiring(ctx context.Context) (wait time.Duration, err err
 			}
 			wait = min(wait, time.Duration(next-one.now)*time.Microsecond)
 		}
+	}
+	if s.unread {
+		wait = min(wait, pause)
 	}
 	return wait, nil
 }
@@ -233,7 +236,7 @@ SELECT s.name, (extract(epoch FROM s.next_at) * 1000000)::bigint, (extract(epoch
 
 // firedSQL sets the next firing.
 const firedSQL = `/* outbox: set the next firing */
-UPDATE outbox.schedule SET next_at = timestamptz 'epoch' + $2::bigint * interval '1 microsecond',
+UPDATE outbox.schedule SET next_at = timestamptz 'epoch' + $2::bigint * interval '1 microsecond', wrong = NULL,
        last_at = COALESCE(timestamptz 'epoch' + $3::bigint * interval '1 microsecond', last_at)
  WHERE name = $1`
 

@@ -35,6 +35,7 @@ type Scheduler struct {
 	started    map[string]string    // definitions of stored ones whose first firing is set
 	stored     map[string]*stored   // as they were read last
 	loadedAt   time.Time            // when the stored ones were read
+	unread     bool                 // some of them have changed since, or were left for the next time
 	registered map[string]bool      // as far as is known
 	known      map[string]bool      // names that this run has registered before
 	changed    map[string]bool      // names that another process has changed, as was logged

@@ -5,10 +5,12 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
@@ -26,29 +28,34 @@ const (
 	mostPayload = 16 << 20    // jsonb's text is longer than the one that was stored
 )
 
-const storedSQL = `/* outbox: read stored schedules */
-SELECT name, spec, time_zone, task_type, payload::text, catch_up, definition FROM outbox.schedule
- WHERE stored ORDER BY name`
+// The definition of one that a relay of before migration 8 has taken for its own is not of put_schedule.
+const storedSQL = `/* outbox: list stored schedules */
+SELECT name, definition FROM outbox.schedule WHERE stored AND definition LIKE 'stored %' ORDER BY name`
+
+const readSQL = `/* outbox: read a stored schedule */
+SELECT spec, time_zone, task_type, payload::text, catch_up FROM outbox.schedule
+ WHERE name = $1 AND definition = $2 AND stored`
 
 // stored is a row, and what this relay makes of it.
 type stored struct {
 	schedule Schedule
 	zone     string
 	wrong    error // why it does not fire
-	noted    bool  // the table and the log have that
+	logged   bool
+	noted    bool // the table has what is wrong, or that nothing is
 }
 
 // load reads the stored schedules. One with the name of a schedule of this relay's code is left out. Each
-// change is made ready once.
+// change is read and made ready once.
 func (s *Scheduler) load(ctx context.Context) error {
-	if s.Parse == nil || time.Since(s.loadedAt) < loadEvery {
+	if s.Parse == nil || time.Since(s.loadedAt) < loadEvery && !s.unread {
 		return nil
 	}
-	rows, err := s.readStored(ctx)
+	rows, err := s.listStored(ctx)
 	if err != nil {
-		return pgerr.Within("relay: read stored schedules", err)
+		return pgerr.Within("relay: list stored schedules", err)
 	}
-	s.loadedAt = time.Now()
+	s.loadedAt, s.unread = time.Now(), false
 	known := s.stored
 	s.stored = map[string]*stored{}
 	s.Schedules = slices.Clip(s.own)
@@ -60,7 +67,15 @@ func (s *Scheduler) load(ctx context.Context) error {
 		if old := known[name]; old != nil && old.schedule.definition == r.schedule.definition {
 			r = old
 		} else if time.Since(s.loadedAt) > prepareFor {
-			continue // it comes with the next load
+			s.unread = true
+			continue
+		} else if err := s.read(ctx, r); errors.Is(err, sql.ErrNoRows) {
+			s.unread = true
+			continue
+		} else if ofSchedule(err) {
+			r.wrong = err
+		} else if err != nil {
+			return pgerr.Within(fmt.Sprintf("relay: read the stored schedule %q", name), err)
 		} else {
 			r.prepare(s.Parse)
 			delete(s.rests, name)
@@ -74,7 +89,7 @@ func (s *Scheduler) load(ctx context.Context) error {
 	return nil
 }
 
-func (s *Scheduler) readStored(ctx context.Context) (all []*stored, err error) {
+func (s *Scheduler) listStored(ctx context.Context) (all []*stored, err error) {
 	err = s.Pool.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		all = nil
 		rows, err := tx.QueryContext(ctx, s.Schema.SQL(storedSQL))
@@ -83,19 +98,27 @@ func (s *Scheduler) readStored(ctx context.Context) (all []*stored, err error) {
 		}
 		defer rows.Close()
 		for rows.Next() {
-			r, payload := &stored{schedule: Schedule{stored: true}}, ""
-			one := &r.schedule
-			if err := rows.Scan(&one.Name, &one.Spec, &r.zone, &one.Task.Type, &payload, &one.CatchUp,
-				&one.definition); err != nil {
+			r := &stored{schedule: Schedule{stored: true}}
+			if err := rows.Scan(&r.schedule.Name, &r.schedule.definition); err != nil {
 				return err
 			}
-			one.Task.Payload = json.RawMessage(payload)
-			one.Task.Options = []outbox.Option{outbox.MaxPayload(mostPayload)}
 			all = append(all, r)
 		}
 		return rows.Err()
 	})
 	return all, err
+}
+
+// read fills the schedule. The error is sql.ErrNoRows if it has changed meanwhile.
+func (s *Scheduler) read(ctx context.Context, r *stored) error {
+	return s.Pool.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		one, payload := &r.schedule, ""
+		err := tx.QueryRowContext(ctx, s.Schema.SQL(readSQL), one.Name, one.definition).
+			Scan(&one.Spec, &r.zone, &one.Task.Type, &payload, &one.CatchUp)
+		one.Task.Payload = json.RawMessage(payload)
+		one.Task.Options = []outbox.Option{outbox.MaxPayload(mostPayload)}
+		return err
+	})
 }
 
 // prepare makes the schedule ready, or says what is wrong. It keeps the definition of its row: others may
@@ -125,7 +148,7 @@ func (r *stored) prepare(parse Parse) {
 	one.definition = definition
 }
 
-// A row that somebody holds is noted later.
+// A row that somebody holds is noted later. Whoever fires it notes that nothing is wrong.
 const wrongSQL = `/* outbox: note what is wrong with a stored schedule */
 UPDATE outbox.schedule SET wrong = $3 WHERE name = (
   SELECT name FROM outbox.schedule WHERE name = $1 AND definition = $2 AND stored FOR UPDATE SKIP LOCKED)`
@@ -136,7 +159,8 @@ func (s *Scheduler) note(ctx context.Context, r *stored) {
 		return
 	}
 	name := r.schedule.Name
-	if r.wrong != nil {
+	if r.wrong != nil && !r.logged {
+		r.logged = true
 		s.Log.Warn("outbox: a stored schedule cannot be fired", "schedule", name, "error", pgerr.LogText(r.wrong))
 	}
 	err := s.Pool.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
@@ -144,10 +168,9 @@ func (s *Scheduler) note(ctx context.Context, r *stored) {
 		if text.Valid {
 			text.String = pgerr.Text(r.wrong)
 		}
-		_, err := tx.ExecContext(ctx, s.Schema.SQL(wrongSQL), name, r.schedule.definition, text)
-		return err
+		return pg.One(tx.ExecContext(ctx, s.Schema.SQL(wrongSQL), name, r.schedule.definition, text))
 	})
-	if r.noted = true; err != nil {
+	if r.noted = err == nil; err != nil {
 		s.Log.Debug("outbox: schedules", "schedule", name, "error", pgerr.LogText(err))
 	}
 }
@@ -157,7 +180,7 @@ SELECT next_at IS NULL OR timing NOT IN ('', $3) FROM outbox.schedule
  WHERE name = $1 AND definition = $2 AND stored FOR UPDATE SKIP LOCKED`
 
 const startSQL = `/* outbox: set the first firing of a stored schedule */
-UPDATE outbox.schedule SET timing = $2,
+UPDATE outbox.schedule SET timing = $2, wrong = CASE WHEN last_at IS NULL THEN $5 END,
        next_at = CASE WHEN $3 THEN timestamptz 'epoch' + $4::bigint * interval '1 microsecond' ELSE next_at END
  WHERE name = $1`
 
@@ -174,6 +197,7 @@ func (s *Scheduler) start(ctx context.Context, one *Schedule) (done bool, err er
 			return err
 		}
 		var f firings
+		var never sql.NullString
 		if anew {
 			var from int64
 			if err := tx.QueryRowContext(ctx, s.Schema.SQL(fromSQL), one.Name).Scan(&from); err != nil {
@@ -184,10 +208,11 @@ func (s *Scheduler) start(ctx context.Context, one *Schedule) (done bool, err er
 			}
 			if f.why != nil {
 				s.ended(one.Name, f.why)
+				never = sql.NullString{Valid: true, String: f.why.Error()}
 			}
 		}
 		done = true
-		_, err = tx.ExecContext(ctx, s.Schema.SQL(startSQL), one.Name, one.timing, anew, micros(f.next))
+		_, err = tx.ExecContext(ctx, s.Schema.SQL(startSQL), one.Name, one.timing, anew, micros(f.next), never)
 		return err
 	})
 	return done && err == nil, err

@@ -151,8 +151,9 @@ $$;
 REVOKE EXECUTE ON FUNCTION outbox.set_payload(bigint, jsonb) FROM PUBLIC;
 
 -- Stores a schedule, or changes the stored one of the name, and returns whether it did: one of the relays'
--- code stays. With the same timing the next firing stays; else a relay computes it. The definition says
--- that the schedule has changed. Like the first task, the first schedule says that what waits belongs here.
+-- code stays, also one that a relay of before migration 8 has made of a stored one, by its definition. With
+-- the same timing the next firing stays; else a relay computes it, unless fire_schedule comes first. Like
+-- the first task, the first schedule says that what waits belongs here.
 CREATE OR REPLACE FUNCTION outbox.put_schedule(of_name text, of_type text, of_payload jsonb, of_spec text,
   of_zone text, of_catch_up text, of_paused boolean, keeps_payload boolean) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
@@ -169,12 +170,14 @@ BEGIN
   INSERT INTO outbox.schedule AS s (name, stored, task_type, payload, spec, time_zone, catch_up, paused,
     timing, definition)
   VALUES (of_name, true, of_type, of_payload, of_spec, of_zone, of_catch_up, of_paused, '',
-    gen_random_uuid()::text)
+    'stored ' || gen_random_uuid())
   ON CONFLICT (name) DO UPDATE
      SET next_at = CASE WHEN s.spec = of_spec AND s.time_zone = of_zone THEN s.next_at END,
-         task_type = of_type, payload = CASE WHEN keeps_payload THEN s.payload ELSE of_payload END, spec = of_spec, time_zone = of_zone,
-         catch_up = of_catch_up, paused = of_paused, definition = EXCLUDED.definition, wrong = NULL
-   WHERE s.stored;
+         timing = CASE WHEN s.spec = of_spec AND s.time_zone = of_zone THEN s.timing ELSE '' END,
+         task_type = of_type, payload = CASE WHEN keeps_payload THEN s.payload ELSE of_payload END,
+         spec = of_spec, time_zone = of_zone, catch_up = of_catch_up, paused = of_paused,
+         definition = EXCLUDED.definition, wrong = NULL
+   WHERE s.stored AND s.definition LIKE 'stored %';
   RETURN FOUND;
 END
 $$;

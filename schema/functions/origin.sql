@@ -230,7 +230,7 @@ BEGIN
     SELECT count(*) INTO tasks FROM gone;
     DELETE FROM outbox.dead_task;
     GET DIAGNOSTICS dead = ROW_COUNT;
-    DELETE FROM outbox.schedule WHERE NOT paused; -- relays register theirs anew, from now on
+    DELETE FROM outbox.schedule WHERE NOT paused; -- relays register those of their code anew, from now on
     GET DIAGNOSTICS schedules = ROW_COUNT;
     DELETE FROM outbox.cancel;
   END IF;

@@ -115,7 +115,7 @@ func (w *worker) grouped(ctx context.Context, tx *sql.Tx, task *outbox.Task[Payl
 }
 
 // Whether a transaction, and so its claim, began after the task had expired, and the journal has no run
-// but this one: an earlier one may have ended before its handler was called.
+// but this one: an earlier one may have ended before it recorded anything. One that failed has an attempt.
 const lateSQL = `SELECT now() > $1 AND (SELECT count(*) FROM outbox.running r
 	WHERE $2 = ANY (COALESCE(r.task_ids, ARRAY[r.task_id]))) <= 1`
 
@@ -125,7 +125,7 @@ func (w *worker) expiring(ctx context.Context, tx *sql.Tx, task *outbox.Task[Pay
 	if err := tx.QueryRowContext(ctx, lateSQL, task.ExpiresAt, task.ID).Scan(&late); err != nil {
 		return err
 	}
-	if err := record(w.Dir, begunFile, false, task.Payload.K, late); err != nil {
+	if err := record(w.Dir, begunFile, false, task.Payload.K, late && task.Attempt == 1); err != nil {
 		return err
 	}
 	return w.effect(ctx, tx, task)

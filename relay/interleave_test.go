@@ -102,7 +102,7 @@ func (l *lifecycle) end(a *actor, who, token, name string) step {
 func (l *lifecycle) beat() step {
 	return step{name: "A beats", do: func() (int, error) {
 		return l.a.exec(sent["heartbeat"], relayA, "host", 1, (5 * time.Minute).Microseconds(), pq.Array([]string{"LEASED"}),
-			1, 0, "{}", "", "{}")
+			1, 0, "{}", "", "{}", false)
 	}, done: func(int) { l.beaten = true }}
 }
 

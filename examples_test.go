@@ -331,7 +331,7 @@ func ExampleExpiresAfter() {
 	fmt.Println(err)
 	reg := handlers.New()
 	handlers.Leased(reg, send, func(_ context.Context, task *outbox.Task[Code]) error {
-		fmt.Println("to", task.Payload.Email, "it expires:", !task.ExpiresAt.IsZero())
+		fmt.Println("to", task.Payload.Email, "it expires:", task.ExpiresAt != nil)
 		return nil
 	})
 	runDue(ctx, db, reg)

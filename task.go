@@ -38,9 +38,9 @@ type Task[P any] struct {
 	OrderingKey string
 	// RunAt is when this attempt was due, by PostgreSQL's clock.
 	RunAt time.Time
-	// ExpiresAt is that of outbox.ExpiresAt or ExpiresAfter; zero without one. A retry may have it behind
-	// itself.
-	ExpiresAt time.Time
+	// ExpiresAt is that of outbox.ExpiresAt or ExpiresAfter; nil without one, which keeps other tasks
+	// small. A retry may have it behind itself.
+	ExpiresAt *time.Time
 	// CreatedAt is when the transaction that enqueued the task began, by PostgreSQL's clock: now()
 	// in SQL. The task became visible when that transaction committed. Retries, iterations and a
 	// redrive keep it.

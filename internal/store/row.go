@@ -186,7 +186,8 @@ func (r *Row) Fill(t *Task, of *Identity, attempt int) {
 		t.OrderingKey = *r.read.OrderingKey
 	}
 	if r.read.ExpiresUS != nil {
-		t.ExpiresAt = time.UnixMicro(*r.read.ExpiresUS)
+		at := time.UnixMicro(*r.read.ExpiresUS)
+		t.ExpiresAt = &at
 	}
 }
 

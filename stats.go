@@ -28,8 +28,9 @@ type TypeStats struct {
 	Dead int64
 
 	// Finished are all the tasks that are done since the counters began: those that were enqueued
-	// and are neither to do nor died nor were canceled nor removed as expired. A task that runs again is not finished, a
-	// redriven dead letter may finish yet, and a row that was deleted by hand counts as finished.
+	// and are neither to do nor died nor were canceled nor removed as expired. A task that runs again
+	// is not finished, a redriven dead letter may finish yet, and a row that was deleted by hand counts
+	// as finished.
 	Finished int64
 
 	// Failed are the runs that failed since the counters began: handlers that returned an error or

@@ -95,9 +95,9 @@ func UniquePayload(opts ...UniqueOption) Option {
 // OutcomeSkipped, whatever [OnConflict] says, and no further run starts on its account.
 //
 // The transaction that removes the task, a Tx or Batch handler's or that of Task.Complete, is the
-// exception: there the key is free, unless [For] holds it, and an Enqueue creates the task that follows.
-// If the handler's result is that its own task goes on, as by handlers.RunAgain, that task keeps the key and the
-// created one is dropped with the commit.
+// exception: there the key is free, unless [For] holds it, and an Enqueue creates the task that
+// follows. If the handler's result is that its own task goes on, as by handlers.RunAgain, that task
+// keeps the key and the created one is dropped with the commit.
 func UntilDone() UniqueOption { return uniqueOption(func(u *uniqueKey) { u.untilDone = true }) }
 
 // maxPeriod is the longest For.

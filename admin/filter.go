@@ -72,8 +72,7 @@ func (f Filter) only(other Filter) bool {
 
 func (f Filter) check() error {
 	known := []outbox.Reason{"", outbox.ReasonAttempts, outbox.ReasonHandler, outbox.ReasonLostConnections,
-		outbox.ReasonExpired,
-		outbox.ReasonCommitted}
+		outbox.ReasonCommitted, outbox.ReasonExpired}
 	if !slices.Contains(known, f.Reason) {
 		return invalid("Filter.Reason: %q: must be one of %q", f.Reason, known[1:])
 	}

@@ -120,8 +120,8 @@ SELECT outbox.cancel_task(c.task_id) FROM outbox.cancel c
 // A task that was asked to end is removed. The runs of the others count as attempts. A task that was
 // lost before runs isolated, as it may have killed the node. A relay that lives after all loses these
 // leases: it can neither complete nor fail the tasks, and within a heartbeat (3 s) their handlers'
-// contexts end with the cause outbox.ErrLeaseLost. Tasks in [outbox.Task.Complete] are left alone. Tasks of Tx and Batch
-// handlers return when the server ends the dead node's connections.
+// contexts end with the cause outbox.ErrLeaseLost. Tasks in [outbox.Task.Complete] are left alone.
+// Tasks of Tx and Batch handlers return when the server ends the dead node's connections.
 //
 // It works in transactions of 1,000 tasks each: after an error the number is that of the committed
 // ones. The audit log has an entry before them, and an entry after them: hand_back: done, or

@@ -215,9 +215,8 @@ WITH known (of_table, of_column, id) AS (
     (SELECT max(task_id) FROM outbox.done_task),
     (SELECT max(task_id) FROM (SELECT task_id FROM outbox.unique_key LIMIT 100000) AS k),
     (SELECT max(GREATEST(task_id, last_id)) FROM outbox.running), (SELECT max(task_id) FROM outbox.cancel),
-    (SELECT sum(CASE kind WHEN 'dead' THEN -arrived WHEN 'failed' THEN 0 WHEN 'canceled' THEN arrived WHEN
-	'expired' THEN arrived
-                          ELSE arrived - tasks END)::bigint
+    (SELECT sum(CASE kind WHEN 'dead' THEN -arrived WHEN 'failed' THEN 0 WHEN 'canceled' THEN arrived
+                          WHEN 'expired' THEN arrived ELSE arrived - tasks END)::bigint
        FROM (SELECT kind, arrived, tasks FROM outbox.counter
               UNION ALL SELECT kind, arrived, tasks FROM outbox.counter_log) AS c))
    UNION ALL SELECT 'headless_key', 'headless_key_id', GREATEST((SELECT max(headless_key_id) FROM outbox.headless_key),
@@ -237,6 +236,9 @@ SELECT name, last, id + 1000000, '' FROM behind ORDER BY name`
 
 const setSequencesSQL = `/* outbox: set sequences beyond their rows */` + wantedSQL + `
 SELECT pg_catalog.setval(oid, id + 1000000) FROM behind`
+
+// everKinds count what has happened; the other kinds count tasks that are there.
+const everKinds = `('failed', 'canceled', 'expired')`
 
 // The counts by type and kind, and the rows. A task that was counted twice, as by a restore with
 // triggers, is subtracted from both numbers, if the trigger counted it as new. A task that was not
@@ -260,8 +262,7 @@ every AS MATERIALIZED (
     FROM counted FULL JOIN held USING (task_type, kind)),
 totals AS (
   SELECT task_type, sum(fresh) AS fresh,
-         COALESCE(sum(counted - held) FILTER (WHERE kind NOT IN ('dead', 'failed', 'canceled', 'expired')),
-	0) AS over,
+         COALESCE(sum(counted - held) FILTER (WHERE kind <> 'dead' AND kind NOT IN ` + everKinds + `), 0) AS over,
          GREATEST(sum(counted - held) FILTER (WHERE kind = 'dead'), 0) AS over_dead,
          sum(CASE kind WHEN 'dead' THEN -arrived WHEN 'canceled' THEN -counted WHEN 'failed' THEN 0
                        WHEN 'expired' THEN -counted ELSE arrived - counted END) AS finished
@@ -273,7 +274,7 @@ finishes AS MATERIALIZED (
 
 const findCountsSQL = `/* outbox: counts that differ from the rows */` + countsSQL + `
 SELECT task_type || ' ' || kind, counted, held, '' FROM every
- WHERE kind NOT IN ('failed', 'canceled', 'expired') AND counted <> held
+ WHERE kind NOT IN ` + everKinds + ` AND counted <> held
  UNION ALL
 SELECT task_type || ' finished', finished::bigint, should::bigint, '' FROM finishes WHERE finished <> should
  ORDER BY 1`
@@ -284,8 +285,7 @@ LOCK TABLE outbox.counter IN SHARE UPDATE EXCLUSIVE MODE`
 
 const addCountsSQL = `/* outbox: add what the counts lack */` + countsSQL + `
 INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind)
-SELECT held - counted, 0, task_type, kind FROM every WHERE kind NOT IN ('failed', 'canceled', 'expired') AND
-	counted <> held
+SELECT held - counted, 0, task_type, kind FROM every WHERE kind NOT IN ` + everKinds + ` AND counted <> held
  UNION ALL
 SELECT 0, should - finished - over - over_dead, task_type, 'ready' FROM finishes
  WHERE should - finished - over - over_dead <> 0

@@ -81,7 +81,7 @@ func parseStored(parse func(spec string) Timing) schedule.Parse {
 	if parse == nil {
 		return nil
 	}
-	return func(spec, zone string) (timing interface{ Next(t time.Time) time.Time }, text string, err error) {
+	return func(spec, zone string) (timing schedule.Timing, text string, err error) {
 		var own Timing
 		if err := guard.Call(func() { own = parse(spec) }); err != nil {
 			return nil, "", fmt.Errorf("ParseSchedule panicked: %w", err)

@@ -44,7 +44,8 @@ func scheduleOf(t testing.TB, db *database, name string) admin.Schedule {
 	return admin.Schedule{}
 }
 
-const firedTasks = `SELECT COALESCE(string_agg(task_type || ' ' || payload, ', ' ORDER BY task_id), '') FROM outbox.task`
+const firedTasks = `SELECT COALESCE(string_agg(task_type || ' ' || payload, ', ' ORDER BY task_id), '')
+	FROM outbox.task`
 
 // Of a stored schedule each firing enqueues one task, as of one in the code, and each change of it counts
 // from the next firing on.
@@ -93,7 +94,7 @@ func TestAStoredScheduleFiresAsOneOfTheCodeDoes(t *testing.T) {
 	nightly.Spec, nightly.TimeZone = "24h", ""
 	put(nightly, 3)
 	once(t, db, idle(), parsing())
-	if s := scheduleOf(t, db, "nightly"); s.NextAt.Hour() != s.NextAt.UTC().Hour() && s.NextAt.UTC().Hour() != 0 {
+	if s := scheduleOf(t, db, "nightly"); s.NextAt.UTC().Hour() != 0 {
 		t.Errorf("with another spec it fires at %v", s.NextAt)
 	}
 	must(client.RunScheduleNow(t.Context(), "nightly"))
@@ -133,8 +134,8 @@ func TestRelaysFireWhatIsStoredWhileTheyRun(t *testing.T) {
 	for range 2 {
 		run(t, db, idle(), parsing())
 	}
-	must(client.PutSchedule(t.Context(), admin.Schedule{Name: "often", Type: "T", Spec: "50ms", CatchUp: outbox.CatchUpAll},
-		nil))
+	often := admin.Schedule{Name: "often", Type: "T", Spec: "50ms", CatchUp: outbox.CatchUpAll}
+	must(client.PutSchedule(t.Context(), often, nil))
 	enough := func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task`) >= 10 }
 	eventually(t, time.Minute, "ten firings", enough)
 	db.Do(t, `UPDATE outbox.schedule SET wrong = 'as a relay of an older build said'`)
@@ -173,14 +174,21 @@ func TestAStoredScheduleThatCannotFireSaysWhy(t *testing.T) {
 	}
 }
 
-// A name is the code's as soon as a relay has it.
-func TestAScheduleOfTheCodeTakesTheNameOfAStoredOne(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
+// storedReport stores a schedule that a relay has seen.
+func storedReport(t testing.TB, db *database) (*admin.Client, admin.Schedule) {
+	t.Helper()
 	client := relaytest.Admin(t, db.DB)
 	mine := admin.Schedule{Name: "report", Type: "STORED", Spec: "1h"}
 	must(client.PutSchedule(t.Context(), mine, nil))
 	once(t, db, idle(), parsing())
+	return client, mine
+}
+
+// A name is the code's as soon as a relay has it.
+func TestAScheduleOfTheCodeTakesTheNameOfAStoredOne(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	client, mine := storedReport(t, db)
 	code := relay.Schedule{Name: "report", Timing: relay.Every(yearly),
 		Task: outbox.NewTaskType[int]("CODE", outbox.Priority(7)).New(1)}
 	log := once(t, db, idle(), parsing(code))
@@ -202,10 +210,7 @@ func TestAScheduleOfTheCodeTakesTheNameOfAStoredOne(t *testing.T) {
 func TestAStoredScheduleThatAnOlderRelayTookIsTheCodes(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	client := relaytest.Admin(t, db.DB)
-	mine := admin.Schedule{Name: "report", Type: "STORED", Spec: "1h"}
-	must(client.PutSchedule(t.Context(), mine, nil))
-	once(t, db, idle(), parsing())
+	client, mine := storedReport(t, db)
 	db.Do(t, `UPDATE outbox.schedule SET definition = md5('of the code'), timing = md5('its'), next_at = now()`)
 	once(t, db, idle(), parsing())
 	db.want(t, 0, "firings as a stored one", `SELECT count(*) FROM outbox.task`)
@@ -225,12 +230,13 @@ func TestPutScheduleRefusesWhatNoRelayCouldFire(t *testing.T) {
 		payload any
 		want    error
 	}{
-		"no name":       {func(s *admin.Schedule) { s.Name = "" }, nil, outbox.ErrInvalidOption},
-		"a long name":   {func(s *admin.Schedule) { s.Name = strings.Repeat("n", 129) }, nil, outbox.ErrInvalidOption},
-		"no spec":       {func(s *admin.Schedule) { s.Spec = "" }, nil, outbox.ErrInvalidOption},
-		"no type":       {func(s *admin.Schedule) { s.Type = "" }, nil, outbox.ErrInvalidType},
-		"no JSON":       {func(*admin.Schedule) {}, json.RawMessage("{"), outbox.ErrInvalidPayload},
-		"a large one":   {func(*admin.Schedule) {}, json.RawMessage(`"` + strings.Repeat("x", 1<<20) + `"`), outbox.ErrPayloadTooLarge},
+		"no name":     {func(s *admin.Schedule) { s.Name = "" }, nil, outbox.ErrInvalidOption},
+		"a long name": {func(s *admin.Schedule) { s.Name = strings.Repeat("n", 129) }, nil, outbox.ErrInvalidOption},
+		"no spec":     {func(s *admin.Schedule) { s.Spec = "" }, nil, outbox.ErrInvalidOption},
+		"no type":     {func(s *admin.Schedule) { s.Type = "" }, nil, outbox.ErrInvalidType},
+		"no JSON":     {func(*admin.Schedule) {}, json.RawMessage("{"), outbox.ErrInvalidPayload},
+		"a large one": {func(*admin.Schedule) {}, json.RawMessage(`"` + strings.Repeat("x", 1<<20) + `"`),
+			outbox.ErrPayloadTooLarge},
 		"no zone":       {func(s *admin.Schedule) { s.TimeZone = "Europe/Nowhere" }, nil, outbox.ErrInvalidOption},
 		"the machine's": {func(s *admin.Schedule) { s.TimeZone = "Local" }, nil, outbox.ErrInvalidOption},
 		"a catch-up":    {func(s *admin.Schedule) { s.CatchUp = "twice" }, nil, outbox.ErrInvalidOption},

@@ -22,8 +22,8 @@ func (a *app) statsCommand() *cobra.Command {
 		Example: "  outbox stats -json | jq '.types[] | select(.dead > 0)'",
 		Long: `Counts the tasks of each type by their state, exactly, and at the same cost with ten tasks and with
 ten million. FINISHED, FAILED and EXPIRED are since the counters began, EXPIRED of tasks that
-handlers.DiscardExpired removed; OLDEST is how long the task that is
-next has been due. Tasks in Tx or Batch handlers count as ready.`,
+handlers.DiscardExpired removed; OLDEST is how long the task that is next has been due. Tasks in Tx
+or Batch handlers count as ready.`,
 	}, "types", func(_ *admin.Client, ctx context.Context) ([]outbox.TypeStats, error) {
 		return outbox.Stats(ctx, a.db, outbox.Schema(a.schema))
 	}, "TYPE >READY >SCHEDULED >RETRYING >LEASED >WAITING >DEAD >FINISHED >FAILED >EXPIRED >OLDEST NEXT",
@@ -185,13 +185,13 @@ outbox schedules run-now: type and payload are not compared with a handler.`,
 				if at := slices.IndexFunc(all, func(s admin.Schedule) bool { return s.Name == name && s.Stored }); at >= 0 {
 					s = all[at]
 				}
-				for flag, keep := range map[string]func(){
+				for flag, take := range map[string]func(){
 					"type": func() { s.Type = given.Type }, "spec": func() { s.Spec = given.Spec },
 					"zone": func() { s.TimeZone = given.TimeZone }, "paused": func() { s.Paused = given.Paused },
 					"catch-up": func() { s.CatchUp = outbox.CatchUp(catchUp) },
 				} {
 					if set(flag) {
-						keep()
+						take()
 					}
 				}
 				if s.Type == "" || s.Spec == "" {

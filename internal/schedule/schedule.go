@@ -35,10 +35,13 @@ import (
 	"github.com/txoutbox/outbox/internal/guard"
 )
 
+// Timing is a relay.Timing.
+type Timing interface{ Next(t time.Time) time.Time }
+
 // Schedule is a relay.Schedule. It is ready for a Scheduler once Prepare has found nothing wrong.
 type Schedule struct {
 	Name    string
-	Timing  interface{ Next(t time.Time) time.Time }
+	Timing  Timing
 	Spec    string // relay.Timing's String; its change is a change of the timing
 	Task    outbox.TaskSpec
 	CatchUp outbox.CatchUp

@@ -20,7 +20,7 @@ import (
 // Nothing about one of them holds up another schedule.
 
 // Parse makes the timing of a spec in a time zone, "" for UTC, and its text. The error says what is wrong.
-type Parse func(spec, zone string) (timing interface{ Next(t time.Time) time.Time }, text string, err error)
+type Parse func(spec, zone string) (timing Timing, text string, err error)
 
 const (
 	loadEvery   = time.Second // at most: a frequent schedule fires more often
@@ -126,7 +126,7 @@ func (s *Scheduler) read(ctx context.Context, r *stored) error {
 func (r *stored) prepare(parse Parse) {
 	one, definition := &r.schedule, r.schedule.definition
 	type parsed struct {
-		timing interface{ Next(t time.Time) time.Time }
+		timing Timing
 		text   string
 		err    error
 	}

@@ -105,7 +105,7 @@ func noErrors(a *arena) error {
 	return nil
 }
 
-// countExpired counts the tasks that did not begin in time, for who reads the sums.
+// countExpired adds the tasks that did not begin in time to the counts of the report.
 func countExpired(a *arena) error {
 	var n int
 	if err := a.row(&n, `SELECT count(*) FROM outbox.dead_task WHERE reason = 'expired'`); err != nil {

@@ -226,9 +226,8 @@ func (r *report) String() string {
 			strings.Join(examples[:min(most, len(examples))], "; "))
 	}
 	if r.passed() {
-		b.WriteString("passed: 0 lost, 0 unexpected, 0 duplicated, 0 ghosts, 0 over their limit, 0 begun late, 0 in " +
-			"two places, " +
-			"0 counter drift, 0 leaks\n")
+		b.WriteString("passed: 0 lost, 0 unexpected, 0 duplicated, 0 ghosts, 0 over their limit, 0 begun late, " +
+			"0 in two places, 0 counter drift, 0 leaks\n")
 	} else {
 		fmt.Fprintf(&b, "FAILED; the seed repeats the schedule of faults\nfiles: %s\n", r.files)
 	}

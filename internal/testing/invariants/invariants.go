@@ -31,7 +31,7 @@ const Miscounted = `SELECT count(*) FROM (
 	SELECT task_type, kind, sum(n) FROM (
 		SELECT task_type, outbox.kind_of(state, attempt) AS kind, count(*) AS n FROM outbox.task GROUP BY 1, 2
 		UNION ALL SELECT task_type, 'dead', count(*) FROM outbox.dead_task GROUP BY 1
-		UNION ALL SELECT task_type, kind, -tasks FROM outbox.counter WHERE kind NOT IN ('failed', 'canceled', 'expired')
-		UNION ALL SELECT task_type, kind, -tasks FROM outbox.counter_log WHERE kind NOT IN ('failed', 'canceled',
-			'expired')) AS c
+		UNION ALL SELECT task_type, kind, -tasks FROM (SELECT task_type, kind, tasks FROM outbox.counter
+			UNION ALL SELECT task_type, kind, tasks FROM outbox.counter_log) AS l
+			WHERE kind NOT IN ('failed', 'canceled', 'expired')) AS c
 	 GROUP BY 1, 2 HAVING sum(n) <> 0) AS wrong`

@@ -134,8 +134,11 @@ func TestANameThatResolvesToARefusedAddressLaterIsRefusedThen(t *testing.T) {
 func TestAServerThatIsDownBesideARefusedAddressIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	s := receiver(t, func(http.ResponseWriter, *http.Request) {})
-	_, port, _ := net.SplitHostPort(strings.TrimPrefix(s.URL, "https://"))
-	s.Close()
+	// The local port of an open connection listens to nothing, and no other test can have it.
+	held, err := net.Dial("tcp", s.Listener.Addr().String())
+	relaytest.Must(err)
+	defer held.Close()
+	_, port, _ := net.SplitHostPort(held.LocalAddr().String())
 	p := newPublisher(t, s, nil)
 	resolver, _ := nameServer(t, "127.0.0.2 127.0.0.1")
 	p.client = p.config.client(resolver)

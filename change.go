@@ -87,8 +87,8 @@ func changeTask(ctx context.Context, tx Querier, what, function string, taskID i
 	if err != nil {
 		return err
 	}
-	if taskID < 1 {
-		return fmt.Errorf("%w: %s: the task ID %d: must be positive", ErrInvalidOption, what, taskID)
+	if err := checkTaskID(what, taskID); err != nil {
+		return err
 	}
 	if err := txcheck.Begun(ctx, tx); err != nil {
 		return err
@@ -96,6 +96,13 @@ func changeTask(ctx context.Context, tx Querier, what, function string, taskID i
 	query := fmt.Sprintf(`/* outbox: %s */ SELECT "%s".%s($1)`, what, schema, function)
 	if err := tx.QueryRowContext(ctx, query, taskID).Scan(answer); err != nil {
 		return fmt.Errorf("outbox: %s: task %d: %w", what, taskID, pgerr.WithoutDSN(err))
+	}
+	return nil
+}
+
+func checkTaskID(what string, taskID int64) error {
+	if taskID < 1 {
+		return fmt.Errorf("%w: %s: the task ID %d: must be positive", ErrInvalidOption, what, taskID)
 	}
 	return nil
 }

@@ -32,6 +32,18 @@ var (
 // [IsSerializationFailure] is false for it.
 var ErrCommitUnknown = errors.New("outbox: the outcome of the commit is unknown")
 
+// Errors of [WaitFor] and [Result].
+var (
+	// ErrNotFinished: the task waits or runs.
+	ErrNotFinished = errors.New("outbox: the task has not finished")
+	// ErrTaskDead: the task is a dead letter.
+	ErrTaskDead = errors.New("outbox: the task is a dead letter")
+	// ErrUnknownTask: no such task waits, runs, is a dead letter or in the history.
+	ErrUnknownTask = errors.New("outbox: the task is unknown: it is not committed, or left no record")
+	// ErrNoResult: the handler of the finished task gave no result.
+	ErrNoResult = errors.New("outbox: the task has no result")
+)
+
 // Errors of a running task.
 var (
 	// ErrLeaseLost: the lease ended before the task was completed; another relay may run the task
@@ -40,8 +52,12 @@ var (
 	ErrLeaseLost = errors.New("outbox: the lease was lost")
 	// ErrNotLeased: Complete or Extend was called on a task that no Leased handler holds.
 	ErrNotLeased = errors.New("outbox: the task is not leased")
+	// ErrNotRunning: SetProgress or SetResult was called on a task that no relay runs any more.
+	ErrNotRunning = errors.New("outbox: the task does not run")
+	// ErrNoHistory: SetResult was called on a task whose type keeps no history.
+	ErrNoHistory = errors.New("outbox: the task's type keeps no history")
 	// ErrCanceled is the cause of a handler's canceled context when [Cancel] was called for its
-	// task.
+	// task. [WaitFor] returns it.
 	ErrCanceled = errors.New("outbox: the task was canceled")
 	// ErrDraining is the cause of a handler's canceled context when its relay stops and the drain
 	// timeout has passed. The run is not counted as an attempt.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/internal/key"
-	"github.com/txoutbox/outbox/internal/tasklease"
+	"github.com/txoutbox/outbox/internal/taskrun"
 )
 
 // MaxTimeout is the longest Timeout of a task, and the longest that Task.Extend takes.
@@ -55,14 +55,14 @@ type Task[P any] struct {
 	// not among them.
 	FailedAttempts []FailedAttempt
 
-	lease tasklease.Lease // of the run of a Leased handler
+	run taskrun.Run // nil: no relay runs it
 }
 
 func init() {
-	tasklease.Of = func(task any) *tasklease.Lease { return task.(interface{ leaseOf() *tasklease.Lease }).leaseOf() }
+	taskrun.Of = func(task any) *taskrun.Run { return task.(interface{ runOf() *taskrun.Run }).runOf() }
 }
 
-func (t *Task[P]) leaseOf() *tasklease.Lease { return &t.lease }
+func (t *Task[P]) runOf() *taskrun.Run { return &t.run }
 
 // Key is the idempotency key to send with calls that leave the database: a UUID that no other task
 // has, in any database. It is the same in every attempt and after a redrive. In a copy of the
@@ -154,10 +154,10 @@ const (
 // Complete returns nil then. The same returned by the handler after Complete returned nil has no
 // effect, as the task is gone; the relay logs it.
 func (t *Task[P]) Complete(ctx context.Context, fn func(tx *sql.Tx) error) error {
-	if t.lease == nil {
+	if t.run == nil {
 		return ErrNotLeased
 	}
-	return t.lease.Complete(ctx, fn)
+	return t.run.Complete(ctx, fn)
 }
 
 // Extend lets the run of a leased task go on for d from now, beyond its timeout or, for a type
@@ -173,11 +173,59 @@ func (t *Task[P]) Complete(ctx context.Context, fn func(tx *sql.Tx) error) error
 // error, which is ctx's, the database's, or that a Complete is under way, the run ends as before or
 // later, and Extend can be called again.
 func (t *Task[P]) Extend(ctx context.Context, d time.Duration) error {
-	if t.lease == nil {
+	if t.run == nil {
 		return ErrNotLeased
 	}
 	if d < time.Millisecond || d > MaxTimeout {
 		return fmt.Errorf("%w: Extend(%v): must be between 1ms and %v", ErrInvalidOption, d, MaxTimeout)
 	}
-	return t.lease.Extend(ctx, d)
+	return t.run.Extend(ctx, d)
+}
+
+// MaxResult is the most that a result of [Task.SetResult] may have, in bytes of JSON.
+const MaxResult = 64 << 10
+
+const maxProgressMessage = 200 // bytes
+
+// SetProgress shows in the dashboard and the command line how far the run is: a fraction from 0 to 1, and a
+// message like "400 of 1,000", of at most 200 bytes of valid UTF-8 without NUL. Each call replaces the one before.
+// It sends nothing itself: the relay writes what its tasks have shown, together and at most once a second, of at
+// most 1,000 tasks at once. When the handler has returned, the progress is gone.
+//
+// It returns ErrInvalidOption for another fraction or message, the cause of ctx's end, and ErrNotRunning if no
+// relay runs the task any more. It is safe for concurrent use. A run of outboxtest shows its progress to nobody.
+func (t *Task[P]) SetProgress(ctx context.Context, fraction float64, message string) error {
+	switch {
+	case !(fraction >= 0 && fraction <= 1): // NaN is neither
+		return fmt.Errorf("%w: SetProgress(%v): the fraction must be between 0 and 1", ErrInvalidOption, fraction)
+	case len(message) > maxProgressMessage || !storable(message):
+		return fmt.Errorf("%w: SetProgress: the message has %d bytes: use at most %d of valid UTF-8 without NUL",
+			ErrInvalidOption, len(message), maxProgressMessage)
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case t.run == nil:
+		return fmt.Errorf("%w: task %d", ErrNotRunning, t.ID)
+	}
+	return t.run.SetProgress(t.ID, fraction, message)
+}
+
+// SetResult makes v, as encoding/json encodes it, the result of the task, which [Result] reads. It is written
+// in the transaction that ends the task, if this run finishes it: Complete counts, and a failed attempt has no
+// result. The last call counts; nil, or what encodes as null, is no result. It is at most [MaxResult] bytes.
+//
+// It returns ErrNoHistory if the handler is registered without handlers.Retention, as the result is a part of the
+// history; ErrInvalidPayload and ErrPayloadTooLarge as [Enqueue] does; and ErrNotRunning if no relay runs the task
+// any more. It is safe for concurrent use.
+func (t *Task[P]) SetResult(v any) error {
+	result, err := new(lines).add(v, MaxResult)
+	if err != nil {
+		return fmt.Errorf("the result of task %d: %w", t.ID, err)
+	}
+	if t.run == nil {
+		return fmt.Errorf("%w: task %d", ErrNotRunning, t.ID)
+	}
+	if result == "null" {
+		result = ""
+	}
+	return t.run.SetResult(t.ID, result)
 }

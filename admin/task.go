@@ -54,8 +54,16 @@ type Task struct {
 	RelayID     string        // leased: the relay that has it; else "", or the relay that died while it ran the task
 	// CancelRequestedAt is when it was first asked to end; zero: nobody has. Only Client.Task reads it.
 	CancelRequestedAt time.Time
-	Runs              []Run   // under way or lost, the oldest first; only Client.Task reads them
-	Timeline          []Event // at most 20 events, the oldest first, and its end; only Client.Task reads it
+	Progress          *Progress // while it runs, if its handler tells; only Client.Task reads it
+	Runs              []Run     // under way or lost, the oldest first; only Client.Task reads them
+	Timeline          []Event   // at most 20 events, the oldest first, and its end; only Client.Task reads it
+}
+
+// Progress is how far a running task is: outbox.Task.SetProgress.
+type Progress struct {
+	Fraction float64   `json:"fraction"` // from 0 to 1
+	Message  string    `json:"message"`
+	At       time.Time `json:"at"` // when the handler told it
 }
 
 // The columns of a Task in each table. A new column of task is in all of them. The state is as
@@ -96,21 +104,26 @@ func (t *Task) scan(row scanner, more ...any) error {
 // A task that came back after it was finished, as after a failover, is not in the history.
 const taskSQL = `/* outbox: inspect a task */
 SELECT ` + taskColumns + `, t.timeline, (SELECT min(c.requested_at) FROM outbox.cancel c WHERE c.task_id = $1) AS asked,
+       (SELECT l.progress -> t.task_id::text FROM outbox.relay l
+         WHERE l.progress ? t.task_id::text AND l.alive_until > clock_timestamp() LIMIT 1) AS progress,
        1 AS place FROM outbox.task t WHERE t.task_id = $1
 UNION ALL
-SELECT ` + deadColumns + `, t.timeline, NULL, 2 FROM outbox.dead_task t WHERE t.task_id = $1
+SELECT ` + deadColumns + `, t.timeline, NULL, NULL, 2 FROM outbox.dead_task t WHERE t.task_id = $1
 UNION ALL
-SELECT ` + doneColumns + `, t.timeline, NULL, 3 FROM outbox.done_task t WHERE t.task_id = $1
+SELECT ` + doneColumns + `, t.timeline, NULL, NULL, 3 FROM outbox.done_task t WHERE t.task_id = $1
  ORDER BY place LIMIT 1`
 
 // Task returns a task wherever it is, with its runs. The error is ErrNotFound if it is nowhere.
 func (c *Client) Task(ctx context.Context, taskID int64) (Task, error) {
 	var t Task
 	err := c.read(func(q outbox.Querier) error {
-		var timeline []byte
+		var timeline, progress []byte
 		var asked sql.NullTime
 		var place int
-		err := t.scan(q.QueryRowContext(ctx, c.schema.SQL(taskSQL), taskID), &timeline, &asked, &place)
+		err := t.scan(q.QueryRowContext(ctx, c.schema.SQL(taskSQL), taskID), &timeline, &asked, &progress, &place)
+		if err == nil && progress != nil {
+			err = json.Unmarshal(progress, &t.Progress)
+		}
 		if err == nil {
 			t.CancelRequestedAt = asked.Time
 			t.readTimeline(timeline)
@@ -212,6 +225,7 @@ type Payload struct {
 	UniqueKey   string          // "": none, or finished
 	OrderingKey string          // "": none, or finished
 	GroupKey    string          // "": none, or finished
+	Result      json.RawMessage // of a finished task: outbox.Task.SetResult; nil: none
 }
 
 // Rights are by table, and an operator may read the payloads of dead letters only. So a statement
@@ -225,13 +239,13 @@ SELECT place FROM (
 
 var payloadSQL = map[int]string{
 	1: `/* outbox: inspect a payload */
-SELECT payload::text, headers::text, COALESCE(unique_key, ''), COALESCE(ordering_key, ''), COALESCE(group_key, '')
+SELECT payload::text, headers::text, COALESCE(unique_key, ''), COALESCE(ordering_key, ''), COALESCE(group_key, ''), NULL
   FROM outbox.task WHERE task_id = $1`,
 	2: `/* outbox: inspect a payload */
-SELECT payload::text, headers::text, COALESCE(unique_key, ''), COALESCE(ordering_key, ''), COALESCE(group_key, '')
+SELECT payload::text, headers::text, COALESCE(unique_key, ''), COALESCE(ordering_key, ''), COALESCE(group_key, ''), NULL
   FROM outbox.dead_task WHERE task_id = $1`,
 	3: `/* outbox: inspect a payload */
-SELECT payload::text, headers::text, '', '', '' FROM outbox.done_task WHERE task_id = $1`,
+SELECT payload::text, headers::text, '', '', '', result::text FROM outbox.done_task WHERE task_id = $1`,
 }
 
 // Payload returns a task's payload, headers and keys, wherever it is. The error is ErrNotFound if
@@ -250,7 +264,8 @@ func (c *Client) Payload(ctx context.Context, taskID int64) (Payload, error) {
 				return err
 			}
 			err = q.QueryRowContext(ctx, c.schema.SQL(payloadSQL[place]), taskID).
-				Scan((*[]byte)(&out.Payload), (*[]byte)(&out.Headers), &out.UniqueKey, &out.OrderingKey, &out.GroupKey)
+				Scan((*[]byte)(&out.Payload), (*[]byte)(&out.Headers), &out.UniqueKey, &out.OrderingKey, &out.GroupKey,
+					(*[]byte)(&out.Result))
 			if !errors.Is(err, sql.ErrNoRows) {
 				return err
 			}

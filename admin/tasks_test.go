@@ -350,8 +350,11 @@ func TestATaskIsReadFromEachColumn(t *testing.T) {
 	fill(t, db, "dead_task", 2, map[string]any{"state": "dead", "reason": outbox.ReasonHandler})
 	fill(t, db, "done_task", 3, map[string]any{"state": "finished"})
 	db.Do(t, `INSERT INTO outbox.cancel (task_id) SELECT generate_series(1, 3)`)
+	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types, progress)
+		SELECT gen_random_uuid(), 'h', 1, now() + interval '1 hour', '{}', jsonb_object_agg(n, '{"fraction": 0.4}'::jsonb)
+		  FROM generate_series(1, 3) AS n`)
 	for i, lacks := range [][]string{{"EndedAt", "KeepUntil", "Reason", "Outcome"},
-		{"KeepUntil", "Outcome", "CancelRequestedAt"}, {"Reason", "CancelRequestedAt"}} {
+		{"KeepUntil", "Outcome", "CancelRequestedAt", "Progress"}, {"Reason", "CancelRequestedAt", "Progress"}} {
 		task, err := client(t, db.DB).Task(t.Context(), int64(i+1))
 		if err != nil {
 			t.Fatal(err)

@@ -120,3 +120,18 @@ func TestAPayloadIsOfferedForChangeWhereThatCanSucceed(t *testing.T) {
 		t.Errorf("%d payloads were changed", n)
 	}
 }
+
+func TestAPageShowsProgressAndResult(t *testing.T) {
+	t.Parallel()
+	db, s := filled(t)
+	id := fmt.Sprint(db.Int(t, `SELECT min(task_id) FROM outbox.task WHERE state = 'leased'`))
+	db.Do(t, `UPDATE outbox.relay SET alive_until = now() + interval '1 hour', progress = jsonb_build_object($1::text,
+		'{"fraction": 0.4, "message": "400 of <1,000>", "at": "2026-01-01T00:00:00Z"}'::jsonb)`, id)
+	s.get(t, "task?id="+id).has(t, 200, "Progress 40 %: 400 of <1,000>")
+	done := fmt.Sprint(db.Int(t, `UPDATE outbox.done_task SET result = '{"sum": 42}' WHERE task_id = (
+		SELECT min(task_id) FROM outbox.done_task) RETURNING task_id`))
+	s.get(t, "task?id="+done+"&payload=show").has(t, 200, `Result { "sum": 42 }`)
+	if page := s.get(t, "task?id="+done); strings.Contains(page.body, "sum") {
+		t.Error("the result is shown without the payload")
+	}
+}

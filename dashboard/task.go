@@ -31,6 +31,7 @@ type taskData struct {
 	Cut      bool
 	Form     *payloadForm // changes the payload
 	Headers  string
+	Result   string
 }
 
 // Waits reports whether the page says why the task waits.
@@ -128,6 +129,7 @@ func (v *view) task() error {
 		}
 		d.Payload, d.Cut = pretty(d.Hidden.Payload)
 		d.Headers, _ = pretty(d.Hidden.Headers)
+		d.Result, _ = pretty(d.Hidden.Result)
 		if v.MayOperate() && !d.Cut && d.State != admin.StateLeased && d.State != admin.StateFinished {
 			text := editable(indented(d.Hidden.Payload))
 			d.Form = &payloadForm{ID: id, Text: text, Was: digestOf(d.Hidden.Payload)}

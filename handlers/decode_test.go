@@ -18,7 +18,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/handler"
-	"github.com/txoutbox/outbox/internal/tasklease"
+	"github.com/txoutbox/outbox/internal/taskrun"
 	"github.com/txoutbox/outbox/internal/testing/relaytest"
 )
 
@@ -209,8 +209,8 @@ func TestAHandlerGetsEveryFieldOfItsTask(t *testing.T) {
 		Headers: raw.Headers, Attempt: 3, MaxAttempts: 5, Priority: -1, OrderingKey: "o",
 		RunAt: raw.RunAt, CreatedAt: raw.CreatedAt, Iterations: 6, LastError: "no luck",
 		FailedAttempts: raw.FailedAttempts}
-	lease := struct{ tasklease.Lease }{}
-	*tasklease.Of(&raw), *tasklease.Of(&want) = lease, lease
+	lease := struct{ taskrun.Run }{}
+	*taskrun.Of(&raw), *taskrun.Of(&want) = lease, lease
 	for _, kind := range []string{"tx", "batch", "leased"} {
 		reg, calls := handlers.New(), 0
 		relaytest.Register(reg, kind, "TYPE", 5, func(_ context.Context, _ *sql.Tx, tasks []*outbox.Task[string]) error {

@@ -429,3 +429,55 @@ func TestHandlersGetTheValuesOfADrainsContext(t *testing.T) {
 		t.Errorf("%d handlers got the value, want 4: %v", seen, r)
 	}
 }
+
+// Results of a drain are in the history, as with a relay. Progress is checked.
+func TestDrainKeepsResults(t *testing.T) {
+	t.Parallel()
+	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
+		reg := handlers.New()
+		double := func(ctx context.Context, task *outbox.Task[payload]) error {
+			if err := task.SetProgress(ctx, 2, ""); !errors.Is(err, outbox.ErrInvalidOption) {
+				t.Errorf("a wrong fraction: %v", err)
+			}
+			return errors.Join(task.SetProgress(ctx, 0.5, "half"), task.SetResult(2*task.Payload.N))
+		}
+		onTx(reg, "TX", func(ctx context.Context, _ *sql.Tx, task *outbox.Task[payload]) error { return double(ctx, task) },
+			handlers.Retention(time.Hour))
+		onLeased(reg, "LEASED", double, handlers.Retention(time.Hour))
+		onLeased(reg, "COMPLETES", func(ctx context.Context, task *outbox.Task[payload]) error {
+			return task.Complete(ctx, func(*sql.Tx) error { return double(ctx, task) })
+		}, handlers.Retention(time.Hour))
+		for n, name := range []string{"TX", "LEASED", "COMPLETES"} {
+			exec(t, in, `INSERT INTO outbox.task (task_type, payload) VALUES ('`+name+`', '{"N": `+fmt.Sprint(n+1)+`}')`)
+		}
+		for _, run := range outboxtest.Drain(t, in, reg).Runs {
+			got, err := outbox.Result[int](t.Context(), in, run.ID)
+			if want := map[string]int{"TX": 2, "LEASED": 4, "COMPLETES": 6}[run.Type]; got != want || err != nil {
+				t.Errorf("%s: %d, %v, want %d", run.Type, got, err, want)
+			}
+		}
+	})
+}
+
+// A unit test sees what a handler notes of a task that it made.
+func TestNotesOfATaskThatATestMade(t *testing.T) {
+	t.Parallel()
+	typ := outbox.NewTaskType[int]("T")
+	for name, lease := range map[string]*outboxtest.Lease{"tx": nil, "leased": {}} {
+		task := outboxtest.NewTask(t, typ, 1, lease)
+		err := errors.Join(task.SetProgress(t.Context(), 0.5, "half"), task.SetResult("done"))
+		n := outboxtest.NotesOf(task)
+		if got := fmt.Sprint(n.Fraction, n.Message, string(n.Result)); err != nil || got != `0.5half"done"` {
+			t.Errorf("%s: %s, %v", name, got, err)
+		}
+		if err := task.SetResult(nil); err != nil || outboxtest.NotesOf(task).Result != nil {
+			t.Errorf("%s: nil is no result: %v", name, err)
+		}
+	}
+	if n := outboxtest.NotesOf(&outbox.Task[int]{}); n.Message != "" || n.Result != nil {
+		t.Errorf("of another task: %v", n)
+	}
+	if err := (&outbox.Task[int]{}).SetResult(1); !errors.Is(err, outbox.ErrNotRunning) {
+		t.Errorf("a task that no relay runs: %v", err)
+	}
+}

@@ -18,8 +18,9 @@ import (
 	"github.com/txoutbox/outbox/internal/leaserun"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/plan"
+	"github.com/txoutbox/outbox/internal/progress"
 	"github.com/txoutbox/outbox/internal/store"
-	"github.com/txoutbox/outbox/internal/tasklease"
+	"github.com/txoutbox/outbox/internal/taskrun"
 	"github.com/txoutbox/outbox/internal/txrun"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -94,10 +95,11 @@ var errSplit = errors.New("relay: the batch failed; its tasks run one by one")
 func (s *stepper) stepTx(ctx context.Context, h *handler.Handler, c txrun.Claim) (runs []step, err error) {
 	var solo []int64
 	err = s.in.InTx(ctx, func(tx *sql.Tx) error {
-		u, err := txrun.Take(&s.store, apptx.Within(&s.store, tx), h, c)
+		u, err := txrun.Take(&s.store, nil, apptx.Within(&s.store, tx), h, c)
 		if err != nil || len(u.Rows) == 0 {
 			return err
 		}
+		defer u.Ended()
 		s.advance(u.Rows...)
 		solo = store.IDs(u.Rows)
 		entries := decide.Before(h, u.Rows, nil)
@@ -194,14 +196,16 @@ func (s *stepper) stepLeased(ctx context.Context, h *handler.Handler) ([]step, e
 	}
 	s.advance(t)
 	if v, buried := decide.Buried(h, t, store.Fresh); buried {
-		return s.finish(ctx, h, t, token, v)
+		return s.finish(ctx, h, t, token, v, "")
 	}
 	limited, release := call.ContextOf(ctx)
 	defer release()
-	l := &stepLease{s: s, h: h, row: t, token: token, ctx: limited}
+	l := &stepLease{s: s, h: h, row: t, token: token, ctx: limited,
+		notes: progress.Notes{History: h.Retention > 0}}
+	defer l.notes.End()
 	task := &store.Task{}
 	t.Fill(task, s.store.Identity, t.Begun())
-	*tasklease.Of(task) = l
+	*taskrun.Of(task) = l
 	if timeout := decide.Timeout(h, t); timeout > 0 {
 		l.ctx.EndAt(time.Now().Add(timeout), call.TimedOut(timeout))
 	}
@@ -217,7 +221,7 @@ func (s *stepper) stepLeased(ctx context.Context, h *handler.Handler) ([]step, e
 		return []step{stepOf(t, t.Begun(), *v)}, nil
 	}
 	_, verdicts := decide.NewRun(s.log, h, out).Tasks([]*store.Row{t})
-	return s.finish(ctx, h, t, token, verdicts[0])
+	return s.finish(ctx, h, t, token, verdicts[0], l.notes.Result(t.ID))
 }
 
 // lease claims the next task of the type, if there is one, and counts the attempt.
@@ -239,8 +243,8 @@ func (s *stepper) lease(ctx context.Context, h *handler.Handler, token string) (
 
 // finish ends a lease. Nobody but the handler can have taken it away.
 func (s *stepper) finish(ctx context.Context, h *handler.Handler, t *store.Row, token string,
-	v decide.Verdict) ([]step, error) {
-	end := leaserun.EndOf(h, t, token, v)
+	v decide.Verdict, result string) ([]step, error) {
+	end := leaserun.EndOf(h, t, token, v, result)
 	err := s.in.InTx(ctx, func(tx *sql.Tx) error {
 		if err := s.store.EndLeasesWithin(ctx, tx, []*store.LeaseEnd{&end}); err != nil {
 			return err
@@ -263,11 +267,12 @@ type stepLease struct {
 	row       *store.Row
 	token     string
 	ctx       *call.Context // of the handler
+	notes     progress.Notes
 	completed atomic.Pointer[decide.Verdict]
 	misuse    *misuse // of a Complete
 }
 
-// Extend implements tasklease.Lease. Nobody takes the task over, so the context alone matters.
+// Extend implements taskrun.Run. Nobody takes the task over, so the context alone matters.
 func (l *stepLease) Extend(ctx context.Context, d time.Duration) error {
 	for _, c := range []context.Context{l.ctx, ctx} {
 		if err := context.Cause(c); err != nil {
@@ -278,7 +283,17 @@ func (l *stepLease) Extend(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// Complete implements tasklease.Lease, as a relay's does.
+// SetProgress implements taskrun.Run.
+func (l *stepLease) SetProgress(taskID int64, fraction float64, message string) error {
+	return l.notes.SetProgress(taskID, fraction, message)
+}
+
+// SetResult implements taskrun.Run.
+func (l *stepLease) SetResult(taskID int64, result string) error {
+	return l.notes.SetResult(taskID, result)
+}
+
+// Complete implements taskrun.Run, as a relay's does.
 func (l *stepLease) Complete(ctx context.Context, fn func(*sql.Tx) error) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
@@ -286,7 +301,7 @@ func (l *stepLease) Complete(ctx context.Context, fn func(*sql.Tx) error) error 
 	fail := func(err error) error { return pgerr.Within(fmt.Sprintf("relay: complete task %d", l.row.ID), err) }
 	var became decide.Verdict
 	err := l.s.in.InTx(ctx, func(tx *sql.Tx) error {
-		d, err := leaserun.Remove(ctx, &l.s.store, apptx.Within(&l.s.store, tx), l.h, l.row, l.token)
+		d, err := leaserun.Remove(ctx, &l.s.store, apptx.Within(&l.s.store, tx), l.h, l.row, l.token, &l.notes)
 		switch {
 		case errors.Is(err, outbox.ErrLeaseLost):
 			return fmt.Errorf("%w: task %d", err, l.row.ID)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -13,7 +14,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/handler"
-	"github.com/txoutbox/outbox/internal/tasklease"
+	"github.com/txoutbox/outbox/internal/taskrun"
 )
 
 var newTasks atomic.Int64
@@ -21,7 +22,7 @@ var newTasks atomic.Int64
 // NewTask makes a task for a unit test that calls a handler itself, without a database. It is in its
 // first attempt of 20, due and created now; each has another ID. Change its fields as the test needs
 // it. With a lease it is a Leased handler's. For a Tx or Batch handler lease is nil: Complete and
-// Extend return outbox.ErrNotLeased.
+// Extend return outbox.ErrNotLeased. [NotesOf] has its progress and result.
 //
 // The payload is not encoded and decoded, and middleware and options of the handler have no effect:
 // see [Drain].
@@ -33,12 +34,64 @@ func NewTask[P any](t testing.TB, taskType outbox.TaskType[P], payload P, lease 
 	now := time.Now().Truncate(time.Microsecond)
 	task := &outbox.Task[P]{ID: newTasks.Add(1), DatabaseID: "00000000-0000-0000-0000-000000000000", Type: taskType.Name(),
 		Payload: payload, Attempt: 1, MaxAttempts: 20, RunAt: now, CreatedAt: now}
+	noted := &notes{}
+	*taskrun.Of(task) = noted
 	if lease != nil {
 		h := &handler.Handler{Type: task.Type, Options: taskType.New(payload).Options}
-		*tasklease.Of(task) = &leased{lease, func(err error) error { return h.CheckAgain(task.ID, err) }}
+		*taskrun.Of(task) = &leased{lease, noted, func(err error) error { return h.CheckAgain(task.ID, err) }}
 	}
 	return task
 }
+
+// Notes are the latest that a handler has told of a task's run.
+type Notes struct {
+	Fraction float64 // of outbox.Task.SetProgress
+	Message  string
+	Result   json.RawMessage // of outbox.Task.SetResult; nil for none
+}
+
+// NotesOf returns the notes of a task that [NewTask] has made; zero of any other.
+func NotesOf[P any](task *outbox.Task[P]) Notes {
+	switch run := (*taskrun.Of(task)).(type) {
+	case *notes:
+		return run.latest()
+	case *leased:
+		return run.notes.latest()
+	}
+	return Notes{}
+}
+
+// notes is the run of a task by NewTask. Its type has a history as far as it knows.
+type notes struct {
+	mu  sync.Mutex
+	all Notes
+}
+
+func (n *notes) latest() Notes {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.all
+}
+
+func (n *notes) SetProgress(_ int64, fraction float64, message string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.all.Fraction, n.all.Message = fraction, message
+	return nil
+}
+
+func (n *notes) SetResult(_ int64, result string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.all.Result = nil; result != "" {
+		n.all.Result = json.RawMessage(result)
+	}
+	return nil
+}
+
+func (n *notes) Complete(context.Context, func(*sql.Tx) error) error { return outbox.ErrNotLeased }
+
+func (n *notes) Extend(context.Context, time.Duration) error { return outbox.ErrNotLeased }
 
 // Lease is how Complete and Extend of a task by [NewTask] go, and a record of their calls. Set Tx
 // and Err before the handler is called. Read the other fields once it has returned.
@@ -78,7 +131,16 @@ func (l *Lease) err(ctx context.Context) error {
 // leased is a Lease as its task sees it.
 type leased struct {
 	of    *Lease
+	notes *notes
 	check func(error) error // the result of Complete's function
+}
+
+func (l *leased) SetProgress(taskID int64, fraction float64, message string) error {
+	return l.notes.SetProgress(taskID, fraction, message)
+}
+
+func (l *leased) SetResult(taskID int64, result string) error {
+	return l.notes.SetResult(taskID, result)
 }
 
 func (l *leased) Extend(ctx context.Context, d time.Duration) error {

@@ -13,12 +13,14 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/await"
 	"github.com/txoutbox/outbox/internal/call"
 	"github.com/txoutbox/outbox/internal/decide"
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/leaserun"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/plan"
+	"github.com/txoutbox/outbox/internal/progress"
 	"github.com/txoutbox/outbox/internal/report"
 	"github.com/txoutbox/outbox/internal/schedule"
 	"github.com/txoutbox/outbox/internal/store"
@@ -61,6 +63,8 @@ type relayRun struct {
 	report     *report.Reporter
 	suspects   *decide.Suspects
 	journal    *store.Journal
+	board      *progress.Board
+	answers    *answers
 	runner     *txrun.Runner
 	leases     *leaserun.Leases
 	rates      rates
@@ -81,9 +85,11 @@ func newRun(ctx context.Context, p runParams) *relayRun {
 	x.observers = x.newObservers()
 	x.health = x.newHealth()
 	x.store = x.newStore()
-	x.report = report.New(x.log, x.observers, x.store.Identity)
+	x.answers = newAnswers(x.settings.config.Schema, x.store.Conns)
+	x.report = report.New(x.log, x.observers, x.store.Identity, x.answers.runEnded)
 	x.suspects = &decide.Suspects{}
 	x.journal = store.NewJournal(&x.store, x.newPace(), x.settings.config.Workers)
+	x.board = x.newBoard()
 	x.runner = x.newRunner()
 	x.leases = x.newLeases()
 	x.rates = newRates(&x.store, x.settings.handlers)
@@ -123,6 +129,8 @@ func (x *relayRun) run() error {
 	var working parts
 	working.start(x.heart.Run)
 	working.start(x.journal.Run)
+	working.start(x.board.Run)
+	working.start(x.answers.run)
 	working.start(x.leases.Run)
 	if !x.once {
 		started = true
@@ -166,7 +174,10 @@ func (x *relayRun) startWaiting(working *parts, database string) {
 		"database", database, "schema", config.Schema, "version", moduleVersion(), "schema_version", schema.Version(),
 		"workers", config.Workers, "task_types", x.settings.types)
 	if config.ListenDSNFunc != nil {
-		working.start(x.listener.Run)
+		working.start(func(stop <-chan struct{}) {
+			defer await.Listen(config.Schema, x.listener.Works)()
+			x.listener.Run(stop)
+		})
 	} else {
 		x.log.Info("outbox: no ListenDSN: other processes cannot wake this relay; it polls",
 			"poll_interval", config.PollInterval)
@@ -296,13 +307,14 @@ func (x *relayRun) newStore() store.Store {
 
 // newRunner returns the part that runs Tx and Batch tasks.
 func (x *relayRun) newRunner() *txrun.Runner {
-	return txrun.New(txrun.Params{Store: &x.store, Report: x.report, Journal: x.journal, Suspects: x.suspects,
+	return txrun.New(txrun.Params{Store: &x.store, Report: x.report, Journal: x.journal, Board: x.board,
+		Suspects: x.suspects,
 		Claiming: x.claiming, Handling: x.handling})
 }
 
 // newLeases returns the part that runs Leased tasks.
 func (x *relayRun) newLeases() *leaserun.Leases {
-	return leaserun.New(leaserun.Params{Store: &x.store, Report: x.report, Suspects: x.suspects,
+	return leaserun.New(leaserun.Params{Store: &x.store, Report: x.report, Suspects: x.suspects, Board: x.board,
 		NewPace: x.newPace, Handling: x.handling,
 		Ended: func(results []*leaserun.Result) { x.dispatcher.leasesEnded(results) },
 		Stuck: func(h *handler.Handler, err error, began time.Time, first bool) {
@@ -310,16 +322,23 @@ func (x *relayRun) newLeases() *leaserun.Leases {
 		}})
 }
 
-// limitsOf is how many tasks the relay runs at once of a type, and what limits a type has, as JSON.
+func (x *relayRun) newBoard() *progress.Board {
+	return progress.New(progress.Params{Schema: x.store.Schema, RelayID: x.store.RelayID, Pool: x.store.Conns, Log: x.log,
+		Ahead: func() time.Duration { return x.heart.Ahead() }})
+}
+
+// limitsOf is how many tasks the relay runs at once of a type, what limits a type has, and whether a
+// history, as JSON.
 func limitsOf(workers int, handlers []*handler.Handler) string {
 	type limits struct {
-		Relay int `json:"relay,omitempty"` // MaxRunningPerRelay
-		All   int `json:"all,omitempty"`   // MaxRunning
+		Relay int  `json:"relay,omitempty"`   // MaxRunningPerRelay
+		All   int  `json:"all,omitempty"`     // MaxRunning
+		Keeps bool `json:"history,omitempty"` // Retention
 	}
 	of := map[string]limits{}
 	for _, h := range handlers {
-		if h.MaxRunningPerRelay > 0 || h.MaxRunning > 0 {
-			of[h.Type] = limits{h.MaxRunningPerRelay, h.MaxRunning}
+		if l := (limits{h.MaxRunningPerRelay, h.MaxRunning, h.Retention > 0}); l != (limits{}) {
+			of[h.Type] = l
 		}
 	}
 	text, _ := json.Marshal(map[string]any{"share": plan.Share(workers, len(handlers)), "types": of}) // numbers have JSON
@@ -403,7 +422,8 @@ func (x *relayRun) newListener() *pg.Listener {
 	config := x.settings.config
 	return &pg.Listener{DSN: config.ListenDSNFunc, Channel: config.Schema, ID: x.store.RelayID,
 		PollInterval: config.PollInterval, Pool: x.store.Conns, Log: x.log,
-		Answered: &x.answered, Wake: x.wake, Named: x.wakeNamed, Withdrawn: func() { report.Poke(x.withdrawn) }}
+		Answered: &x.answered, Wake: x.wake, Heard: x.answers.heard,
+		Named: x.wakeNamed, Withdrawn: func() { report.Poke(x.withdrawn) }}
 }
 
 func (x *relayRun) newDispatcher() *dispatcher {

@@ -142,7 +142,7 @@ GRANT EXECUTE ON FUNCTION
       outbox.promote_places, outbox.claim_tasks, outbox.claim_group, outbox.claim_member,
       outbox.lease_tasks, outbox.finish_tasks, outbox.complete_task,
       outbox.record_runs, outbox.record_batch, outbox.split_lost, outbox.claim_ended, outbox.end_run,
-      outbox.cancel_task, outbox.run_task_now, outbox.change_tasks, outbox.set_payload,
+      outbox.cancel_task, outbox.run_task_now, outbox.task_end, outbox.change_tasks, outbox.set_payload,
       outbox.put_schedule, outbox.fire_schedule,
       outbox.add_events, outbox.lost_runs, outbox.this_database, outbox.this_mark, outbox.mark_origin,
       outbox.note_origin
@@ -169,7 +169,7 @@ GRANT SELECT (name, next_at, last_at, created_at, paused, catch_up, task_type, s
 GRANT SELECT (task_id, relay_id, lost_connection, started_at, task_ids, first_id, last_id)
    ON outbox.running TO outbox_viewer, outbox_operator;
 GRANT SELECT (relay_id, host, pid, started_at, alive_until, task_types, workers, connections, taken_over_at, limits,
-              parses)
+              parses, progress)
    ON outbox.relay TO outbox_viewer, outbox_operator;
 GRANT SELECT ON outbox.origin TO outbox_viewer, outbox_operator;
 GRANT EXECUTE ON FUNCTION outbox.origin_state, outbox.kind_of, outbox.waits_for

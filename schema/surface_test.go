@@ -128,7 +128,7 @@ func TestWhatIsInTheSchemaIsUsedByWhoIsMeantTo(t *testing.T) {
 		WHERE pronamespace = <ns> AND has_function_privilege('<schema>_' || role, oid, 'EXECUTE') AND `
 	const columns = `SELECT DISTINCT c.relname || '.' || attname FROM pg_attribute JOIN pg_class c ON c.oid = attrelid, (VALUES ('enqueuer'), ('viewer'), ('operator')) AS g (role)
 		WHERE relnamespace = <ns> AND relkind IN ('r', 'v') AND attnum > 0 AND NOT attisdropped
-		  AND attname IN ('payload', 'headers', 'lease_token', 'token', 'key', 'unique_key', 'ordering_key', 'timing', 'definition')
+		  AND attname IN ('payload', 'headers', 'lease_token', 'token', 'key', 'unique_key', 'ordering_key', 'result', 'timing', 'definition')
 		  AND has_column_privilege('<schema>_' || role, c.oid, attnum, 'SELECT') AND `
 	const tables = `SELECT DISTINCT relname::text FROM pg_class, (VALUES ('enqueuer'), ('worker'), ('viewer'), ('operator')) AS g (role)
 		WHERE relnamespace = <ns> AND relkind IN ('r', 'v') AND `
@@ -137,7 +137,7 @@ func TestWhatIsInTheSchemaIsUsedByWhoIsMeantTo(t *testing.T) {
 	for about, c := range map[string]struct{ query, want string }{
 		"groups may call with the owner's rights": {functions + `prosecdef`, "adopt cancel_task change_tasks " +
 			"enqueue_keyed fire_schedule mark_origin origin_state put_schedule redrive run_task_now set_payload " +
-			"this_database waits_for"},
+			"task_end this_database waits_for"},
 		"groups could make triggers of": {functions + `prorettype = 'trigger'::regtype`, ""},
 		"an enqueuer may call":          {functions + `role = 'enqueuer'`, "enqueue_keyed enqueue_task"},
 		"PUBLIC may call":               {`SELECT proname::text FROM pg_proc, aclexplode(COALESCE(proacl, acldefault('f', proowner))) WHERE pronamespace = <ns> AND grantee = 0`, ""},

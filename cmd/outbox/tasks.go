@@ -135,7 +135,8 @@ func taskList(a *app, c *cobra.Command,
 			for i, c := range more {
 				row = slices.Insert(row, last+i, any(c.Of(task)))
 			}
-			t.add(objectOf(task).without("runs", "timeline", "cancel_requested_at"), row...) // a list does not read these
+			notRead := []string{"runs", "timeline", "cancel_requested_at", "progress"}
+			t.add(objectOf(task).without(notRead...), row...)
 		}
 		return t
 	})
@@ -180,6 +181,7 @@ func (a *app) showCommand(only admin.State, c *cobra.Command) *cobra.Command {
 			f.add("group key", hidden.GroupKey)
 			f.add("headers", indented(hidden.Headers))
 			f.add("payload", indented(hidden.Payload))
+			f.add("result", indented(hidden.Result))
 		}
 		return a.out.print(o, f.lines()...)
 	}

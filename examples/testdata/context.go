@@ -106,6 +106,10 @@ type (
 	Cart   struct{ ID int64 }
 	Cursor struct{ Done bool }
 	Change struct{}
+	Import struct{ Rows int }
+	Page   struct{ URL string }
+
+	Rendered struct{ Bytes int }
 )
 
 var (

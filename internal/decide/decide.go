@@ -39,9 +39,12 @@ type Verdict struct {
 	Change  store.Change // of a task that is not gone; of a discarded one: its error
 }
 
-// FinishOf is how a task ended, if its outcome finishes it.
-func FinishOf(v Verdict) store.Finish {
-	return store.Finish{Outcome: v.Outcome.String(), Err: v.Change.Err}
+// FinishOf is how a task ended whose outcome finishes it, for the history; nil: its type has none.
+func FinishOf(h *handler.Handler, v Verdict, result string) *store.Finish {
+	if h.Retention <= 0 {
+		return nil
+	}
+	return &store.Finish{Outcome: v.Outcome.String(), Err: v.Change.Err, Result: result}
 }
 
 // Run is how the run of a handler ended.

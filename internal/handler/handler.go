@@ -14,7 +14,7 @@ import (
 	"github.com/sethvargo/go-retry"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/guard"
-	"github.com/txoutbox/outbox/internal/tasklease"
+	"github.com/txoutbox/outbox/internal/taskrun"
 )
 
 // Handler is one registered handler.
@@ -61,7 +61,7 @@ var payload, _ = reflect.TypeFor[outbox.Task[json.RawMessage]]().FieldByName("Pa
 
 // Fill copies each field of a task, and its lease, but not its payload.
 func Fill[P any](t *outbox.Task[P], raw *outbox.Task[json.RawMessage]) {
-	*tasklease.Of(t) = *tasklease.Of(raw)
+	*taskrun.Of(t) = *taskrun.Of(raw)
 	to, from := reflect.ValueOf(t).Elem(), reflect.ValueOf(raw).Elem()
 	for i := range to.NumField() {
 		if field := to.Field(i); i != payload.Index[0] && field.CanSet() {

@@ -18,6 +18,7 @@ import (
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/progress"
 	"github.com/txoutbox/outbox/internal/report"
 	"github.com/txoutbox/outbox/internal/store"
 )
@@ -31,6 +32,7 @@ type lease struct {
 	token     string
 	ctx       *call.Context // of the handler
 	extending sync.Mutex
+	notes     progress.Notes
 
 	mu      sync.Mutex
 	isLeft  bool            // the run has ended, or its handler was abandoned
@@ -71,7 +73,7 @@ func (l *lease) leave() {
 	}
 }
 
-// Complete implements tasklease.Lease. A takeover skips the row that it has deleted, so fn's writes and
+// Complete implements taskrun.Run. A takeover skips the row that it has deleted, so fn's writes and
 // the removal of the task are one.
 func (l *lease) Complete(ctx context.Context, fn func(*sql.Tx) error) error {
 	l.completing.Add(1)
@@ -91,7 +93,7 @@ func (l *lease) leftError() error {
 	return fmt.Errorf("%w: task %d: the run has ended, or the relay has stopped", outbox.ErrLeaseLost, l.row.ID)
 }
 
-// Extend implements tasklease.Lease. The row goes first: the handler must not go on beyond it.
+// Extend implements taskrun.Run. The row goes first: the handler must not go on beyond it.
 func (l *lease) Extend(ctx context.Context, d time.Duration) error {
 	fail := func(err error) error { return pgerr.Within(fmt.Sprintf("relay: extend task %d", l.row.ID), err) }
 	ended := func() error {
@@ -130,6 +132,16 @@ func (l *lease) Extend(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
+// SetProgress implements taskrun.Run.
+func (l *lease) SetProgress(taskID int64, fraction float64, message string) error {
+	return l.notes.SetProgress(taskID, fraction, message)
+}
+
+// SetResult implements taskrun.Run.
+func (l *lease) SetResult(taskID int64, result string) error {
+	return l.notes.SetResult(taskID, result)
+}
+
 // leaseFor is how long a Leased handler's row stays its own for a timeout: by then the handler has
 // been abandoned, and its failure recorded.
 func leaseFor(timeout time.Duration) time.Duration {
@@ -144,13 +156,14 @@ type Removal struct {
 	store *store.Store
 	h     *handler.Handler
 	row   store.Row
+	notes *progress.Notes
 	again *handler.Result // the function asked for another iteration
 }
 
 // Remove deletes the task in the transaction, if the lease is held.
 func Remove(ctx context.Context, s *store.Store, tx *apptx.Tx, h *handler.Handler,
-	leased *store.Row, token string) (*Removal, error) {
-	d := &Removal{tx: tx, store: s, h: h, row: *leased}
+	leased *store.Row, token string, notes *progress.Notes) (*Removal, error) {
+	d := &Removal{tx: tx, store: s, h: h, row: *leased, notes: notes}
 	err := tx.Take(func(_ context.Context, c pg.Exclusive) (xid string, err error) {
 		xid, began, err := s.Complete(ctx, c, store.Lease{TaskID: leased.ID, Token: token}, tx.Untimed()+apptx.SetSavepoint)
 		d.row.Began = &began
@@ -183,7 +196,7 @@ func (d *Removal) End(failure error) apptx.Ended {
 		p := apptx.Plan{Action: apptx.Keep, History: d.h.Retention}
 		switch {
 		case d.again == nil && d.h.Retention > 0:
-			d.row.Finish = decide.FinishOf(d.Verdict())
+			d.row.Finish = decide.FinishOf(d.h, d.Verdict(), d.notes.Result(d.row.ID))
 			p.Finished = []*store.Row{&d.row}
 		case d.again != nil:
 			p.Write = func(ctx context.Context, c pg.Exclusive) error {
@@ -204,7 +217,7 @@ func (l *lease) complete(ctx context.Context, left context.Context, fn func(*sql
 		l.prevented.Store(true)
 		return l.completeFailed(ctx, err)
 	}
-	d, err := Remove(ctx, l.store, tx, l.h, l.row, l.token)
+	d, err := Remove(ctx, l.store, tx, l.h, l.row, l.token, &l.notes)
 	switch {
 	case errors.Is(err, outbox.ErrLeaseLost):
 		_ = tx.RollBack()

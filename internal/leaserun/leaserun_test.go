@@ -45,14 +45,15 @@ func TestAnAbandonedResultDoesNotWaitForAWriteSlot(t *testing.T) {
 	t.Parallel()
 	told := make(chan struct{})
 	s := &store.Store{Identity: &store.Identity{}}
-	l := New(Params{Store: s, Report: report.New(slog.New(slog.DiscardHandler), nil, s.Identity), Handling: t.Context(),
+	l := New(Params{Store: s, Handling: t.Context(),
+		Report:  report.New(slog.New(slog.DiscardHandler), nil, s.Identity, func(int64) {}),
 		NewPace: func() pg.Pace { return pg.NewPace(&pg.Broadcast{}, func() {}) },
 		Ended:   func([]*Result) { close(told) }})
 	l.Abandon()
 	for range singleWrites {
 		l.results.writeSlots <- struct{}{}
 	}
-	r := &Result{end: store.LeaseEnd{Row: &store.Row{}}, run: &Run{lease: lease{row: &store.Row{}}}}
+	r := &Result{end: store.LeaseEnd{Row: &store.Row{}}, run: &Run{leases: l, lease: lease{row: &store.Row{}}}}
 	go l.writeGroup([]*Result{r}, l.results.writeSlots)
 	select {
 	case <-told:

@@ -20,6 +20,7 @@ import (
 	"github.com/txoutbox/outbox/internal/decide"
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/progress"
 	"github.com/txoutbox/outbox/internal/report"
 	"github.com/txoutbox/outbox/internal/store"
 )
@@ -29,6 +30,7 @@ type Params struct {
 	Store    *store.Store
 	Report   *report.Reporter
 	Suspects *decide.Suspects
+	Board    *progress.Board
 	NewPace  func() pg.Pace
 	Handling context.Context // ends when the drain timeout has passed
 	// Ended is told of results that are committed, or were given up.

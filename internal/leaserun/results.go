@@ -179,11 +179,11 @@ func (l *Leases) writeGroup(group []*Result, slots chan struct{}) {
 }
 
 // EndOf is the end of a lease by a verdict.
-func EndOf(h *handler.Handler, r *store.Row, token string, v decide.Verdict) store.LeaseEnd {
+func EndOf(h *handler.Handler, r *store.Row, token string, v decide.Verdict, result string) store.LeaseEnd {
 	end := store.LeaseEnd{Row: r, Token: token, Done: v.Outcome.Gone(), Counted: v.Outcome.Counted(),
 		Back: v.Back, Change: v.Change}
 	if v.Outcome.Finishes() {
-		end.Keep, end.Finish = h.Retention, decide.FinishOf(v)
+		end.Keep, end.Finish = h.Retention, decide.FinishOf(h, v, result)
 	}
 	if v.Back || v.Outcome == decide.Released {
 		end.LostBy = r.LostBy

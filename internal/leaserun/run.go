@@ -14,9 +14,10 @@ import (
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/plan"
+	"github.com/txoutbox/outbox/internal/progress"
 	"github.com/txoutbox/outbox/internal/report"
 	"github.com/txoutbox/outbox/internal/store"
-	"github.com/txoutbox/outbox/internal/tasklease"
+	"github.com/txoutbox/outbox/internal/taskrun"
 )
 
 // Terms are those of a claim of h's tasks.
@@ -98,7 +99,8 @@ func (l *Leases) leaseOnce(ctx context.Context, h *handler.Handler, c plan.Claim
 func (l *Leases) newRuns(h *handler.Handler, token string, rows []*store.Row) []*Run {
 	out := make([]*Run, len(rows))
 	for i, r := range rows {
-		out[i] = &Run{leases: l, lease: lease{store: l.Store, report: l.Report, h: h, token: token, row: r}}
+		out[i] = &Run{leases: l, lease: lease{store: l.Store, report: l.Report, h: h, token: token, row: r,
+			notes: progress.Notes{Board: l.Board, History: h.Retention > 0}}}
 	}
 	return out
 }
@@ -184,7 +186,7 @@ func (x *Run) begin() {
 	}
 	one.ctx = call.NewContext(l.Handling, x.abandonLater)
 	t.Fill(&x.task, l.Store.Identity, t.Begun())
-	*tasklease.Of(&x.task) = one
+	*taskrun.Of(&x.task) = one
 	x.watch.Calling(&x.task)
 	var end time.Time
 	var cause error
@@ -239,6 +241,7 @@ func (x *Run) finish(out call.Result) {
 	x.watch.Called(x.calledAt, out.Took)
 	x.leases.drop(one)
 	one.ctx.Cancel(nil)
+	one.notes.End()
 	if out.Abandoned {
 		one.leave() // it may be in its Complete, whose transaction has the row
 		log.Error("outbox: a handler does not return after its context's end; it was abandoned",
@@ -266,7 +269,8 @@ func (x *Run) finish(out call.Result) {
 
 func (x *Run) resultOf(v decide.Verdict) Result {
 	one := &x.lease
-	return Result{Verdict: v, handler: one.h, end: EndOf(one.h, one.row, one.token, v), run: x}
+	return Result{Verdict: v, handler: one.h, run: x,
+		end: EndOf(one.h, one.row, one.token, v, one.notes.Result(one.row.ID))}
 }
 
 // end queues the result of a run whose handler was not called.
@@ -286,6 +290,7 @@ func (x *Run) ended() {
 	}
 	x.watch.Set(x.lease.row.ID, x.result.Verdict)
 	x.watch.Tell()
+	x.leases.Report.RunEnded(x.lease.row)
 }
 
 // Start starts the handlers of what one claim took.

@@ -36,10 +36,11 @@ type Listener struct {
 	PollInterval time.Duration
 	Pool         *Pool
 	Log          *slog.Logger
-	Answered     *Broadcast        // PostgreSQL has, after an error
-	Wake         func()            // lets the dispatcher poll
-	Named        func(task string) // says what an enqueuer's wake-up names
-	Withdrawn    func()            // hears that another relay may have withdrawn the wake-up request
+	Answered     *Broadcast             // PostgreSQL has, after an error
+	Wake         func()                 // lets the dispatcher poll
+	Heard        func(text string) bool // takes a notification that is no wake-up: true
+	Named        func(task string)      // says what an enqueuer's wake-up names
+	Withdrawn    func()                 // hears that another relay may have withdrawn the wake-up request
 
 	on     atomic.Bool // notifications are known to arrive
 	pace   Pace
@@ -122,6 +123,7 @@ func (l *Listener) listen(stop <-chan struct{}) error {
 			switch {
 			case n == nil:
 				return cmp.Or(conn.Err(), errors.New("disconnected"))
+			case l.Heard(n.Extra):
 			case n.Extra == "" || strings.Contains(n.Extra, " "): // an enqueuer's
 				l.Named(n.Extra)
 				l.Wake()

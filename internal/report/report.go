@@ -24,11 +24,19 @@ type Reporter struct {
 	Due      *Due
 	events   Events
 	identity *store.Identity
+	ended    func(taskID int64)
 }
 
-// New returns a Reporter.
-func New(log *slog.Logger, events Events, identity *store.Identity) *Reporter {
-	return &Reporter{Log: log, Due: newDue(), events: events, identity: identity}
+// New returns a Reporter. ended hears of each task whose run has ended, for those who wait for it.
+func New(log *slog.Logger, events Events, identity *store.Identity, ended func(taskID int64)) *Reporter {
+	return &Reporter{Log: log, Due: newDue(), events: events, identity: identity, ended: ended}
+}
+
+// RunEnded tells those who wait for tasks that their run has ended, and what became of them is written.
+func (r *Reporter) RunEnded(rows ...*store.Row) {
+	for _, row := range rows {
+		r.ended(row.ID)
+	}
 }
 
 // Claimed tells of a claim that came through.

@@ -237,6 +237,9 @@ func finishedRows(done []*Row) []map[string]any {
 	for i, r := range done {
 		changes := map[string]any{"attempt": min(r.Begun(), math.MaxInt16), "began_us": r.Began, "last_error": nil,
 			"outcome": r.Finish.Outcome}
+		if r.Finish.Result != "" {
+			changes["result"] = json.RawMessage(r.Finish.Result)
+		}
 		if r.Finish.Err != nil {
 			changes["last_error"] = pgerr.Text(r.Finish.Err)
 		}
@@ -256,12 +259,13 @@ WITH gone AS (
   RETURNING t.task_id, to_jsonb(t) - '{leased_until,relay_id,lease_token,group_place}'::text[] AS task,
             ($3::bigint[])[width_bucket(t.task_id, $1::bigint[])] AS keep,
             ($4::text[])[width_bucket(t.task_id, $1::bigint[])] AS outcome,
-            NULLIF(($5::text[])[width_bucket(t.task_id, $1::bigint[])], '') AS error),
+            NULLIF(($5::text[])[width_bucket(t.task_id, $1::bigint[])], '') AS error,
+            NULLIF(($6::text[])[width_bucket(t.task_id, $1::bigint[])], '')::jsonb AS result),
 kept AS (
   INSERT INTO outbox.done_task
   SELECT d.* FROM gone CROSS JOIN LATERAL outbox.row_of(NULL::outbox.done_task, gone.task || jsonb_build_object(
          'state', 'finished', 'finished_at', clock_timestamp(), 'keep_until', clock_timestamp() + gone.keep * interval '1 microsecond',
-         'outcome', gone.outcome, 'last_error', gone.error),
+         'outcome', gone.outcome, 'last_error', gone.error, 'result', gone.result),
          (SELECT outbox.lacking('outbox.done_task', task || '{"finished_at": null, "keep_until": null}') FROM gone LIMIT 1)) AS d
    WHERE gone.keep > 0
   ON CONFLICT (task_id) DO NOTHING)

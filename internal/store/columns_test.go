@@ -60,12 +60,15 @@ func TestEachColumnOfATaskSurvivesItsWays(t *testing.T) {
 		})},
 		{"death", "dead_task", "last_error max_attempts", deleted(func(ctx context.Context, s *Store, c pg.Exclusive, r *Row) error { return s.WriteDead(ctx, c, r, dead) })},
 		{"history", "done_task", "last_error", deleted(func(ctx context.Context, s *Store, c pg.Exclusive, r *Row) error {
+			r.Finish = &Finish{Outcome: "done"}
 			return s.Keep(ctx, c, time.Hour, []*Row{r})
 		})},
 		{"retry of a lease", "task", "run_at last_error", leased(func(e *LeaseEnd) { e.Change = failed })},
 		{"RunAgain of a lease", "task", "run_at last_error iterations", leased(func(e *LeaseEnd) { e.Change = Change{Again: true} })},
 		{"death of a lease", "dead_task", "last_error max_attempts", leased(func(e *LeaseEnd) { e.Change = dead })},
-		{"history of a lease", "done_task", "last_error", leased(func(e *LeaseEnd) { e.Done, e.Keep = true, time.Hour })},
+		{"history of a lease", "done_task", "last_error", leased(func(e *LeaseEnd) {
+			e.Done, e.Keep, e.Finish = true, time.Hour, &Finish{Outcome: "done"}
+		})},
 		{"redrive", "task", "run_at last_error expires_at unique_until", func(t *testing.T, s *Store, db *sql.DB) {
 			deleted(func(ctx context.Context, s *Store, c pg.Exclusive, r *Row) error { return s.WriteDead(ctx, c, r, dead) })(t, s, db)
 			redrive(t, db)
@@ -195,7 +198,7 @@ func TestFillSetsEachFieldOfATask(t *testing.T) {
 	}
 	r.Fill(&task, identity, 2)
 	for i, fields := 0, reflect.ValueOf(task); i < fields.NumField(); i++ {
-		if name := fields.Type().Field(i).Name; name != "lease" && fields.Field(i).IsZero() {
+		if name := fields.Type().Field(i).Name; name != "run" && fields.Field(i).IsZero() {
 			t.Errorf("Fill leaves %s at zero", name)
 		}
 	}

@@ -25,7 +25,7 @@ type LeaseEnd struct {
 	Back    bool   // the task is ready, as if it had not been claimed
 	Change  Change
 	Keep    time.Duration // of a task that has finished: in the history,
-	Finish  Finish        // as this
+	Finish  *Finish       // as this; nil if Keep is 0
 	LostBy  string        // stays on the row: the relay that died while it ran this task
 	Held    bool          // the relay still had the lease, and the statement changed the row
 }
@@ -225,14 +225,19 @@ func newFinishing(group []*LeaseEnd) *finishing {
 // finishAndKeepArgs are the arguments of CompleteAndKeepSQL.
 func finishAndKeepArgs(group []*LeaseEnd) []any {
 	ids, tokens := make([]int64, len(group)), make([]string, len(group))
-	keep, outcomes, errs := make([]int64, len(group)), make([]string, len(group)), make([]string, len(group))
+	keep, outcomes := make([]int64, len(group)), make([]string, len(group))
+	errs, results := make([]string, len(group)), make([]string, len(group))
 	for i, e := range group {
 		ids[i], tokens[i], keep[i] = e.Row.ID, e.Token, e.Keep.Microseconds()
-		if outcomes[i] = e.Finish.Outcome; e.Finish.Err != nil {
+		if e.Finish == nil {
+			continue
+		}
+		if outcomes[i], results[i] = e.Finish.Outcome, e.Finish.Result; e.Finish.Err != nil {
 			errs[i] = pgerr.Text(e.Finish.Err)
 		}
 	}
-	return []any{pq.Array(ids), pq.Array(tokens), pq.Array(keep), pq.Array(outcomes), pq.Array(errs)}
+	return []any{pq.Array(ids), pq.Array(tokens), pq.Array(keep), pq.Array(outcomes), pq.Array(errs),
+		pq.Array(results)}
 }
 
 func (f *finishing) add(values []driver.Value) error {

@@ -33,8 +33,8 @@ type Row struct {
 	Lost              int      // runs that died with their process, beyond attempt
 	Undecided         []string // tokens of runs whose relay may still live
 	Isolation         Isolation
-	Place             string // its ctid: of a Leased task after the claim, in a group before it
-	Finish            Finish
+	Place             string  // its ctid: of a Leased task after the claim, in a group before it
+	Finish            *Finish // of a finished task of a type with a history
 
 	askedAt  time.Time // when PostgreSQL's clock was asked for, by the process's
 	answered int64     // its answer, in µs since 1970
@@ -43,7 +43,8 @@ type Row struct {
 // Finish is how a finished task ended, for the history.
 type Finish struct {
 	Outcome string
-	Err     error // of a result that finishes the task, such as Discard; nil: none
+	Err     error  // of a result that finishes the task, such as Discard; nil: none
+	Result  string // of Task.SetResult, as JSON; "": none
 }
 
 // columns are those of the rest that a relay reads. A new option of a task is here only if the relay

@@ -35,6 +35,7 @@ var facts = []struct {
 	{"reason", false, func(t admin.Task) any { return strings.TrimSuffix(string(t.Reason)+": "+Reason(t.Reason), ": ") }},
 	{"outcome", false, func(t admin.Task) any { return Outcome(t) }},
 	{"attempts", false, func(t admin.Task) any { return Attempts(t) }},
+	{"progress", false, func(t admin.Task) any { return Progress(t.Progress) }},
 	{"iterations", true, func(t admin.Task) any { return t.Iterations }},
 	{"timeout", false, func(t admin.Task) any { return t.Timeout }},
 	{"created", false, func(t admin.Task) any { return t.CreatedAt }},
@@ -124,6 +125,14 @@ func Attempts(t admin.Task) string {
 		return fmt.Sprint(t.Attempt)
 	}
 	return fmt.Sprintf("%d of %d", t.Attempt, t.MaxAttempts)
+}
+
+// Progress is like "40 %: 400 of 1,000"; "" without one.
+func Progress(p *admin.Progress) string {
+	if p == nil {
+		return ""
+	}
+	return strings.TrimSuffix(fmt.Sprintf("%.0f %%: %s", 100*p.Fraction, p.Message), ": ")
 }
 
 // Outcome is what a finished task ended as, and what for; "" of other tasks.

@@ -94,6 +94,8 @@ func TestFactsHaveEachFieldOfATask(t *testing.T) {
 			to.Set(reflect.ValueOf(at))
 		case to.Kind() == reflect.String && to.IsZero():
 			to.SetString("text")
+		case to.Type() == reflect.TypeFor[*admin.Progress]():
+			to.Set(reflect.ValueOf(&admin.Progress{Fraction: 0.4}))
 		case to.CanInt():
 			to.SetInt(int64(time.Second))
 		}

@@ -56,10 +56,12 @@ func (a *attempt) call(ctx context.Context) error {
 	run := func(ctx context.Context) error { return u.h.Run(ctx, u.Tx.SQL(), a.claim, tasks) }
 	out := call.Run(limit, run)
 	for try := 0; a.againAfterDeadlock(limit, out, try); try++ {
+		u.notes.Again()
 		tasks = u.Tasks() // as they were: the handler may have changed the others
 		out = call.Run(limit, run)
 	}
 	returned()
+	u.notes.Called()
 	d := time.Since(start)
 	out.Took, a.took = d, d
 	a.watch.Called(start, d)

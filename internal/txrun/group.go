@@ -104,6 +104,7 @@ func (g *group) call(ctx context.Context, i int) (next int, stopped bool, err er
 	limit, release := context.WithTimeoutCause(open, timeout+call.Grace(timeout), call.TimedOut(timeout))
 	out := call.Run(limit, func(ctx context.Context) error { return u.h.Run(ctx, u.Tx.SQL(), a.claim, g.tasks[i:i+1]) })
 	release()
+	u.notes.Called()
 	a.watch.CalledOne(g.rows[i].ID, start, out.Took)
 	if out.Abandoned {
 		return 0, true, a.abandon(out)

@@ -105,7 +105,7 @@ func (r *Runner) claim(ctx context.Context, h *handler.Handler, c Claim, claimed
 			return nil, ErrNoSlot
 		}
 	}
-	u, err := Take(r.p.Store, tx, h, c)
+	u, err := Take(r.p.Store, r.p.Board, tx, h, c)
 	if err != nil {
 		tx.Abort()
 		return nil, err
@@ -127,8 +127,10 @@ func (r *Runner) claim(ctx context.Context, h *handler.Handler, c Claim, claimed
 		claim: handler.Claim{Began: began, Ended: had, Log: r.p.Report.Log},
 		watch: r.p.Report.Watch(h, u.Rows, had)}
 	err = a.run(ctx)
+	u.Ended()
 	a.looks.Wait()
 	a.watch.Tell()
+	r.p.Report.RunEnded(u.Rows...)
 	return a, err
 }
 

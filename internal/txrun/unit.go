@@ -13,8 +13,10 @@ import (
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/plan"
+	"github.com/txoutbox/outbox/internal/progress"
 	"github.com/txoutbox/outbox/internal/report"
 	"github.com/txoutbox/outbox/internal/store"
+	"github.com/txoutbox/outbox/internal/taskrun"
 )
 
 // Claim is a statement that takes tasks.
@@ -49,17 +51,20 @@ type Unit struct {
 	store *store.Store
 	h     *handler.Handler
 	of    store.ClaimTx
+	notes progress.Notes
 
 	runs      *store.Runs // in the journal; nil: there is none
 	uncounted int         // tasks of a group that no trigger has counted as claimed
 }
 
 // Take claims tasks in the transaction, and sets the savepoint if there are some. It asks for
-// PostgreSQL's clock where a decision on one of them needs it.
-func Take(s *store.Store, tx *apptx.Tx, h *handler.Handler, claim Claim) (*Unit, error) {
-	u := &Unit{Tx: tx, store: s, h: h, of: store.ClaimTx{TaskType: h.Type, MaxAttempts: h.MaxAttempts,
-		Group:   h.GroupSize > 1,
-		Timeout: h.Timeout, Idle: idleFor(h.Timeout), Untimed: tx.Untimed(), Savepoint: apptx.Savepoint}}
+// PostgreSQL's clock where a decision on one of them needs it. The board may be nil.
+func Take(s *store.Store, board *progress.Board, tx *apptx.Tx, h *handler.Handler, claim Claim) (*Unit, error) {
+	u := &Unit{Tx: tx, store: s, h: h,
+		notes: progress.Notes{Board: board, History: h.Retention > 0},
+		of: store.ClaimTx{TaskType: h.Type, MaxAttempts: h.MaxAttempts,
+			Group:   h.GroupSize > 1,
+			Timeout: h.Timeout, Idle: idleFor(h.Timeout), Untimed: tx.Untimed(), Savepoint: apptx.Savepoint}}
 	err := tx.Take(func(ctx context.Context, conn pg.Exclusive) (xid string, err error) {
 		claimed, err := claim(ctx, s, conn, u.of)
 		u.Rows = claimed.Rows
@@ -93,9 +98,13 @@ func (u *Unit) Tasks() []*store.Task {
 	for i, r := range u.Rows {
 		tasks[i] = &block[i]
 		r.Fill(tasks[i], u.store.Identity, r.Begun())
+		*taskrun.Of(tasks[i]) = &u.notes
 	}
 	return tasks
 }
+
+// Ended ends what handlers note of their tasks: those that have not returned are refused.
+func (u *Unit) Ended() { u.notes.End() }
 
 // Keep is the plan of an end that keeps the handler's writes and writes what becomes of its tasks:
 // without verdicts they are done.
@@ -106,7 +115,7 @@ func (u *Unit) Keep(verdicts []decide.Verdict) apptx.Plan {
 	if verdicts == nil {
 		done, p.Finished = u.Rows, u.Rows
 		for _, r := range u.Rows {
-			r.Finish = decide.FinishOf(decide.Verdict{Outcome: decide.Done})
+			r.Finish = decide.FinishOf(u.h, decide.Verdict{Outcome: decide.Done}, u.notes.Result(r.ID))
 		}
 	}
 	for i, v := range verdicts {
@@ -114,7 +123,7 @@ func (u *Unit) Keep(verdicts []decide.Verdict) apptx.Plan {
 		case v.Outcome == decide.Canceled:
 			done, canceledTypes = append(done, r), append(canceledTypes, u.h.Type)
 		case v.Outcome.Finishes():
-			r.Finish = decide.FinishOf(v)
+			r.Finish = decide.FinishOf(u.h, v, u.notes.Result(r.ID))
 			done, p.Finished = append(done, r), append(p.Finished, r)
 		}
 	}
@@ -165,6 +174,7 @@ type Params struct {
 	Store    *store.Store
 	Report   *report.Reporter
 	Journal  *store.Journal
+	Board    *progress.Board
 	Suspects *decide.Suspects
 	Claiming context.Context // ends when claiming is to stop
 	Handling context.Context // ends when the drain timeout has passed

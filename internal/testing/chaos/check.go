@@ -233,6 +233,9 @@ var always = checks{
 		AND NOT EXISTS (SELECT FROM call s WHERE s.k = l.k AND l.kind = 'PLAIN')
 		AND NOT EXISTS (SELECT FROM event e WHERE e.k = l.k)
 		AND NOT EXISTS (SELECT FROM outbox.dead_task d WHERE d.payload ->> 'k' = l.k)`,
+	"results that are lost, or another task's": `SELECT k FROM effect e WHERE kind IN ('LEASED', 'ORDERED')
+		AND NOT EXISTS (SELECT FROM outbox.done_task d WHERE d.task_id = e.task_id AND d.result #>> '{}' = e.k)
+		UNION ALL SELECT payload ->> 'k' FROM outbox.done_task WHERE result #>> '{}' IS DISTINCT FROM payload ->> 'k'`,
 	"unique keys that were used twice within their period": `SELECT ordering_key FROM effect WHERE kind = 'PERIOD'
 		GROUP BY ordering_key HAVING count(*) > 1`,
 	"lost tasks: of a unique key with a period none ran": `SELECT 'period-' || split_part(k, '-', 2)::int / 10

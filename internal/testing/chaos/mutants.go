@@ -56,6 +56,11 @@ var runMutants = []mutant{
 		edits: []edit{
 			{"internal", `"ROLLBACK TO SAVEPOINT "+Savepoint+"; RELEASE SAVEPOINT "`, `"RELEASE SAVEPOINT "`},
 		}, run: chaosRun{"none", 10 * time.Second, time.Second, []string{"duplicated effects"}}},
+	{name: "lost-result", help: "the results of leased tasks are not written to the history",
+		edits: []edit{
+			{"internal", "outcomes[i], results[i] = e.Finish.Outcome, e.Finish.Result",
+				`outcomes[i], results[i] = e.Finish.Outcome, ""`},
+		}, run: chaosRun{"none", 10 * time.Second, time.Second, []string{"results that are lost, or another task's"}}},
 	{name: "retry-on-bad-connection", help: "a transaction is repeated when its connection breaks at COMMIT",
 		edits: []edit{
 			{"", "		wake.All()\n		return fmt.Errorf(\"%w: %w\", ErrCommitUnknown, err)", "		return inTx(ctx, begin, fn, opts)"},

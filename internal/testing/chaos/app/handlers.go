@@ -5,6 +5,7 @@ package app
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -57,21 +58,32 @@ type worker struct {
 func (w *worker) register() *handlers.Registry {
 	reg := handlers.New()
 	group := handlers.GroupCommit(w.Group, 0)
-	for _, t := range []outbox.TaskType[Payload]{typeTx, typeOrdered, typePeriod} {
-		handlers.Tx(reg, t, w.tx, soon, many, group)
+	for _, t := range []outbox.TaskType[Payload]{typeTx, typePeriod} {
+		handlers.Tx(reg, t, w.effect, soon, many, group)
 	}
+	kept := handlers.Retention(time.Hour)
+	handlers.Tx(reg, typeOrdered, w.ordered, soon, many, group, kept)
 	handlers.Tx(reg, typeGrouped, w.grouped, soon, many, group, handlers.MaxRunningPerKey(perKey))
 	handlers.Tx(reg, typeExpiring, w.expiring, soon, many, group)
 	handlers.Batch(reg, typeBatch, 20, w.batch, soon, many)
-	handlers.Leased(reg, typeLeased, w.leased, soon, many)
-	handlers.Leased(reg, typePlain, w.plain, soon, many)
+	handlers.Leased(reg, typeLeased, w.leased, soon, many, kept)
+	handlers.Leased(reg, typePlain, w.plain, soon, many, kept)
 	handlers.Leased(reg, typeKeyed, w.keyed, soon, many)
 	handlers.Tx(reg, TypePoison, poison(w.Dir), soon, handlers.MaxAttempts(PoisonStarts), group)
 	return reg
 }
 
-func (w *worker) tx(ctx context.Context, tx *sql.Tx, task *outbox.Task[Payload]) error {
+// ordered has a result, and progress on another connection.
+func (w *worker) ordered(ctx context.Context, tx *sql.Tx, task *outbox.Task[Payload]) error {
+	if err := noted(ctx, task); err != nil {
+		return err
+	}
 	return w.effect(ctx, tx, task)
+}
+
+// noted notes a result that names the task.
+func noted(ctx context.Context, task *outbox.Task[Payload]) error {
+	return errors.Join(task.SetProgress(ctx, 0.5, task.Payload.K), task.SetResult(task.Payload.K))
 }
 
 // A lock of the transaction that removes the task, for each place of its key.
@@ -187,6 +199,9 @@ func (w *worker) leased(ctx context.Context, task *outbox.Task[Payload]) error {
 			return err
 		}
 	}
+	if err := noted(ctx, task); err != nil {
+		return err
+	}
 	return task.Complete(ctx, func(tx *sql.Tx) error { return w.effect(ctx, tx, task) })
 }
 
@@ -194,7 +209,11 @@ func (w *worker) plain(ctx context.Context, task *outbox.Task[Payload]) error {
 	if task.Attempt <= task.Payload.Fail {
 		return errAsked
 	}
-	if _, err := w.dawdle(ctx, task); err != nil {
+	ctx, err := w.dawdle(ctx, task)
+	if err != nil {
+		return err
+	}
+	if err := noted(ctx, task); err != nil {
 		return err
 	}
 	return w.call(task)

@@ -41,8 +41,10 @@ var asEnqueuer = []struct{ statement, result string }{
 	  VALUES ('A', '{"n": 2}', NULL, 1, now(), 4, 2000, 'key', true, 'order', true, 'replace')
 	  RETURNING concat_ws(' ', task_id, outcome)`, "1 updated"},
 	{`SELECT outbox.run_task_now(1)::text`, "false"}, // it is ready
+	{`SELECT concat_ws(' ', state, reason, error, result, traced) FROM outbox.task_end(1)`, "open   f"},
 	{`SELECT outbox.cancel_task(1)`, "canceled"},
 	{`SELECT outbox.cancel_task(1)`, "not_found"},
+	{`SELECT state FROM outbox.task_end(1)`, "gone"},
 }
 
 // Rights, names and types are as docs/stability.md says: a stranger's statements go on working.
@@ -67,7 +69,7 @@ func TestTheSQLSurfaceIsAsPromised(t *testing.T) {
 		}
 		run(t, db, fmt.Sprintf("SELECT %s FROM %s.%s", strings.Join(names, ", "), quote(name), table))
 	}
-	run(t, db, in("GRANT EXECUTE ON FUNCTION outbox.cancel_task, outbox.run_task_now TO ")+quote(name+"_enqueuer"))
+	run(t, db, in("GRANT EXECUTE ON FUNCTION outbox.cancel_task, outbox.run_task_now, outbox.task_end TO ")+quote(name+"_enqueuer"))
 	app := open(t, url, "role", name+"_enqueuer")
 	for _, s := range asEnqueuer {
 		if got := scan[string](t, app, in(s.statement)); got != s.result {

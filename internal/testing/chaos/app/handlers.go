@@ -127,8 +127,9 @@ func (w *worker) grouped(ctx context.Context, tx *sql.Tx, task *outbox.Task[Payl
 }
 
 // Whether a transaction, and so its claim, began after the task had expired, and the journal has no run
-// but this one: an earlier one may have ended before it recorded anything. One that failed has an attempt.
-const lateSQL = `SELECT now() > $1 AND (SELECT count(*) FROM outbox.running r
+// but this one: an earlier one may have ended before it recorded anything. One that failed has an attempt. One
+// that was redriven does not expire any more.
+const lateSQL = `SELECT COALESCE(now() > $1, false) AND (SELECT count(*) FROM outbox.running r
 	WHERE $2 = ANY (COALESCE(r.task_ids, ARRAY[r.task_id]))) <= 1`
 
 // expiring records whether it began too late.

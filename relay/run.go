@@ -56,6 +56,7 @@ type relayRun struct {
 	answered  pg.Broadcast  // PostgreSQL has answered, after an error
 
 	health     *health
+	tail       *teller
 	observers  *observers
 	store      store.Store
 	report     *report.Reporter
@@ -78,9 +79,10 @@ func newRun(ctx context.Context, p runParams) *relayRun {
 	x.claiming, x.stopClaiming = context.WithCancelCause(context.WithoutCancel(ctx))
 	x.handling, x.stopHandling = context.WithCancelCause(context.WithoutCancel(ctx))
 	x.forget = context.AfterFunc(ctx, func() { x.stopClaiming(nil) })
+	x.store = x.newStore()
+	x.tail = newTeller(x.store.RelayID, x.settings.config.Schema, x.store.Conns, x.log, x.ahead)
 	x.observers = x.newObservers()
 	x.health = x.newHealth()
-	x.store = x.newStore()
 	x.report = report.New(x.log, x.observers, x.store.Identity)
 	x.suspects = &decide.Suspects{}
 	x.journal = store.NewJournal(&x.store, x.newPace(), x.settings.config.Workers)
@@ -121,6 +123,7 @@ func (x *relayRun) run() error {
 	defer wake.Register(x.wake)()
 
 	var working parts
+	working.start(x.tail.run) // it ends last, with what the others told
 	working.start(x.heart.Run)
 	working.start(x.journal.Run)
 	working.start(x.leases.Run)
@@ -281,8 +284,11 @@ func (x *relayRun) newObservers() *observers {
 	config := x.settings.config
 	dead := newDeadLetters(x.claiming, config.OnDead, x.log)
 	return &observers{ctx: context.WithoutCancel(x.ctx), all: config.Observers, dead: dead, log: x.log,
-		types: x.settings.types, ahead: func() time.Duration { return x.heart.Ahead() }}
+		types: x.settings.types, ahead: x.ahead, tail: x.tail}
 }
+
+// ahead is PostgreSQL's clock less this process's.
+func (x *relayRun) ahead() time.Duration { return x.heart.Ahead() }
 
 func (x *relayRun) newHealth() *health {
 	return &health{startedAt: time.Now(), ctx: x.ctx, leaseEnd: func() time.Time { return x.heart.LeaseEnd() },
@@ -370,6 +376,8 @@ func (x *relayRun) newHeartbeat() *upkeep.Heartbeat {
 		Lost:       x.leases.Lose,
 		Ready:      x.wake,
 		Refused:    x.newRefusals().tellOn,
+		TookOver:   x.tail.tookOver,
+		Looked:     x.tail.looked,
 		Identified: x.store.Identity.Set,
 		Copied: func(err error) {
 			x.health.setCopied(err)

@@ -399,6 +399,7 @@ func statements() (out []right) {
 		{`SELECT lease_token FROM outbox.slot`, workers},
 		{`SELECT * FROM outbox.counter, outbox.counter_log, outbox.maintenance`, viewers},
 		{`SELECT last_value FROM outbox.wake`, workers},
+		{`SELECT last_value FROM outbox.tail`, viewers},
 		{`SELECT * FROM outbox.audit, outbox.sample`, viewers},
 
 		// Changing.
@@ -425,6 +426,7 @@ func statements() (out []right) {
 		{`DELETE FROM outbox.maintenance`, workers},
 		{`INSERT INTO outbox.promote_lock DEFAULT VALUES ON CONFLICT DO NOTHING`, workers},
 		{`SELECT setval('outbox.wake', 0)`, workers},
+		{`SELECT setval('outbox.tail', 0)`, viewers},
 		{`INSERT INTO outbox.migration (version) VALUES (999)`, "owner"},
 		{`TRUNCATE outbox.task`, "owner"},
 

@@ -207,6 +207,7 @@ func TestGrantRolesAgainSetsTheRightsRight(t *testing.T) {
 		{"REVOKE INSERT (headers) ON outbox.task FROM", "enqueuer", "Enqueue with all options"},
 		{"REVOKE EXECUTE ON FUNCTION outbox.enqueue_keyed FROM", "enqueuer", "Enqueue with Replace"},
 		{"REVOKE SELECT ON SEQUENCE outbox.wake FROM", "worker", "SELECT last_value FROM outbox.wake"},
+		{"REVOKE UPDATE ON SEQUENCE outbox.tail FROM", "viewer", "SELECT setval('outbox.tail', 0)"},
 		{"REVOKE EXECUTE ON FUNCTION outbox.run_task_now FROM", "operator", "RunNow"},
 		{"GRANT SELECT (payload) ON outbox.task TO", "viewer", "SELECT payload FROM outbox.task"},
 		{"GRANT SELECT (payload) ON outbox.keyed_task TO", "worker", "SELECT payload FROM outbox.keyed_task"},

@@ -49,6 +49,13 @@ func (r right) try(ctx context.Context, g *granted, db *sql.DB) error {
 	return r.do(c)
 }
 
+// tails looks until the tail listens. Any role may do that; it asks the relays by the role of its pool.
+func tails(c call) error {
+	ctx, stop := context.WithCancel(c.ctx)
+	defer stop()
+	return c.client.Tail(ctx, c.g.url, admin.TailFilter{}, func(admin.TailEvent) error { stop(); return nil })
+}
+
 // last is the error that a call has returned behind its other results.
 func last(results ...any) error {
 	err, _ := results[len(results)-1].(error)
@@ -197,6 +204,7 @@ func calls() []right {
 		{"Purge on the pool", operators, true, func(c call) error {
 			return last(c.client.Purge(c.ctx, letters, admin.Bulk{}))
 		}},
+		{"Tail", viewers, true, tails},
 		{"HandBack", operators, true, func(c call) error {
 			n, err := c.client.HandBack(c.ctx, "00000000-0000-0000-0000-000000000001")
 			return errors.Join(err, want(n, 1, err))

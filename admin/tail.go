@@ -17,7 +17,7 @@ import (
 )
 
 // TailFilter says which events of tasks [Client.Tail] tells. An empty list is all. What a TailEvent tells of
-// the tail itself passes any filter.
+// the tail itself passes any filter. It is experimental.
 type TailFilter struct {
 	Types  []string
 	Events []string // TailBegun, TailLost, or a text of relay.Outcome
@@ -36,7 +36,7 @@ const (
 )
 
 // TailEvent is what happened to a task, or to the tail. Each event has the fields that mean something for it;
-// the others are zero.
+// the others are zero. It is experimental.
 type TailEvent struct {
 	At       time.Time
 	Event    string // later versions may have more
@@ -56,9 +56,10 @@ type TailEvent struct {
 }
 
 const (
-	tailTest  = 3 * time.Second // for the notification to itself
-	tailLook  = 5 * time.Second // of each statement
-	tailAgain = time.Second     // before it connects again
+	tailTest  = 3 * time.Second  // for the notification to itself
+	tailLook  = 5 * time.Second  // of each statement
+	tailAgain = time.Second      // before it connects again
+	tailStuck = 30 * time.Second // for tell; then the connection goes, as PostgreSQL keeps what it has not read
 )
 
 // Tail calls tell for what relays do with tasks, until ctx ends or tell returns an error, which it returns.
@@ -73,9 +74,19 @@ const (
 // primary, and the rights of a viewer, an operator or a worker. Until it listens it returns the first error;
 // afterwards it tells TailDisconnected, connects again, and tells TailListening.
 //
+// tell is called by one goroutine, and should return soon: a connection that reads nothing makes PostgreSQL
+// keep all notifications of the server. So if tell takes 30 s, Tail lets the connection go, and tells
+// TailDisconnected.
+//
 // Any role of the database can send notifications, and so make up events. Tail ignores those that no relay
 // would send. It is for people who look, and no record: see Client.Task for the history of a task.
+//
+// Tail, TailFilter and TailEvent are experimental.
 func (c *Client) Tail(ctx context.Context, dsn string, f TailFilter, tell func(TailEvent) error) error {
+	return c.tail(ctx, dsn, f, tell, tailStuck)
+}
+
+func (c *Client) tail(ctx context.Context, dsn string, f TailFilter, tell func(TailEvent) error, stuck time.Duration) error {
 	db, err := c.pool("Tail")
 	if err != nil {
 		return err
@@ -90,7 +101,7 @@ func (c *Client) Tail(ctx context.Context, dsn string, f TailFilter, tell func(T
 			return err
 		}
 	}
-	t := &tailing{client: c, db: db, dsn: dsn, filter: f, tell: tell}
+	t := &tailing{client: c, db: db, dsn: dsn, filter: f, tell: tell, stuck: stuck}
 	for {
 		err := t.session(ctx)
 		switch {
@@ -122,12 +133,17 @@ type tailing struct {
 	dsn    string
 	filter TailFilter
 	tell   func(TailEvent) error
+	stuck  time.Duration // for tell
+	sub    *pg.Subscription
 
 	listened, disconnected bool
 	stopped                error // of tell
 }
 
 func (t *tailing) told(e TailEvent) error {
+	if t.sub != nil {
+		defer time.AfterFunc(t.stuck, t.sub.Abort).Stop()
+	}
 	t.stopped = t.tell(e)
 	return t.stopped
 }
@@ -139,7 +155,11 @@ func (t *tailing) session(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer sub.Close()
+	t.sub = sub
+	defer func() {
+		t.sub = nil
+		sub.Close()
+	}()
 	relays, silent, err := t.ask(ctx, channel, tail.Probe+id)
 	if err != nil {
 		return err

@@ -21,13 +21,20 @@ func event(name string, taskID, attempt int) string {
 		tellingRelay, name, taskID, attempt)
 }
 
+const listener = "a_tail"
+
+// listeners are the sessions of listenURL.
+const listeners = `FROM pg_stat_activity WHERE datname = current_database() AND application_name = '` + listener + `'`
+
+func listenURL(db *database) string { return db.URL + "&application_name=" + listener }
+
 // tailing starts a tail that ends with the test, and returns its events one by one.
 func tailing(t *testing.T, db *database) (next func() admin.TailEvent) {
 	t.Helper()
 	events, done := make(chan admin.TailEvent, 100), make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
-		done <- client(t, db.DB).Tail(ctx, db.URL, admin.TailFilter{}, func(e admin.TailEvent) error {
+		done <- client(t, db.DB).Tail(ctx, listenURL(db), admin.TailFilter{}, func(e admin.TailEvent) error {
 			events <- e
 			return nil
 		})
@@ -100,8 +107,7 @@ func TestATailListensAgainAfterItsConnectionIsLost(t *testing.T) {
 	if e := next(); e.Event != admin.TailListening {
 		t.Errorf("it begins with %+v", e)
 	}
-	db.Do(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-		WHERE datname = current_database() AND query LIKE 'LISTEN%'`)
+	db.Do(t, `SELECT pg_terminate_backend(pid) `+listeners)
 	if e := next(); e.Event != admin.TailDisconnected || e.Error == "" {
 		t.Errorf("after the loss comes %+v", e)
 	}
@@ -143,5 +149,25 @@ func TestATailThatHearsNothingSaysSo(t *testing.T) {
 	}
 	if err := client(t, db.DB).In(nil).Tail(t.Context(), db.URL, all, tell); !errors.Is(err, outbox.ErrNoTransaction) {
 		t.Errorf("in a transaction: %v", err)
+	}
+}
+
+// A listener that reads nothing has PostgreSQL keep all notifications: those of enqueues fail at its limit.
+func TestATailThatIsHeldUpLetsItsConnectionGo(t *testing.T) {
+	t.Parallel()
+	db := relaytest.NewDatabase(t)
+	var events []string
+	err := client(t, db.DB).TailStuck(t.Context(), listenURL(db), time.Millisecond, func(e admin.TailEvent) error {
+		events = append(events, e.Event)
+		switch len(events) {
+		case 1:
+			relaytest.Eventually(t, time.Minute, "the connection goes", func() bool { return db.Int(t, `SELECT count(*) `+listeners) == 0 })
+		case 3:
+			return errors.New("stop")
+		}
+		return nil
+	})
+	if got := strings.Join(events, " "); got != "listening disconnected listening" || err == nil || err.Error() != "stop" {
+		t.Errorf("it told %s, and ended with %v", got, err)
 	}
 }

@@ -64,9 +64,12 @@ func (s *Subscription) exec(ctx context.Context, statement string) error {
 // Err is why Notified was closed.
 func (s *Subscription) Err() error { return cmp.Or(s.conn.Err(), errors.New("disconnected")) }
 
+// Abort closes the connection, also while nobody reads Notified. It is safe for concurrent use.
+func (s *Subscription) Abort() { _ = s.conn.Close() }
+
 // Close closes the connection.
 func (s *Subscription) Close() {
-	_ = s.conn.Close()
+	s.Abort()
 	for range s.Notified { // it may wait to say one
 	}
 }

@@ -126,7 +126,7 @@ type TaskEnd struct {
 type Begun struct {
 	Type  string
 	Kind  outbox.Kind
-	Tasks []*store.Task
+	Tasks []TaskEnd // their ids and attempts
 }
 
 // Lost is a run whose process died, or the last of several such runs of a task.
@@ -257,7 +257,8 @@ func (r *Reporter) Watch(h *handler.Handler, rows []*store.Row, claimed time.Tim
 	return w
 }
 
-// Calling notes the attempts of tasks before their handler, which may change a task, is called.
+// Calling notes the attempts of all tasks, or of one of a group, before their handler, which may change a
+// task, is called.
 func (w *Watch) Calling(tasks ...*store.Task) {
 	if w == nil {
 		return
@@ -265,7 +266,12 @@ func (w *Watch) Calling(tasks ...*store.Task) {
 	for _, t := range tasks {
 		w.end.Tasks[w.at[t.ID]].Attempt = t.Attempt
 	}
-	w.to.Began(Begun{Type: w.end.Type, Kind: w.end.Kind, Tasks: tasks})
+	begun := Begun{Type: w.end.Type, Kind: w.end.Kind, Tasks: w.end.Tasks}
+	if len(tasks) == 1 { // of a group
+		i := w.at[tasks[0].ID]
+		begun.Tasks = w.end.Tasks[i : i+1]
+	}
+	w.to.Began(begun)
 }
 
 // Lost tells of runs that the journal has as lost.

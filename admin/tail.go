@@ -222,7 +222,7 @@ func (t *tailing) ask(ctx context.Context, channel, probe string) (relays, silen
 	})
 	if pgerr.Code(err) == "42501" {
 		err = fmt.Errorf("%w (it takes UPDATE on the sequence %s.tail, which viewers have "+
-			"once this version's roles are applied: outbox roles)", err, t.client.schema)
+			"once the roles of this version are applied, by outbox roles apply or schema.GrantRoles)", err, t.client.schema)
 	}
 	return relays, silent, err
 }

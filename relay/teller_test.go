@@ -42,8 +42,8 @@ func TestWhatATellerCannotSendIsCounted(t *testing.T) {
 	if o.leftOut != tailMost+500 || len(o.events) != 0 {
 		t.Errorf("%d events are kept, and %d left out", len(o.events), o.leftOut)
 	}
-	o.ended(report.End{Type: "T", Tasks: make([]report.TaskEnd, tailMost+1)})
-	if o.leftOut != tailMost+501 {
+	o.ended(report.End{Type: "T", Tasks: make([]report.TaskEnd, tailMost+3)})
+	if o.leftOut != tailMost+503 {
 		t.Errorf("of a batch that is too large %d events are left out", o.leftOut-tailMost-500)
 	}
 	texts := tail.Encode(tail.Message{Relay: o.relayID, LeftOut: o.leftOut, Events: o.events})

@@ -231,6 +231,27 @@ func TestGrantRolesAgainSetsTheRightsRight(t *testing.T) {
 	}
 }
 
+// The roles may be those of the version before: a tail names the remedy, and a relay runs all the same.
+func TestWithoutTheRightToTheTailARelayRunsAndATailNamesTheRemedy(t *testing.T) {
+	t.Parallel()
+	g := grant(t, pgtest.Database(t), newName())
+	g.do(t, fixture)
+	for _, group := range []string{"worker", "viewer"} {
+		g.do(t, `REVOKE ALL ON SEQUENCE outbox.tail FROM "`+g.schema+"_"+group+`"`)
+	}
+	rights := calls()
+	for call, role := range map[string]string{"RunOnce": "worker", "Tail": "viewer"} {
+		i := slices.IndexFunc(rights, func(r right) bool { return r.name == call })
+		err := rights[i].try(t.Context(), g, g.as[role])
+		if call == "RunOnce" && err != nil {
+			t.Errorf("a relay: %v", err)
+		}
+		if call == "Tail" && (pgerr.Code(err) != "42501" || !strings.Contains(err.Error(), "outbox roles apply")) {
+			t.Errorf("a tail: %v", err)
+		}
+	}
+}
+
 // The owner of all tables changes while transactions enqueue: none of these fails.
 func TestGrantRolesEndsNoTransactionOfTheApp(t *testing.T) {
 	needs.CI(t)

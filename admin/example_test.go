@@ -62,6 +62,35 @@ func deliver(ctx context.Context, db *sql.DB) {
 	runDue(ctx, db, reg)
 }
 
+// Watch mail being delivered. The connection string is one for lib/pq.
+func ExampleClient_Tail() {
+	db, dsn, drop := relaytest.ExampleServer()
+	defer drop()
+	client, err := admin.New(db, admin.Config{})
+	must(err)
+	enqueueAll(db, mail.New("ada"))
+	ctx, stop := context.WithCancel(context.Background())
+	filter := admin.TailFilter{Types: []string{mail.Name()}}
+	must(client.Tail(ctx, dsn, filter, func(e admin.TailEvent) error {
+		switch e.Event {
+		case admin.TailListening: // relays that are up tell within 3 s, those that start do at once
+			fmt.Println("listening")
+			go deliver(ctx, db)
+		case string(relay.OutcomeDone):
+			fmt.Println(e.Event, e.Type, e.TaskID, "in attempt", e.Attempt)
+			stop()
+		default:
+			fmt.Println(e.Event, e.Type, e.TaskID)
+		}
+		return nil
+	}))
+	// Output:
+	// listening
+	// task 1: mail to ada in attempt 1
+	// begun SEND_MAIL 1
+	// done SEND_MAIL 1 in attempt 1
+}
+
 // What became of some mail, page by page.
 func ExampleClient_Tasks() {
 	ctx := context.Background()

@@ -132,10 +132,11 @@ type observers struct {
 	log   *slog.Logger
 	types []string             // of the relay's handlers
 	ahead func() time.Duration // PostgreSQL's clock less this process's
+	tail  *teller
 }
 
 // Observed implements report.Events.
-func (o *observers) Observed() bool { return len(o.all) > 0 }
+func (o *observers) Observed() bool { return len(o.all) > 0 || o.tail.on() }
 
 // tell calls f with each observer.
 func (o *observers) tell(f func(Observer)) {
@@ -156,8 +157,18 @@ func (o *observers) Claimed(h *handler.Handler, tasks int, began, had time.Time)
 	})
 }
 
+// Began implements report.Events.
+func (o *observers) Began(b report.Begun) { o.tail.began(b) }
+
+// Lost implements report.Events.
+func (o *observers) Lost(l report.Lost) { o.tail.lost(l) }
+
 // Ended implements report.Events.
 func (o *observers) Ended(e report.End) {
+	o.tail.ended(e)
+	if len(o.all) == 0 {
+		return
+	}
 	end := RunEnd{Type: e.Type, Kind: e.Kind, Start: e.Called, Duration: e.Handled, Tasks: make([]TaskEnd, len(e.Tasks))}
 	for i, t := range e.Tasks {
 		end.Tasks[i] = TaskEnd{ID: t.ID, Attempt: t.Attempt, Outcome: Outcome(t.Outcome.String()), Reason: t.Reason, Err: t.Err, Waited: t.Waited}
@@ -177,9 +188,6 @@ func (o *observers) Died(d report.DeadLetter) {
 }
 
 func (o *observers) tellChange(e Event, at time.Time) {
-	if !o.Observed() {
-		return
-	}
 	o.tell(func(one Observer) {
 		if one.Changed != nil {
 			one.Changed(o.ctx, Change{Event: e, At: at, Types: slices.Clone(o.types)})

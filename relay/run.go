@@ -58,6 +58,7 @@ type relayRun struct {
 	answered  pg.Broadcast  // PostgreSQL has answered, after an error
 
 	health     *health
+	tail       *teller
 	observers  *observers
 	store      store.Store
 	report     *report.Reporter
@@ -82,9 +83,10 @@ func newRun(ctx context.Context, p runParams) *relayRun {
 	x.claiming, x.stopClaiming = context.WithCancelCause(context.WithoutCancel(ctx))
 	x.handling, x.stopHandling = context.WithCancelCause(context.WithoutCancel(ctx))
 	x.forget = context.AfterFunc(ctx, func() { x.stopClaiming(nil) })
+	x.store = x.newStore()
+	x.tail = newTeller(x.store.RelayID, x.settings.config.Schema, x.store.Conns, x.log, x.ahead)
 	x.observers = x.newObservers()
 	x.health = x.newHealth()
-	x.store = x.newStore()
 	x.answers = newAnswers(x.settings.config.Schema, x.store.Conns)
 	x.report = report.New(x.log, x.observers, x.store.Identity, x.answers.runEnded)
 	x.suspects = &decide.Suspects{}
@@ -127,6 +129,7 @@ func (x *relayRun) run() error {
 	defer wake.Register(x.wake)()
 
 	var working parts
+	working.start(x.tail.run) // it ends last, with what the others told
 	working.start(x.heart.Run)
 	working.start(x.journal.Run)
 	working.start(x.board.Run)
@@ -292,8 +295,11 @@ func (x *relayRun) newObservers() *observers {
 	config := x.settings.config
 	dead := newDeadLetters(x.claiming, config.OnDead, x.log)
 	return &observers{ctx: context.WithoutCancel(x.ctx), all: config.Observers, dead: dead, log: x.log,
-		types: x.settings.types, ahead: func() time.Duration { return x.heart.Ahead() }}
+		types: x.settings.types, ahead: x.ahead, tail: x.tail}
 }
+
+// ahead is PostgreSQL's clock less this process's.
+func (x *relayRun) ahead() time.Duration { return x.heart.Ahead() }
 
 func (x *relayRun) newHealth() *health {
 	return &health{startedAt: time.Now(), ctx: x.ctx, leaseEnd: func() time.Time { return x.heart.LeaseEnd() },
@@ -324,7 +330,7 @@ func (x *relayRun) newLeases() *leaserun.Leases {
 
 func (x *relayRun) newBoard() *progress.Board {
 	return progress.New(progress.Params{Schema: x.store.Schema, RelayID: x.store.RelayID, Pool: x.store.Conns, Log: x.log,
-		Ahead: func() time.Duration { return x.heart.Ahead() }})
+		Ahead: x.ahead})
 }
 
 // limitsOf is how many tasks the relay runs at once of a type, what limits a type has, and whether a
@@ -389,6 +395,8 @@ func (x *relayRun) newHeartbeat() *upkeep.Heartbeat {
 		Lost:       x.leases.Lose,
 		Ready:      x.wake,
 		Refused:    x.newRefusals().tellOn,
+		TookOver:   x.tail.tookOver,
+		Looked:     x.tail.looked,
 		Identified: x.store.Identity.Set,
 		Copied: func(err error) {
 			x.health.setCopied(err)

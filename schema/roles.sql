@@ -135,6 +135,8 @@ GRANT SELECT, INSERT, UPDATE, DELETE
    TO outbox_worker;
 GRANT SELECT, INSERT, UPDATE ON outbox.promote_lock TO outbox_worker;
 GRANT SELECT, UPDATE ON SEQUENCE outbox.wake, outbox.headless_key_headless_key_id_seq TO outbox_worker;
+-- admin.Client.Tail asks relays to tell what they do.
+GRANT SELECT, UPDATE ON SEQUENCE outbox.tail TO outbox_worker, outbox_viewer, outbox_operator;
 GRANT EXECUTE ON FUNCTION
       outbox.poll, outbox.rest, outbox.claimed, outbox.whole, outbox.timeline, outbox.lacking,
       outbox.row_of, outbox.with_defaults,
@@ -169,7 +171,7 @@ GRANT SELECT (name, next_at, last_at, created_at, paused, catch_up, task_type, s
 GRANT SELECT (task_id, relay_id, lost_connection, started_at, task_ids, first_id, last_id)
    ON outbox.running TO outbox_viewer, outbox_operator;
 GRANT SELECT (relay_id, host, pid, started_at, alive_until, task_types, workers, connections, taken_over_at, limits,
-              parses, progress)
+              parses, progress, tells)
    ON outbox.relay TO outbox_viewer, outbox_operator;
 GRANT SELECT ON outbox.origin TO outbox_viewer, outbox_operator;
 GRANT EXECUTE ON FUNCTION outbox.origin_state, outbox.kind_of, outbox.waits_for

@@ -30,6 +30,9 @@ func (a *app) connect(ctx context.Context) error {
 	})
 }
 
+// dsn is the connection string; "" is that of libpq's environment.
+func (a *app) dsn() string { return cmp.Or(a.url, os.Getenv("OUTBOX_DATABASE_URL")) }
+
 // open opens the pool, without sending anything.
 func (a *app) open() error {
 	if a.db != nil {
@@ -38,7 +41,7 @@ func (a *app) open() error {
 	if !schemaname.Valid(a.schema) {
 		return usage("--schema %q: %s", a.schema, schemaname.Rule)
 	}
-	dsn := cmp.Or(a.url, os.Getenv("OUTBOX_DATABASE_URL"))
+	dsn := a.dsn()
 	if misread(dsn) {
 		return usage("the password in the database's URL has a /, ? or #: write it as %%2F, %%3F or %%23")
 	}

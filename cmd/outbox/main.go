@@ -104,7 +104,7 @@ func (a *app) root() *cobra.Command {
 	}
 	group(root, a.statsCommand(), a.typesCommand(), a.pauseCommand(), a.resumeCommand(),
 		a.schedulesCommand(), a.relaysCommand(), a.auditCommand(), a.tasksCommand(), a.historyCommand(),
-		a.enqueueCommand(), a.deadCommand(), a.topCommand(), a.doctorCommand(), a.repairCommand(),
+		a.enqueueCommand(), a.deadCommand(), a.topCommand(), a.tailCommand(), a.doctorCommand(), a.repairCommand(),
 		a.reindexCommand(), a.adoptCommand(), a.migrateCommand(), a.rolesCommand(), a.versionCommand(),
 		a.serveCommand())
 	root.SetOut(a.out.w)

@@ -40,6 +40,16 @@ func (o *output) print(v any, lines ...string) error {
 	return err
 }
 
+// line writes v as JSON on one line.
+func (o *output) line(v any) error {
+	var b bytes.Buffer
+	if err := encode(&b, jsonValue(v), ""); err != nil {
+		return err
+	}
+	_, err := o.w.Write(cleanJSON(b.Bytes()))
+	return err
+}
+
 // table is a list: its rows in JSON, and as aligned text.
 type table struct {
 	json  []any

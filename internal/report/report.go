@@ -130,6 +130,21 @@ type TaskEnd struct {
 	Waited  time.Duration // for how long the task had been due when the claim had it
 }
 
+// Begun is a call of a handler that begins.
+type Begun struct {
+	Type  string
+	Kind  outbox.Kind
+	Tasks []TaskEnd // their ids and attempts
+}
+
+// Lost is a run whose process died, or the last of several such runs of a task.
+type Lost struct {
+	Type    string
+	Kind    outbox.Kind
+	TaskID  int64
+	Attempt int
+}
+
 // DeadLetter is a task that became a dead letter.
 type DeadLetter struct {
 	ID          int64
@@ -144,9 +159,13 @@ type DeadLetter struct {
 
 // Events hears of claims and runs. Its methods may be called at the same time.
 type Events interface {
-	// Observed reports whether somebody hears of Claimed and Ended, which are not called else.
+	// Observed reports whether somebody hears of all but Died, which are not called else.
 	Observed() bool
 	Claimed(h *handler.Handler, tasks int, began, had time.Time)
+	// Began hears of a handler that is about to be called. It keeps none of the tasks.
+	Began(Begun)
+	// Lost hears of runs that were lost, when the next run of the task begins or the task is buried.
+	Lost(Lost)
 	Ended(End)
 	// Died hears of a dead letter whose COMMIT is confirmed.
 	Died(DeadLetter)
@@ -246,13 +265,32 @@ func (r *Reporter) Watch(h *handler.Handler, rows []*store.Row, claimed time.Tim
 	return w
 }
 
-// Calling notes the attempts of tasks before their handler, which may change a task, is called.
+// Calling notes the attempts of all tasks, or of one of a group, before their handler, which may change a
+// task, is called.
 func (w *Watch) Calling(tasks ...*store.Task) {
 	if w == nil {
 		return
 	}
 	for _, t := range tasks {
 		w.end.Tasks[w.at[t.ID]].Attempt = t.Attempt
+	}
+	begun := Begun{Type: w.end.Type, Kind: w.end.Kind, Tasks: w.end.Tasks}
+	if len(tasks) == 1 { // of a group
+		i := w.at[tasks[0].ID]
+		begun.Tasks = w.end.Tasks[i : i+1]
+	}
+	w.to.Began(begun)
+}
+
+// Lost tells of runs that the journal has as lost.
+func (w *Watch) Lost(rows ...*store.Row) {
+	if w == nil {
+		return
+	}
+	for _, r := range rows {
+		if r.Lost > 0 {
+			w.to.Lost(Lost{Type: w.end.Type, Kind: w.end.Kind, TaskID: r.ID, Attempt: r.Begun() - 1})
+		}
 	}
 }
 

@@ -164,6 +164,7 @@ func (a *attempt) run(ctx context.Context) error {
 			u.Tx.Abort()
 			return err
 		}
+		a.watch.Lost(u.Rows...)
 	}
 	if len(u.Rows) > 1 && u.h.GroupSize > 1 {
 		return newGroup(a).run(ctx)
@@ -180,6 +181,7 @@ func (a *attempt) judge(entries []decide.Entry, found map[int64][]store.Earlier)
 	r, entry := a.unit.Rows[0], entries[0]
 	switch {
 	case entry.Buried:
+		a.watch.Lost(r)
 		return true, a.close(entry.Verdict)
 	case entry.Earlier == store.Fresh:
 		return false, nil

@@ -11,6 +11,7 @@ import (
 	"github.com/txoutbox/outbox/internal/origin"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/tail"
 )
 
 // CheckRows is the name of the job that looks whether the relay sees its rows.
@@ -99,12 +100,13 @@ func (h *Heartbeat) Unbroken() time.Time { return h.streak.first }
 func (h *Heartbeat) Ahead() time.Duration { return time.Duration(h.ahead.Load()) }
 
 // beatSQL renews the relay's row, and returns PostgreSQL's clock, until when the relay was alive
-// before and is now, and the id of the database. In a copy it returns no row.
+// before and is now, for whom it tells what it does, and the id of the database. In a copy it returns
+// no row. A relay without the right to know who looks does all else.
 const beatSQL = `/* outbox: heartbeat */
 INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types, workers, connections, schedules,
-                          limits, parses)
+                          limits, parses, tells)
 SELECT $1::uuid, $2::text, $3::integer, clock_timestamp() + $4::bigint * interval '1 microsecond', $5::text[],
-       $6::integer, NULLIF($7::integer, 0), $8::jsonb, $10::jsonb, $11
+       $6::integer, NULLIF($7::integer, 0), $8::jsonb, $10::jsonb, $11, true
  WHERE NOT EXISTS (SELECT FROM outbox.origin_state($9) s WHERE s.refused)
 ON CONFLICT (relay_id) DO UPDATE
    SET alive_until = EXCLUDED.alive_until, connections = EXCLUDED.connections, taken_over_at = NULL
@@ -112,6 +114,8 @@ RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
           (SELECT (extract(epoch FROM l.alive_until) * 1000000)::bigint FROM outbox.relay l
             WHERE l.relay_id = $1::uuid),
           (extract(epoch FROM alive_until) * 1000000)::bigint,
+          CASE WHEN has_sequence_privilege('outbox.tail', 'SELECT')
+               THEN pg_sequence_last_value('outbox.tail'::regclass) END,
           COALESCE((SELECT database_id::text FROM outbox.identity), ''), ` + pg.CommitAsync
 
 // Run beats until stop is closed, and then signs off.
@@ -189,10 +193,11 @@ func (h *Heartbeat) Beat(ctx context.Context) error {
 		args := []any{h.RelayID, h.Host, h.PID, LeaseDuration.Microseconds(), pq.Array(h.Types), h.Workers,
 			h.Pool.MaxConns(), h.Schedules, h.Environment, h.Limits, h.Parses}
 		var now int64
+		var lookedUntil sql.NullInt64
 		var databaseID string
 		sent := time.Now()
 		err := conn.QueryRowContext(ctx, h.Schema.SQL(beatSQL), args...).
-			Scan(&now, &before, &aliveUntil, &databaseID, new(string))
+			Scan(&now, &before, &aliveUntil, &lookedUntil, &databaseID, new(string))
 		if errors.Is(err, sql.ErrNoRows) {
 			copied = true
 			return nil
@@ -201,6 +206,7 @@ func (h *Heartbeat) Beat(ctx context.Context) error {
 			return err
 		}
 		h.Identified(databaseID)
+		h.Looked(tail.Left(lookedUntil.Int64, time.UnixMicro(now)))
 		ahead = time.UnixMicro(now).Sub(sent.Add(time.Since(sent) / 2))
 		return nil
 	})

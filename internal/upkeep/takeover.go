@@ -55,13 +55,16 @@ const LostTimeline = `CASE
          ELSE outbox.add_events(t.timeline, jsonb_build_array(
                 jsonb_build_object('event', 'lost', 'attempt', t.attempt, 'relay', t.relay_id))) END`
 
+// lostRun is a LostRun.
+const lostRun = `t.task_id, t.task_type, t.attempt`
+
 // The relay's id stays on the row as a mark: the task's last run was lost.
 const takeOverSQL = `/* outbox: take leases over from dead relays */
 WITH c AS MATERIALIZED (
   SELECT task_id FROM outbox.task WHERE state = 'leased' AND relay_id = ANY ($1::uuid[])
    LIMIT 1000 FOR UPDATE SKIP LOCKED)
 UPDATE outbox.task t SET relay_id = t.relay_id, ` + freed + `, timeline = ` + LostTimeline + `
- WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM c))`
+ WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM c)) RETURNING ` + lostRun
 
 // The relay's id goes: the relay may live, so the task is no suspect.
 const leasesEndSQL = `/* outbox: end leases that ran out */
@@ -81,7 +84,8 @@ SELECT task_id::text FROM outbox.task t WHERE state = 'leased'
 // row.
 const TakeStrandedSQL = `/* outbox: take over leases of relays that have no row */
 UPDATE outbox.task t SET ` + freed + `, timeline = ` + LostTimeline + `
- WHERE task_id = ANY ($1::bigint[]) AND NOT EXISTS (SELECT 1 FROM outbox.relay l WHERE l.relay_id = t.relay_id)`
+ WHERE task_id = ANY ($1::bigint[]) AND NOT EXISTS (SELECT 1 FROM outbox.relay l WHERE l.relay_id = t.relay_id)
+RETURNING ` + lostRun
 
 // Tasks that were asked to end while they were leased are removed in the transaction that ends their
 // leases: no relay runs them again before it hears of the request.
@@ -121,17 +125,10 @@ func (t *takeover) run(ctx context.Context, on *pg.Dedicated) (next time.Duratio
 		return Interval, nil
 	}
 	var dead []deadRelay
+	var lost []LostRun
 	var others int64
 	err = on.InTx(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
-		others = 0
-		change := func(query string, args ...any) error {
-			result, err := tx.ExecContext(ctx, t.Schema.SQL(query), args...)
-			if err == nil {
-				taken, _ := result.RowsAffected()
-				others += taken
-			}
-			return err
-		}
+		lost, others = nil, 0
 		if dead, err = t.deadRelays(ctx, tx); err != nil {
 			return err
 		}
@@ -140,19 +137,24 @@ func (t *takeover) run(ctx context.Context, on *pg.Dedicated) (next time.Duratio
 			for i, r := range dead {
 				ids[i] = r.id
 			}
-			for _, query := range []string{takenOverSQL, takeOverSQL} {
-				if _, err := tx.ExecContext(ctx, t.Schema.SQL(query), pq.Array(ids)); err != nil {
-					return err
-				}
+			if _, err = tx.ExecContext(ctx, t.Schema.SQL(takenOverSQL), pq.Array(ids)); err != nil {
+				return err
+			}
+			if lost, err = t.free(ctx, tx, takeOverSQL, ids); err != nil {
+				return err
 			}
 		}
-		if err := change(leasesEndSQL); err != nil {
+		ended, err := tx.ExecContext(ctx, t.Schema.SQL(leasesEndSQL))
+		if err != nil {
 			return err
 		}
+		others, _ = ended.RowsAffected()
 		if strandedToo {
 			stranded, err := pg.Texts(tx.QueryContext(ctx, t.Schema.SQL(StrandedSQL)))
 			if err == nil && len(stranded) > 0 {
-				err = change(TakeStrandedSQL, pq.Array(stranded))
+				var freed []LostRun
+				freed, err = t.free(ctx, tx, TakeStrandedSQL, stranded)
+				lost, others = append(lost, freed...), others+int64(len(freed))
 			}
 			if err != nil {
 				return err
@@ -178,10 +180,37 @@ func (t *takeover) run(ctx context.Context, on *pg.Dedicated) (next time.Duratio
 	if others > 0 {
 		t.Log.Warn("outbox: leases that ran out are ended", "tasks", others)
 	}
+	if len(lost) > 0 {
+		t.TookOver(lost)
+	}
 	if held+others > 0 {
 		t.Ready()
 	}
 	return TakeoverInterval, nil
+}
+
+// LostRun is a run of a Leased task that was lost with its relay.
+type LostRun struct {
+	TaskID  int64
+	Type    string
+	Attempt int
+}
+
+// free makes leased tasks of these relays, or with these ids, ready, and returns their runs.
+func (t *takeover) free(ctx context.Context, tx *sql.Tx, query string, ids []string) (lost []LostRun, err error) {
+	rows, err := tx.QueryContext(ctx, t.Schema.SQL(query), pq.Array(ids))
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var r LostRun
+		if err := rows.Scan(&r.TaskID, &r.Type, &r.Attempt); err != nil {
+			return nil, err
+		}
+		lost = append(lost, r)
+	}
+	return lost, rows.Err()
 }
 
 // deadRelay is a relay whose leases are taken over.

@@ -50,6 +50,8 @@ type Params struct {
 	SharedJobs    []SharedJob             // of all relays
 	Lost          func() (handlers int)   // ends the leased handlers, as the leases have run out
 	Ready         func()                  // wakes the dispatcher after a takeover
+	TookOver      func([]LostRun)         // leased runs of dead relays, after a takeover
+	Looked        func(time.Duration)     // by each beat: for how long somebody looks, by outbox tail
 	Identified    func(databaseID string) // by each beat
 	Copied        func(err error)         // the database is a copy: the run is to end
 	Refused       refusedFunc

@@ -21,8 +21,9 @@ func TestMain(m *testing.M) { relaytest.Main(m) }
 // relay is the upkeep of one that does not run: it beats and does jobs when a test says.
 type relay struct {
 	*upkeep.Heartbeat
-	now time.Time
-	log relaytest.Records
+	now  time.Time
+	log  relaytest.Records
+	lost []upkeep.LostRun // that it told
 }
 
 // newRelay has beaten for as long as it must before it takes over from others.
@@ -32,7 +33,9 @@ func newRelay(t *testing.T, db *relaytest.Database, shared ...upkeep.SharedJob) 
 	if shared == nil {
 		shared = upkeep.SharedJobs(0)
 	}
-	r.Heartbeat = upkeep.New(upkeep.Params{RelayID: store.NewUUID(), Host: "host", PID: 1, Types: []string{"TX"},
+	r.Heartbeat = upkeep.New(upkeep.Params{Looked: func(time.Duration) {},
+		TookOver: func(runs []upkeep.LostRun) { r.lost = append(r.lost, runs...) },
+		RelayID:  store.NewUUID(), Host: "host", PID: 1, Types: []string{"TX"},
 		Workers: 1, Schedules: "{}", Limits: "{}", Schema: "outbox", Pool: pool, Pace: pg.NewPace(&pg.Broadcast{}, func() {}),
 		Log: slog.New(slog.NewTextHandler(&r.log, nil)), Now: func() time.Time { return r.now },
 		SharedJobs: shared, Lost: func() int { return 0 }, Ready: func() {}, Identified: func(string) {},
@@ -140,6 +143,28 @@ func TestADeadRelayIsLoggedOnceAndListedForAnHour(t *testing.T) {
 	db.Do(t, `UPDATE outbox.relay SET taken_over_at = now()`)
 	relaytest.Must(first.Beat(t.Context()))
 	is(t, db, "1", `SELECT count(*) FROM outbox.relay WHERE taken_over_at IS NULL`)
+}
+
+// A lease that ran out is not among them: its relay may live, and tells how the run ended.
+func TestATakeoverTellsTheRunsThatWereLost(t *testing.T) {
+	t.Parallel()
+	db := relaytest.NewDatabase(t)
+	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types)
+		VALUES ('`+busyRelay+`', 'busy', 1, now() - interval '5 hours', '{}')`)
+	db.Do(t, leasedOf+`, leased_until) VALUES ('DEAD', 'leased', 2, '`+busyRelay+`'::uuid, '`+busyRelay+`'::uuid, NULL),
+		('STRANDED', 'leased', 1, '`+idleRelay+`', '`+idleRelay+`', NULL)`)
+	r := newRelay(t, db)
+	db.Do(t, leasedOf+`, leased_until) VALUES ('OVER', 'leased', 1, $1::uuid, $1::uuid, now() - interval '1 hour')`, r.RelayID)
+	r.do(t, "take over")
+	got := ""
+	for _, run := range r.lost {
+		got += fmt.Sprintf("%s %d; ", run.Type, run.Attempt)
+		is(t, db, run.Type, fmt.Sprintf(`SELECT task_type FROM outbox.task WHERE task_id = %d`, run.TaskID))
+	}
+	if got != "DEAD 2; STRANDED 1; " {
+		t.Errorf("the takeover told of %s", got)
+	}
+	is(t, db, "3", `SELECT count(*) FROM outbox.task WHERE state = 'ready'`)
 }
 
 // A task that was asked to end does not run again because its relay died, or its lease ended, before it

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/internal/testing/chaos/app"
 	"github.com/txoutbox/outbox/internal/testing/child"
 	"github.com/txoutbox/outbox/internal/testing/proxy"
@@ -154,7 +155,33 @@ func newArena(ctx context.Context, o options, dir string) (*arena, error) {
 		}
 		a.producers = append(a.producers, s)
 	}
-	return a, nil
+	return a, a.tail(ctx)
+}
+
+// tail looks at the relays by outbox tail until ctx ends, also at those of a server that has taken over.
+// What happens to it is no violation.
+func (a *arena) tail(ctx context.Context) error {
+	c, err := admin.New(a.db, admin.Config{})
+	if err != nil {
+		return err
+	}
+	done := make(chan struct{})
+	ctx, cancel := context.WithCancel(ctx)
+	a.cleanup(func() { cancel(); <-done })
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			_ = c.Tail(ctx, a.superuser().String(), admin.TailFilter{}, func(e admin.TailEvent) error {
+				if e.Event == admin.TailDisconnected {
+					return errors.New("disconnected") // the next one may have another address
+				}
+				a.count("events of a tail", max(1, int(e.LeftOut)))
+				return nil
+			})
+			wait(ctx, time.Second)
+		}
+	}()
+	return nil
 }
 
 // seat is a process that is started again when it ends, and its proxy before the server.

@@ -39,7 +39,7 @@ func adminCalls() map[string]func(ctx context.Context, db *sql.DB) error {
 				admin.TaskQuery{Filter: admin.Filter{Type: "A", State: admin.StateRetrying}},
 				admin.SampleQuery{}, admin.AuditQuery{},
 				7, time.Now(), admin.AuditEntry{Action: "test", Target: "test"}, admin.RepairOptions{}, admin.AdoptOptions{},
-				admin.Schedule{Name: "x", Type: "A", Spec: "1h"}}
+				admin.Schedule{Name: "x", Type: "A", Spec: "1h"}, admin.TailFilter{}, tells}
 			var args []reflect.Value
 			for j := range method.Type.NumIn() {
 				in := method.Type.In(j)
@@ -57,6 +57,8 @@ func adminCalls() map[string]func(ctx context.Context, db *sql.DB) error {
 	}
 	return calls
 }
+
+func tells(admin.TailEvent) error { return nil }
 
 // I12: what drivers say of a connection string that they cannot parse repeats it. No error of ours
 // does.
@@ -87,6 +89,15 @@ func TestNoErrorRepeatsTheConnectionString(t *testing.T) {
 			_, err := relay.New(db, reg, relay.Config{ListenDSN: "password=a C4n4ry"})
 			return err
 		},
+	}
+	for _, dsn := range []string{"postgres://app:C4n4ry@%zz/x", "password=a C4n4ry", "host=127.0.0.1 port=C4n4ry"} {
+		calls["Tail of "+dsn] = func(ctx context.Context, db *sql.DB) error {
+			c, err := admin.New(db, admin.Config{})
+			if err != nil {
+				return err
+			}
+			return c.Tail(ctx, dsn, admin.TailFilter{}, tells)
+		}
 	}
 	maps.Copy(calls, adminCalls())
 	for _, driver := range []string{"postgres", "pgx"} {

@@ -49,6 +49,13 @@ func (r right) try(ctx context.Context, g *granted, db *sql.DB) error {
 	return r.do(c)
 }
 
+// tails looks until the tail listens. Any role may do that; it asks the relays by the role of its pool.
+func tails(c call) error {
+	ctx, stop := context.WithCancel(c.ctx)
+	defer stop()
+	return c.client.Tail(ctx, c.g.url, admin.TailFilter{}, func(admin.TailEvent) error { stop(); return nil })
+}
+
 // last is the error that a call has returned behind its other results.
 func last(results ...any) error {
 	err, _ := results[len(results)-1].(error)
@@ -197,6 +204,7 @@ func calls() []right {
 		{"Purge on the pool", operators, true, func(c call) error {
 			return last(c.client.Purge(c.ctx, letters, admin.Bulk{}))
 		}},
+		{"Tail", viewers, true, tails},
 		{"HandBack", operators, true, func(c call) error {
 			n, err := c.client.HandBack(c.ctx, "00000000-0000-0000-0000-000000000001")
 			return errors.Join(err, want(n, 1, err))
@@ -399,6 +407,7 @@ func statements() (out []right) {
 		{`SELECT lease_token FROM outbox.slot`, workers},
 		{`SELECT * FROM outbox.counter, outbox.counter_log, outbox.maintenance`, viewers},
 		{`SELECT last_value FROM outbox.wake`, workers},
+		{`SELECT last_value FROM outbox.tail`, viewers},
 		{`SELECT * FROM outbox.audit, outbox.sample`, viewers},
 
 		// Changing.
@@ -425,6 +434,7 @@ func statements() (out []right) {
 		{`DELETE FROM outbox.maintenance`, workers},
 		{`INSERT INTO outbox.promote_lock DEFAULT VALUES ON CONFLICT DO NOTHING`, workers},
 		{`SELECT setval('outbox.wake', 0)`, workers},
+		{`SELECT setval('outbox.tail', 0)`, viewers},
 		{`INSERT INTO outbox.migration (version) VALUES (999)`, "owner"},
 		{`TRUNCATE outbox.task`, "owner"},
 

@@ -207,6 +207,7 @@ func TestGrantRolesAgainSetsTheRightsRight(t *testing.T) {
 		{"REVOKE INSERT (headers) ON outbox.task FROM", "enqueuer", "Enqueue with all options"},
 		{"REVOKE EXECUTE ON FUNCTION outbox.enqueue_keyed FROM", "enqueuer", "Enqueue with Replace"},
 		{"REVOKE SELECT ON SEQUENCE outbox.wake FROM", "worker", "SELECT last_value FROM outbox.wake"},
+		{"REVOKE UPDATE ON SEQUENCE outbox.tail FROM", "viewer", "SELECT setval('outbox.tail', 0)"},
 		{"REVOKE EXECUTE ON FUNCTION outbox.run_task_now FROM", "operator", "RunNow"},
 		{"GRANT SELECT (payload) ON outbox.task TO", "viewer", "SELECT payload FROM outbox.task"},
 		{"GRANT SELECT (payload) ON outbox.keyed_task TO", "worker", "SELECT payload FROM outbox.keyed_task"},
@@ -226,6 +227,27 @@ func TestGrantRolesAgainSetsTheRightsRight(t *testing.T) {
 			if may && err != nil || !may && pgerr.Code(err) != "42501" {
 				t.Errorf("%s %s, GrantRoles again: %v: %s: got %v", c.change, c.role, again, c.call, err)
 			}
+		}
+	}
+}
+
+// The roles may be those of the version before: a tail names the remedy, and a relay runs all the same.
+func TestWithoutTheRightToTheTailARelayRunsAndATailNamesTheRemedy(t *testing.T) {
+	t.Parallel()
+	g := grant(t, pgtest.Database(t), newName())
+	g.do(t, fixture)
+	for _, group := range []string{"worker", "viewer"} {
+		g.do(t, `REVOKE ALL ON SEQUENCE outbox.tail FROM "`+g.schema+"_"+group+`"`)
+	}
+	rights := calls()
+	for call, role := range map[string]string{"RunOnce": "worker", "Tail": "viewer"} {
+		i := slices.IndexFunc(rights, func(r right) bool { return r.name == call })
+		err := rights[i].try(t.Context(), g, g.as[role])
+		if call == "RunOnce" && err != nil {
+			t.Errorf("a relay: %v", err)
+		}
+		if call == "Tail" && (pgerr.Code(err) != "42501" || !strings.Contains(err.Error(), "outbox roles apply")) {
+			t.Errorf("a tail: %v", err)
 		}
 	}
 }

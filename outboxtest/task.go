@@ -35,7 +35,7 @@ func NewTask[P any](t testing.TB, taskType outbox.TaskType[P], payload P, lease 
 		Payload: payload, Attempt: 1, MaxAttempts: 20, RunAt: now, CreatedAt: now}
 	if lease != nil {
 		h := &handler.Handler{Type: task.Type, Options: taskType.New(payload).Options}
-		*tasklease.Of(task) = &leased{lease, func(err error) error { return h.CheckAgain(task.ID, err) }}
+		*tasklease.Of(task) = &leased{lease, func(err error) error { return h.CheckAgain(task.ID, "", err) }}
 	}
 	return task
 }

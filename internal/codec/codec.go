@@ -125,8 +125,11 @@ func (s *Set) Decode(name string, stored []byte) (json.RawMessage, error) {
 	return plain, nil
 }
 
+// Has reports whether a codec of the name is in the set.
+func (s *Set) Has(name string) bool { return s != nil && s.byName[name] != nil }
+
 func (s *Set) named(name string) (Codec, error) {
-	if s == nil || s.byName[name] == nil {
+	if !s.Has(name) {
 		return nil, fmt.Errorf("the payload is encoded by the codec %q, which is not given here: "+
 			"name it in outbox.Codec of the task type, behind the one that writes", name)
 	}

@@ -60,7 +60,7 @@ var directions = map[string]direction{
 	"/doctor": {"checks read the schema, and use admin's types and the words for operators",
 		[]string{"", "/admin", "/internal/access", "/internal/origin", "/internal/pg", "/internal/pgerr", "/internal/schemaname", "/internal/taskview", "/schema"}},
 	"/dashboard": {"pages read and act through admin alone",
-		[]string{"", "/admin", "/internal/pgerr", "/internal/taskview"}},
+		[]string{"", "/admin", "/internal/codec", "/internal/pgerr", "/internal/taskview"}},
 	"/internal/taskview": {"texts for operators send no SQL; of outbox they use reasons", []string{"", "/admin"}},
 
 	"/forward": {"a publisher is a handler; it knows no relay",

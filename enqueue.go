@@ -25,10 +25,16 @@ type TaskSpec struct {
 }
 
 // Encode returns the payload as Enqueue sends it to the database, for an app that inserts the task
-// by its own SQL. Errors: ErrInvalidType, ErrInvalidPayload, ErrPayloadTooLarge and
-// ErrInvalidOption, as of [Enqueue].
+// by its own SQL. With a [Codec] that is the JSON string that is stored: insert the codec's name
+// beside it, as the value of outbox-codec in the column headers. No hook of [BeforeEnqueue] runs.
+// Errors: ErrInvalidType, ErrInvalidPayload, ErrPayloadTooLarge and ErrInvalidOption, as of
+// [Enqueue].
 func (t TaskSpec) Encode() (json.RawMessage, error) {
-	r, err := newRow(t, &lines{})
+	s, err := t.settings()
+	if err != nil {
+		return nil, err
+	}
+	r, err := newRow(t, s, &lines{})
 	if err != nil {
 		return nil, err
 	}
@@ -38,8 +44,8 @@ func (t TaskSpec) Encode() (json.RawMessage, error) {
 // Enqueue inserts a task with one statement on tx and waits for no handler. The payload is encoded
 // by encoding/json, which replaces invalid UTF-8 in Go strings; a json.RawMessage is taken as it
 // is. Arrays and objects nest at most 1000 deep. Bad input is refused before anything is written,
-// with ErrNoTransaction, ErrInvalidType, ErrInvalidPayload, ErrPayloadTooLarge or ErrInvalidOption;
-// any other error is tx's own, wrapped.
+// with ErrNoTransaction, ErrInvalidType, ErrInvalidPayload, ErrPayloadTooLarge or ErrInvalidOption,
+// or with the error of a hook ([BeforeEnqueue]); any other error is tx's own, wrapped.
 //
 // A *sql.Conn must have a transaction: the caller has sent BEGIN on it. Enqueue asks for it by a
 // setting that ends with the transaction, outbox.in_transaction: two statements more than on a
@@ -71,7 +77,7 @@ func insert(ctx context.Context, tx Querier, tasks []TaskSpec) ([]Enqueued, erro
 		return nil, err
 	}
 	var payloads lines
-	rows, err := newRows(tasks, &payloads)
+	rows, err := newRows(ctx, tasks, &payloads)
 	if err != nil || len(rows) == 0 {
 		return nil, err
 	}
@@ -136,12 +142,19 @@ type row struct {
 	taskType, payload string
 }
 
-// newRows checks the tasks of a call. An error names the index of its task if there are several.
-func newRows(tasks []TaskSpec, payloads *lines) ([]row, error) {
+// newRows checks the tasks of a call, after their hooks. An error names the index of its task if there are several.
+func newRows(ctx context.Context, tasks []TaskSpec, payloads *lines) ([]row, error) {
 	rows := make([]row, len(tasks))
 	total := 0
 	for i, t := range tasks {
-		r, err := newRow(t, payloads)
+		var r row
+		s, err := t.settings()
+		if err == nil && len(s.hooks) > 0 {
+			t, s, err = runHooks(ctx, t, s)
+		}
+		if err == nil {
+			r, err = newRow(t, s, payloads)
+		}
 		if err == nil && i > 0 && r.options.schema != rows[0].options.schema {
 			err = fmt.Errorf("%w: Schema: %q and %q in one call", ErrInvalidOption, rows[0].options.schema,
 				r.options.schema)
@@ -164,15 +177,16 @@ func newRows(tasks []TaskSpec, payloads *lines) ([]row, error) {
 	return rows, nil
 }
 
-// newRow checks a task, and adds its payload to the payloads of its call.
-func newRow(t TaskSpec, payloads *lines) (row, error) {
+// settings checks the type and the options.
+func (t TaskSpec) settings() (*settings, error) {
 	if err := checkType(t.Type); err != nil {
-		return row{}, err
+		return nil, err
 	}
-	s, err := newSettings(t.Options)
-	if err != nil {
-		return row{}, err
-	}
+	return newSettings(t.Options)
+}
+
+// newRow checks a task, and adds its payload to the payloads of its call.
+func newRow(t TaskSpec, s *settings, payloads *lines) (row, error) {
 	if s.skipFailed && !s.ordered {
 		return row{}, fmt.Errorf("%w: SkipFailed: only for a task that is OrderedBy a key", ErrInvalidOption)
 	}
@@ -181,18 +195,38 @@ func newRow(t TaskSpec, payloads *lines) (row, error) {
 			s.onConflict)
 	}
 	if c, ok := t.Payload.(copied.Task[Task[json.RawMessage]]); ok {
-		return copyRow(t.Type, c.Of, *s, payloads), nil
+		return copyRow(t.Type, c.Of, *s, payloads)
 	}
-	payload, err := payloads.add(t.Payload, s.maxPayload)
-	return row{options: s, taskType: t.Type, payload: payload}, err
+	if s.codecs == nil {
+		payload, err := payloads.add(t.Payload, s.maxPayload)
+		return row{options: s, taskType: t.Type, payload: payload}, err
+	}
+	payload, err := new(lines).add(t.Payload, s.maxPayload) // which stays out of the statement
+	if err == nil {
+		payload, err = s.encode(payload)
+	}
+	if err == nil {
+		err = checkStored(payload)
+	}
+	if err != nil {
+		return row{}, err
+	}
+	return row{options: s, taskType: t.Type, payload: payloads.raw(payload)}, nil
 }
 
 // copyRow is the row of a copy. No limit of an option holds for it.
-func copyRow(taskType string, of *Task[json.RawMessage], s settings, payloads *lines) row {
+func copyRow(taskType string, of *Task[json.RawMessage], s settings, payloads *lines) (row, error) {
 	for _, c := range optionalColumns {
 		c.copy(&s, of)
 	}
-	return row{options: &s, taskType: taskType, payload: payloads.raw(string(of.Payload))}
+	payload := string(of.Payload)
+	if s.codecs != nil {
+		var err error
+		if payload, err = s.encode(payload); err != nil {
+			return row{}, err
+		}
+	}
+	return row{options: &s, taskType: taskType, payload: payloads.raw(payload)}, nil
 }
 
 func optionsOf(rows []row) []*settings {
@@ -296,7 +330,7 @@ func insertKeyed(ctx context.Context, tx Querier, tasks []row, payloads *lines) 
 	keys, untilDone, onConflict := make([]string, n), make([]bool, n), make([]string, n)
 	for i, r := range tasks {
 		keys[i], untilDone[i] = r.options.unique.key, r.options.unique.untilDone
-		if r.options.unique.ofPayload {
+		if keys[i] == "" { // of the payload, which no codec has encoded
 			keys[i] = payloadKey
 		}
 		onConflict[i] = string(r.options.onConflict)

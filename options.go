@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"cmp"
+	"context"
 	"database/sql"
 	"encoding/json"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/lib/pq"
 
+	"github.com/txoutbox/outbox/internal/codec"
 	"github.com/txoutbox/outbox/internal/copied"
 	"github.com/txoutbox/outbox/internal/schemaname"
 )
@@ -81,6 +83,9 @@ type settings struct {
 	grouped     bool
 	skipFailed  bool
 	ordered     bool
+	hooks       []func(context.Context, *TaskSpec) error
+	codecs      *codec.Set // nil: none
+	codecFault  error
 }
 
 // RunAt makes the task due at t. If t is zero or past the task is due immediately. PostgreSQL's
@@ -237,7 +242,7 @@ func newSettings(opts []Option) (*settings, error) {
 	case !slices.Contains([]Conflict{ConflictSkip, ConflictReplace, ConflictReschedule}, s.onConflict):
 		return invalid("OnConflict(%.32q): must be ConflictSkip, ConflictReplace or ConflictReschedule", s.onConflict)
 	}
-	if err := cmp.Or(checkSchema(s.schema), s.unique.check()); err != nil {
+	if err := cmp.Or(checkSchema(s.schema), s.unique.check(), s.checkHooks()); err != nil {
 		return nil, err
 	}
 	if s.bound != nil && *s.bound != s.schema {

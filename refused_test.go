@@ -73,6 +73,15 @@ func refusals() (all []refused) {
 		{outbox.Headers(map[string]string{"k": strings.Repeat("x", 4<<10)}), "Headers: 4097 bytes"},
 		{outbox.Headers(map[string]string{"outbox-event-id": "7"}), `Headers: "outbox-event-id"`},
 		{outbox.AddHeaders(map[string]string{"OUTBOX-x": "7"}), `Headers: "OUTBOX-x"`},
+		{outbox.Headers(map[string]string{"outbox-codec": "c"}), `Headers: "outbox-codec"`},
+		{outbox.BeforeEnqueue(nil), "BeforeEnqueue(nil): give it a function"},
+		{outbox.Codec(nil), "Codec: codec 0 is nil"},
+		{outbox.Codec(sealed{name: "c"}, nil), "Codec: codec 1 is nil"},
+		{outbox.Codec((*sealed)(nil)), "Codec: codec 0: its Name: panic: "},
+		{outbox.Codec(sealed{name: "c"}, sealed{name: "c"}), `Codec: two codecs are named "c"`},
+		{outbox.Codec(sealed{}), `Codec: codec 0: the name "": use 1 to 64 bytes`},
+		{outbox.Codec(sealed{name: strings.Repeat("c", 65)}), "use 1 to 64 bytes"},
+		{outbox.Codec(sealed{name: "a\n"}), "use 1 to 64 bytes"},
 	} {
 		add("the option of "+c.text, outbox.TaskSpec{Type: "T", Options: []outbox.Option{c.option}},
 			outbox.ErrInvalidOption, c.text)

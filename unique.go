@@ -12,7 +12,7 @@ const payloadKey = "$payload"
 
 // uniqueKey is the request of Unique or UniquePayload.
 type uniqueKey struct {
-	key       string // "" if it is made of the payload
+	key       string // "" if the database makes it of the payload
 	ofPayload bool
 	untilDone bool
 	period    time.Duration
@@ -83,7 +83,7 @@ func newUniqueKey(u uniqueKey, opts []UniqueOption) *uniqueKey {
 }
 
 // UniquePayload is [Unique] with a key that PostgreSQL makes of the payload: "$payload:" and a
-// SHA-256. Payloads that are equal as jsonb have the same key, however they are written: white
+// SHA-256. With a [Codec] Enqueue makes the same key of the plain payload. Payloads that are equal as jsonb have the same key, however they are written: white
 // space, the order of object keys, repeated keys, escapes, and 1.50 or 15e-1 for 1.5 make no
 // difference.
 func UniquePayload(opts ...UniqueOption) Option {

@@ -132,12 +132,15 @@ func checkOption(o outbox.Option) error {
 	return err
 }
 
+var errEncoded = errors.New("encoded")
+
 const setPayloadSQL = `/* outbox: set a payload */ SELECT outbox.set_payload($1, $2::jsonb)`
 
 // SetPayload replaces the payload of a task that waits, or of a dead letter before it is redriven. The
 // payload is encoded as Enqueue does. All else stays, also a unique key that was made of the payload.
 // The audit log says that it was replaced, without the payload. A task that runs, or that another
-// transaction has locked, stays as it is: the error is ErrRunning. Other errors: ErrNotFound,
+// transaction has locked, stays as it is: the error is ErrRunning. One whose payload an outbox.Codec
+// has encoded is refused with outbox.ErrInvalidPayload. Other errors: ErrNotFound,
 // outbox.ErrInvalidPayload, outbox.ErrPayloadTooLarge, and those of a Client.
 func (c *Client) SetPayload(ctx context.Context, taskID int64, payload any) error {
 	text, err := outbox.TaskSpec{Type: "any", Payload: payload}.Encode()
@@ -154,11 +157,17 @@ func (c *Client) SetPayload(ctx context.Context, taskID int64, payload any) erro
 			return nil, ErrNotFound
 		case "running":
 			return nil, ErrRunning
+		case "encoded":
+			return nil, errEncoded
 		}
 		return entriesOf(ActionSetPayload, []int64{taskID}, ""), nil
 	})
-	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrRunning) {
+	switch {
+	case errors.Is(err, ErrNotFound) || errors.Is(err, ErrRunning):
 		return fmt.Errorf("%w: task %d", err, taskID)
+	case errors.Is(err, errEncoded):
+		return fmt.Errorf("%w: task %d: the payload is encoded by an outbox.Codec, and another one would be stored "+
+			"in plain text: cancel or purge the task, and enqueue another one by the app", outbox.ErrInvalidPayload, taskID)
 	}
 	return failed("set a payload", err)
 }

@@ -449,11 +449,14 @@ func TestAPayloadIsReplacedUnlessTheTaskRuns(t *testing.T) {
 	locked := row(t, db, "payload", `'1'`)
 	bury(t, db, "A", "attempts", "boom", 1000, 1, 60)
 	bury(t, db, "A", "attempts", "boom", 1001, 1, 60)
+	coded := row(t, db, "payload, headers", `'"secret"', '{"outbox-codec": "c"}'`)
+	bury(t, db, "A", "attempts", "boom", 1002, 1, 60)
+	db.Do(t, `UPDATE outbox.dead_task SET headers = '{"outbox-codec": "c"}' WHERE task_id = 1002`)
 	db.Hold(t, `SELECT FROM outbox.task WHERE task_id = $1 FOR UPDATE`, locked)
 	db.Hold(t, `SELECT FROM outbox.dead_task WHERE task_id = 1001 FOR UPDATE`)
 	for id, want := range map[int64]error{
 		waits: nil, 1000: nil, 1001: admin.ErrRunning, leased: admin.ErrRunning, locked: admin.ErrRunning,
-		9999: admin.ErrNotFound,
+		9999: admin.ErrNotFound, coded: outbox.ErrInvalidPayload, 1002: outbox.ErrInvalidPayload,
 	} {
 		if err := c.SetPayload(t.Context(), id, map[string]int{"secret": 7}); !errors.Is(err, want) {
 			t.Errorf("task %d: %v, want %v", id, err, want)

@@ -228,6 +228,15 @@ type Payload struct {
 	Result      json.RawMessage // of a finished task: outbox.Task.SetResult; nil: none
 }
 
+// Codec is the name of the codec that has encoded the payload, as outbox.Codec says; "" without one.
+func (p Payload) Codec() string {
+	var headers struct {
+		Codec string `json:"outbox-codec"`
+	}
+	_ = json.Unmarshal(p.Headers, &headers) // another value is no name
+	return headers.Codec
+}
+
 // Rights are by table, and an operator may read the payloads of dead letters only. So a statement
 // first finds the table of the task.
 const placeSQL = `/* outbox: where a task is */

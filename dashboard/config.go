@@ -9,6 +9,9 @@ import (
 	"path"
 	"strings"
 	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/codec"
 )
 
 // Access is a set of rights, combined by |. Zero is none.
@@ -61,6 +64,11 @@ type Config struct {
 	// be safe for concurrent use. If it is nil or the name is empty, there is no field.
 	CSRFField func(*http.Request) (name, value string)
 
+	// Codecs decode the payloads that an outbox.Codec has encoded, by their names, for users with
+	// AccessViewPayloads. Without the codec of a task its page shows the stored string, and the codec's
+	// name. An encoded payload cannot be changed, and no filter by payload finds it.
+	Codecs []outbox.PayloadCodec
+
 	// StatementTimeout bounds each statement of a page, and three times that the page. 0 is 5 s; the
 	// least is 1 ms. A page says if its time ran out.
 	StatementTimeout time.Duration
@@ -88,6 +96,22 @@ func (c *Config) check() error {
 			c.StatementTimeout))
 	}
 	return errors.Join(errs...)
+}
+
+// codecs are the Codecs as a set; nil if there are none.
+func (c *Config) codecs() (*codec.Set, error) {
+	if len(c.Codecs) == 0 {
+		return nil, nil
+	}
+	var all []codec.Codec
+	for _, one := range c.Codecs {
+		all = append(all, one)
+	}
+	set, err := codec.New(all...)
+	if err != nil {
+		err = fmt.Errorf("dashboard: Config.Codecs: %w", err)
+	}
+	return set, err
 }
 
 // trust lets pages of an origin act. It refuses a text that no browser sends as an Origin.

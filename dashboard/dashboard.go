@@ -39,7 +39,8 @@ type Handler struct {
 // and each invalid field of config.
 func New(db *sql.DB, config Config) (*Handler, error) {
 	client, err := admin.New(db, admin.Config{Schema: config.Schema})
-	errs := []error{config.check(), err}
+	codecs, codecErr := config.codecs()
+	errs := []error{config.check(), err, codecErr}
 	cross := http.NewCrossOriginProtection()
 	for _, origin := range config.TrustedOrigins {
 		errs = append(errs, trust(cross, origin))
@@ -47,7 +48,7 @@ func New(db *sql.DB, config Config) (*Handler, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	s := &site{db: db, client: client, config: config, log: config.Logger, routes: routes}
+	s := &site{db: db, client: client, config: config, log: config.Logger, routes: routes, codecs: codecs}
 	return &Handler{site: s, cross: cross}, nil
 }
 

@@ -6,7 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/dashboard"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 )
 
 func TestAPayloadIsChanged(t *testing.T) {
@@ -133,5 +135,65 @@ func TestAPageShowsProgressAndResult(t *testing.T) {
 	s.get(t, "task?id="+done+"&payload=show").has(t, 200, `Result { "sum": 42 }`)
 	if page := s.get(t, "task?id="+done); strings.Contains(page.body, "sum") {
 		t.Error("the result is shown without the payload")
+	}
+}
+
+// hidden is a codec for tests.
+type hidden string
+
+func (c hidden) Name() string { return string(c) }
+
+func (c hidden) Encode(plain []byte) ([]byte, error) {
+	return []byte(strings.Map(func(r rune) rune { return r ^ 1 }, string(plain))), nil
+}
+
+func (c hidden) Decode(stored []byte) ([]byte, error) { return c.Encode(stored) }
+
+// An encoded payload is decoded for those who may see payloads, where the dashboard has its codec. Nobody
+// changes it.
+func TestAnEncodedPayloadIsShownWithItsCodec(t *testing.T) {
+	t.Parallel()
+	db, _ := filled(t)
+	task := outbox.TaskSpec{Type: "CODED", Payload: map[string]string{"mail": "ada"}, Options: []outbox.Option{
+		outbox.Codec(hidden("c")), outbox.Headers(map[string]string{"h": "1"})}}
+	relaytest.EnqueueAll(db.DB, task)
+	id := db.Text(t, `SELECT task_id FROM outbox.task WHERE task_type = 'CODED'`)
+	stored := strings.Trim(db.Text(t, `SELECT payload FROM outbox.task WHERE task_type = 'CODED'`), `"`)
+	show := "task?id=" + id + "&payload=show"
+	const readable, decoded = `&#34;mail&#34;: &#34;ada&#34;`, "has decoded it"
+	for name, c := range map[string]struct {
+		codecs []outbox.PayloadCodec
+		access dashboard.Access
+		has    []string
+		not    []string
+	}{
+		"with it": {[]outbox.PayloadCodec{hidden("other"), hidden("c")}, everything, []string{`"mail": "ada"`, decoded},
+			[]string{stored}},
+		"without it": {[]outbox.PayloadCodec{hidden("other")}, everything,
+			[]string{stored, `The codec "c" has encoded it, which the dashboard does not have.`}, []string{readable, decoded}},
+		"without any": {nil, everything, []string{stored, "It is as it is stored."}, []string{readable}},
+		"not allowed": {[]outbox.PayloadCodec{hidden("c")}, dashboard.AccessOperate,
+			[]string{"Your role does not show payloads."}, []string{stored, readable}},
+	} {
+		s := serve(t, db, dashboard.Config{Authorize: as(c.access), Codecs: c.codecs})
+		page := s.get(t, show)
+		page.has(t, 200, c.has...)
+		for _, text := range append(c.not, "Change it") {
+			if strings.Contains(page.body, text) {
+				t.Errorf("%s: the page has %q: %s", name, text, page.body)
+			}
+		}
+		if c.access == everything {
+			file := s.get(t, "task?id="+id+"&payload=file")
+			if got := file.body == `{"mail":"ada"}`; got != (name == "with it") || !got && file.body != `"`+stored+`"` {
+				t.Errorf("%s: the file is %s", name, file.body)
+			}
+			s.post(t, "set-payload", url.Values{"id": {id}, "payload": {"{}"}}.Encode(), "Referer", s.URL+"/outbox/"+show).
+				has(t, 400, "encoded by an outbox.Codec", "Nothing was changed.")
+		}
+	}
+	if _, err := dashboard.New(db.DB, dashboard.Config{Codecs: []outbox.PayloadCodec{nil}}); err == nil ||
+		!strings.Contains(err.Error(), "Config.Codecs: codec 0 is nil") {
+		t.Errorf("a nil codec: %v", err)
 	}
 }

@@ -30,6 +30,8 @@ type taskData struct {
 	Payload  string
 	Cut      bool
 	Form     *payloadForm // changes the payload
+	Codec    string       // of an encoded payload
+	Encoded  string       // why it is shown as it is stored
 	Headers  string
 	Result   string
 }
@@ -124,13 +126,22 @@ func (v *view) task() error {
 	}
 	if d.Asked {
 		v.site.log.Info("outbox: dashboard: payload shown", "actor", v.Actor, "task", id, "type", d.Type)
+		if d.Codec = d.Hidden.Codec(); d.Codec != "" {
+			if plain, err := v.site.codecs.Decode(d.Codec, d.Hidden.Payload); !v.site.codecs.Has(d.Codec) {
+				d.Encoded = fmt.Sprintf("The codec %q has encoded it, which the dashboard does not have.", d.Codec)
+			} else if err != nil {
+				d.Encoded = err.Error()
+			} else {
+				d.Hidden.Payload = plain
+			}
+		}
 		if file {
 			return v.download(id, d.Hidden.Payload)
 		}
 		d.Payload, d.Cut = pretty(d.Hidden.Payload)
 		d.Headers, _ = pretty(d.Hidden.Headers)
 		d.Result, _ = pretty(d.Hidden.Result)
-		if v.MayOperate() && !d.Cut && d.State != admin.StateLeased && d.State != admin.StateFinished {
+		if v.MayOperate() && !d.Cut && d.Codec == "" && d.State != admin.StateLeased && d.State != admin.StateFinished {
 			text := editable(indented(d.Hidden.Payload))
 			d.Form = &payloadForm{ID: id, Text: text, Was: digestOf(d.Hidden.Payload)}
 		}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/internal/codec"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
@@ -28,6 +29,7 @@ type site struct {
 	db        *sql.DB
 	client    *admin.Client
 	config    Config
+	codecs    *codec.Set // of the config; nil: none
 	log       *slog.Logger
 	routes    map[string]route
 	snapshots cache[*snapshot]

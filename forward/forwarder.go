@@ -64,6 +64,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/codec"
 	"github.com/txoutbox/outbox/internal/copied"
 	"github.com/txoutbox/outbox/internal/handler"
 )
@@ -98,16 +99,17 @@ func Register[P any](reg *handlers.Registry, t outbox.TaskType[P], publisher Pub
 	if c.task != nil {
 		panic(fmt.Sprintf("forward: %s: TaskOptions are for Fanout: Register makes no tasks", t.Name()))
 	}
-	return register(reg, t.Name(), c, publisher)
+	return register(reg, t.Name(), codec.Of(t.New(*new(P)).Options), c, publisher)
 }
 
-func register(reg *handlers.Registry, taskType string, c *config, to Publisher) *Forwarder {
+// register registers the handler, whose tasks the codecs decode.
+func register(reg *handlers.Registry, taskType string, codecs *codec.Set, c *config, to Publisher) *Forwarder {
 	if to == nil {
 		panic(fmt.Sprintf("forward: the Publisher of %s is nil", taskType))
 	}
 	limit := c.timeout + trialGrace
 	f := &Forwarder{config: c, taskType: taskType, to: to, circuits: circuits{taskType: taskType, limit: limit}}
-	of := outbox.NewTaskType[json.RawMessage](taskType)
+	of := outbox.NewTaskType[json.RawMessage](taskType, codec.Option(codecs).(outbox.Option))
 	opts := append(c.handler, handlers.Use(withLogger), handler.Forwards.(handlers.Option))
 	handlers.Batch(reg, of, c.batch, f.handle, opts...)
 	return f
@@ -182,6 +184,7 @@ type Target struct {
 // transaction. Their types are the type's name, a slash, and the target's name, as in
 // order.placed/billing. All have the event's id, time, ordering key, priority, headers and the
 // like, but not its limits, group key and delay. Limits of payloads and headers do not apply to copies.
+// The outbox.Codec of the type encodes them as well, unless TaskOptions have another one.
 // Enqueue no tasks of these types yourself.
 //
 // opts apply to each target, before its own options. BatchSize and HandlerOptions among them also
@@ -198,15 +201,19 @@ func Fanout[P any](reg *handlers.Registry, t outbox.TaskType[P], targets map[str
 	if _, unnamed := targets[""]; unnamed {
 		panic(fmt.Sprintf("forward: Fanout of %s has a target without a name", t.Name()))
 	}
+	codecs := codec.Of(t.New(*new(P)).Options)
 	forwarders, all := map[string]*Forwarder{}, []*Forwarder(nil)
 	for _, name := range slices.Sorted(maps.Keys(targets)) {
 		c := newConfig(t.Name(), slices.Concat(opts, targets[name].Options))
 		c.target = name
-		f := register(reg, t.Name()+"/"+name, c, targets[name].Publisher)
+		if codecs != nil {
+			c.task = slices.Concat([]outbox.Option{codec.Option(codecs).(outbox.Option)}, c.task)
+		}
+		f := register(reg, t.Name()+"/"+name, codec.Of(c.task), c, targets[name].Publisher)
 		forwarders[name], all = f, append(all, f)
 	}
 	c := newConfig(t.Name(), opts)
-	handlers.Batch(reg, outbox.NewTaskType[json.RawMessage](t.Name()), c.batch,
+	handlers.Batch(reg, outbox.NewTaskType[json.RawMessage](t.Name(), codec.Option(codecs).(outbox.Option)), c.batch,
 		func(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[json.RawMessage]) error {
 			return copyTasks(ctx, tx, tasks, all)
 		}, c.handler...)

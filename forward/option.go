@@ -10,6 +10,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/codec"
 )
 
 const (
@@ -45,6 +46,9 @@ func newConfig(taskType string, opts []Option) *config {
 		if o == nil {
 			panic(fmt.Sprintf("forward: %s: TaskOptions: Option %d is nil", taskType, i))
 		}
+	}
+	if codec.HasHook(c.task) {
+		panic(fmt.Sprintf("forward: %s: TaskOptions: BeforeEnqueue: copies have no hooks: leave it out", taskType))
 	}
 	return c
 }

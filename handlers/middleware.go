@@ -16,8 +16,10 @@ import (
 
 // Call is one call of a handler: one task, or several of one type for a Batch handler.
 type Call struct {
-	Type  string
-	Kind  outbox.Kind
+	Type string
+	Kind outbox.Kind
+	// Tasks have their payloads as they were enqueued, decoded by the outbox.Codec of the task type. One that
+	// cannot be decoded has the stored string, and its codec's name in Headers: the innermost Func fails it.
 	Tasks []*outbox.Task[json.RawMessage]
 
 	// ClaimStart and ClaimEnd are when the claim of the tasks began, and when it had them, by the
@@ -26,6 +28,8 @@ type Call struct {
 
 	tx  *sql.Tx
 	log *slog.Logger // the relay's; nil where no relay runs the handler
+
+	undecoded map[int64]error // why no codec has decoded a payload, by the task's id
 }
 
 // Logger is the relay's (relay.Config.Logger), or slog.Default where no relay runs the handler.

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/codec"
 	"github.com/txoutbox/outbox/internal/shape"
 )
 
@@ -52,6 +53,32 @@ func (u *unmarshaler) unmarshal(payload json.RawMessage, into any) error {
 		err = json.Unmarshal(payload, into)
 	}
 	return decoded(err, payload, into)
+}
+
+// decodeAll returns the tasks as they were enqueued, the names of their codecs by id, and why a payload stays as
+// it is stored.
+func decodeAll(by *codec.Set, stored []*outbox.Task[json.RawMessage]) (
+	plain []*outbox.Task[json.RawMessage], codecs map[int64]string, undecoded map[int64]error) {
+	plain = stored
+	for i, t := range stored {
+		headers, name := codec.Without(t.Headers)
+		if name == "" {
+			continue
+		}
+		if codecs == nil {
+			plain, codecs, undecoded = slices.Clone(stored), map[int64]string{}, map[int64]error{}
+		}
+		codecs[t.ID] = name
+		payload, err := by.Decode(name, t.Payload)
+		if err != nil {
+			undecoded[t.ID] = fmt.Errorf("handlers: task type %s: %w", t.Type, err)
+			continue
+		}
+		one := *t
+		one.Payload, one.Headers = payload, headers
+		plain[i] = &one
+	}
+	return plain, codecs, undecoded
 }
 
 // decoded is the error of a payload that was to be decoded into a value.

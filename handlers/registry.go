@@ -31,6 +31,7 @@ import (
 	"sync"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/codec"
 	"github.com/txoutbox/outbox/internal/handler"
 )
 
@@ -71,9 +72,11 @@ func (r *Registry) registered() []*handler.Handler {
 		registered := r.handlers[name]
 		h, call := registered.Handler, wrap(wrap(caught(registered.call), registered.middleware), r.middleware)
 		h.Run = func(ctx context.Context, tx *sql.Tx, claim handler.Claim, tasks []*outbox.Task[json.RawMessage]) error {
-			c := &Call{Type: h.Type, Kind: h.Kind, Tasks: tasks, ClaimStart: claim.Began, ClaimEnd: claim.Ended, tx: tx, log: claim.Log}
 			ids := taskIDs(tasks) // as middleware may change its tasks
-			return checkResult(&h, ids, call(ctx, c))
+			plain, codecs, undecoded := decodeAll(h.Codecs, tasks)
+			c := &Call{Type: h.Type, Kind: h.Kind, Tasks: plain, ClaimStart: claim.Began, ClaimEnd: claim.Ended, tx: tx,
+				log: claim.Log, undecoded: undecoded}
+			return checkResult(&h, ids, codecs, call(ctx, c))
 		}
 		out = append(out, &h)
 	}
@@ -94,7 +97,9 @@ func add[P any](r *Registry, kind outbox.Kind, t outbox.TaskType[P], size int, m
 		panic(fmt.Sprintf("handlers: %s: the Registry is nil: make it with handlers.New", t.Name()))
 	}
 	decoder, err := newPayloads(reflect.TypeFor[P]())
-	h := newRegistration(handler.Handler{Type: t.Name(), Kind: kind, BatchSize: size, Options: t.New(*new(P)).Options}, slices.Concat(r.defaults, opts))
+	ofType := t.New(*new(P)).Options
+	h := newRegistration(handler.Handler{Type: t.Name(), Kind: kind, BatchSize: size, Options: ofType,
+		Codecs: codec.Of(ofType)}, slices.Concat(r.defaults, opts))
 	if err != nil {
 		panic(fmt.Sprintf("handlers: %s: %v", h.Type, err))
 	}
@@ -161,7 +166,10 @@ func Batch[P any](r *Registry, t outbox.TaskType[P], size int, h func(ctx contex
 			tasks := make([]*outbox.Task[P], 0, len(c.Tasks))
 			for i, raw := range c.Tasks {
 				handler.Fill(&block[i], raw)
-				err := decoder.unmarshal(raw.Payload, &block[i].Payload)
+				err := c.undecoded[raw.ID]
+				if err == nil {
+					err = decoder.unmarshal(raw.Payload, &block[i].Payload)
+				}
 				if err == nil {
 					err = p.check(c, raw)
 				}
@@ -203,6 +211,9 @@ func Leased[P any](r *Registry, t outbox.TaskType[P], h func(ctx context.Context
 func decode[P any](t *outbox.Task[P], c *Call, p *payloads) error {
 	raw := c.Tasks[0]
 	handler.Fill(t, raw)
+	if err := c.undecoded[raw.ID]; err != nil {
+		return err
+	}
 	if err := unmarshal(raw.Payload, &t.Payload, p.plain); err != nil {
 		return err
 	}

@@ -206,7 +206,9 @@ func RunAgain(d time.Duration) error {
 
 // RunAgainWith is [RunAgain] with another payload for the next iteration: a cursor that the handler
 // keeps. The payload is encoded now. One that Enqueue would refuse makes the run a failed attempt,
-// with an error that wraps outbox.ErrInvalidPayload or outbox.ErrPayloadTooLarge. It is for this
+// with an error that wraps outbox.ErrInvalidPayload or outbox.ErrPayloadTooLarge. A task that an
+// outbox.Codec has encoded keeps it: the payload is encoded by it; that of another task is stored as
+// it is. No hook of outbox.BeforeEnqueue runs. It is for this
 // one task: a Batch handler returns it in a [BatchResult]; as the result of a batch of several tasks
 // it is an error.
 func RunAgainWith[P any](task *outbox.Task[P], d time.Duration, payload P) error {
@@ -217,12 +219,13 @@ func RunAgainWith[P any](task *outbox.Task[P], d time.Duration, payload P) error
 	return &handler.Result{Action: handler.ActionRunAgain, Wait: clamp(d), Payload: encoded, TaskID: task.ID}
 }
 
-// checkResult returns the result of a call for these tasks, or what is wrong with it.
-func checkResult(h *handler.Handler, taskIDs []int64, err error) error {
+// checkResult returns the result of a call for these tasks, or what is wrong with it. The names are those of
+// their codecs, by id.
+func checkResult(h *handler.Handler, taskIDs []int64, codecs map[int64]string, err error) error {
 	if h.Kind == outbox.KindBatch {
 		some, is, wrong := membersOf(taskIDs, err)
 		for id, one := range some {
-			some[id] = h.CheckAgain(id, one)
+			some[id] = h.CheckAgain(id, codecs[id], one)
 		}
 		if wrong != nil {
 			return wrong
@@ -231,7 +234,7 @@ func checkResult(h *handler.Handler, taskIDs []int64, err error) error {
 		}
 	}
 	if len(taskIDs) == 1 {
-		return h.CheckAgain(taskIDs[0], err)
+		return h.CheckAgain(taskIDs[0], codecs[taskIDs[0]], err)
 	}
 	if r := handler.ResultOf(err); r.Payload != nil {
 		return fmt.Errorf("handlers: RunAgainWith: its payload is for task %d, not for a batch of %d: "+

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/codec"
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/store"
@@ -89,8 +90,16 @@ func search[P any](t testing.TB, q outbox.Querier, taskType outbox.TaskType[P], 
 	if err != nil {
 		t.Fatalf("outboxtest: look for tasks %s: %v", taskType.Name(), err)
 	}
+	codecs := codec.Of(taskType.New(*new(P)).Options)
 	for _, r := range s.rows {
 		task := &outbox.Task[P]{}
+		if headers, name := codec.Without(r.Headers); name != "" {
+			plain, err := codecs.Decode(name, r.Payload)
+			if err != nil {
+				t.Fatalf("outboxtest: task %d, %s: %v%s", r.ID, r.Type, err, s.listing())
+			}
+			r.Payload, r.Headers = plain, headers
+		}
 		handler.Fill(task, &r.Task)
 		d := json.NewDecoder(bytes.NewReader(r.Payload))
 		d.UseNumber() // as for a handler

@@ -38,7 +38,7 @@ func NewTask[P any](t testing.TB, taskType outbox.TaskType[P], payload P, lease 
 	*taskrun.Of(task) = noted
 	if lease != nil {
 		h := &handler.Handler{Type: task.Type, Options: taskType.New(payload).Options}
-		*taskrun.Of(task) = &leased{lease, noted, func(err error) error { return h.CheckAgain(task.ID, err) }}
+		*taskrun.Of(task) = &leased{lease, noted, func(err error) error { return h.CheckAgain(task.ID, "", err) }}
 	}
 	return task
 }

@@ -242,7 +242,7 @@ func Succeed(verdicts []Verdict) bool {
 
 // NextIteration is the change of a task that is to run again.
 func NextIteration(again handler.Result) store.Change {
-	return store.Change{Wait: again.Wait, Again: true, Payload: string(again.Payload)}
+	return store.Change{Wait: again.Wait, Again: true, Payload: string(again.Stored)}
 }
 
 // Entry is what is known of a claimed task before its handler is called.

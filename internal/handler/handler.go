@@ -13,6 +13,7 @@ import (
 
 	"github.com/sethvargo/go-retry"
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/codec"
 	"github.com/txoutbox/outbox/internal/guard"
 	"github.com/txoutbox/outbox/internal/taskrun"
 )
@@ -47,6 +48,7 @@ type Handler struct {
 
 	Schedule Schedule
 	Options  []outbox.Option // of the task type, for the payload of its next iteration
+	Codecs   *codec.Set      // of the Options
 }
 
 // Claim is the claim that took the tasks of a call, by the clock of its process: when it began, and

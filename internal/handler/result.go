@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/codec"
 	"github.com/txoutbox/outbox/internal/guard"
 )
 
@@ -54,7 +56,8 @@ type Result struct {
 	Reason bool // of ActionSnooze: Err is to be the last error
 	// Payload is that of the next iteration, of ActionRunAgain; nil keeps the task's own.
 	Payload json.RawMessage
-	TaskID  int64 // that Payload is for
+	TaskID  int64           // that Payload is for
+	Stored  json.RawMessage // Payload by the task's codec, once CheckAgain has found nothing wrong
 }
 
 // Error is the text that becomes the task's last error. That of Dead and Discard is their error's
@@ -82,15 +85,22 @@ func ResultOf(err error) Result {
 	if err == nil {
 		return Result{}
 	}
-	found := Result{}
-	first := true
+	var found Result
+	if r := resultIn(err); r != nil {
+		found = *r
+	}
+	found.Err = err // the text on record is that of the whole chain, with the context that wrapping added
+	return found
+}
+
+// resultIn finds the result of ResultOf; nil: there is none.
+func resultIn(err error) (found *Result) {
 	each(err, func(r *Result) (more bool) {
-		if r != nil && (first || actions[r.Action].finishes < actions[found.Action].finishes) {
-			found, first = *r, false
+		if r != nil && (found == nil || actions[r.Action].finishes < actions[found.Action].finishes) {
+			found = r
 		}
 		return true
 	})
-	found.Err = err // the text on record is that of the whole chain, with the context that wrapping added
 	return found
 }
 
@@ -158,18 +168,35 @@ func Alone(err error) bool {
 	return true
 }
 
-// CheckAgain returns err, a handler's result for the task, or what is wrong with its RunAgainWith.
-func (h *Handler) CheckAgain(taskID int64, err error) error {
-	r := ResultOf(err)
-	if r.Payload == nil {
+// mostStored is the most of outbox.MaxPayload.
+const mostStored = 16 << 20
+
+// CheckAgain returns err, a handler's result for the task, or what is wrong with its RunAgainWith. The name is
+// that of the codec that has encoded the task, "" without one: it encodes the next payload as well.
+func (h *Handler) CheckAgain(taskID int64, name string, err error) error {
+	r := resultIn(err)
+	if r == nil || r.Payload == nil {
 		return err
 	}
 	if r.TaskID != taskID {
 		return fmt.Errorf("handlers: RunAgainWith: its payload is for task %d, not for task %d", r.TaskID, taskID)
 	}
-	task := outbox.TaskSpec{Type: h.Type, Payload: r.Payload, Options: h.Options}
+	task := outbox.TaskSpec{Type: h.Type, Payload: r.Payload,
+		Options: append(slices.Clip(h.Options), codec.Plain.(outbox.Option))}
 	if _, err := task.Encode(); err != nil {
 		return fmt.Errorf("handlers: RunAgainWith: %w", err)
+	}
+	r.Stored = r.Payload
+	if name != "" {
+		stored, err := h.Codecs.Encode(name, r.Payload)
+		if err != nil {
+			return fmt.Errorf("handlers: RunAgainWith: %w: %w", outbox.ErrInvalidPayload, err)
+		}
+		if len(stored) > mostStored {
+			return fmt.Errorf("handlers: RunAgainWith: %w: its codec makes it %d bytes, at most %d",
+				outbox.ErrPayloadTooLarge, len(stored), mostStored)
+		}
+		r.Stored = json.RawMessage(stored)
 	}
 	return err
 }

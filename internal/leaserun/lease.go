@@ -174,7 +174,7 @@ func Remove(ctx context.Context, s *store.Store, tx *apptx.Tx, h *handler.Handle
 
 // Call calls the function, and returns its failure. RunAgain is none.
 func (d *Removal) Call(fn func(*sql.Tx) error) error {
-	err := d.h.CheckAgain(d.row.ID, fn(d.tx.SQL())) // by methods of the error, which may panic
+	err := d.h.CheckAgain(d.row.ID, d.row.Codec(), fn(d.tx.SQL())) // by methods of the error, which may panic
 	if runsAgain(err) {
 		result := handler.ResultOf(err)
 		d.again = &result

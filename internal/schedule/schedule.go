@@ -32,6 +32,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/codec"
 	"github.com/txoutbox/outbox/internal/guard"
 )
 
@@ -61,7 +62,9 @@ func (s *Schedule) Prepare() (wrong []error) {
 	s.Task.Options = slices.Clone(s.Task.Options)
 	check("Name", CheckName(s.Name))
 	check("Timing", s.checkSpec())
-	payload, err := s.Task.Encode()
+	plain := s.Task // the definition is of the payload; codecs and hooks are of each firing
+	plain.Options = append(slices.Clip(s.Task.Options), codec.Plain.(outbox.Option))
+	payload, err := plain.Encode()
 	check("Task", err)
 	check("Timing", s.probe())
 	if s.CatchUp = cmp.Or(s.CatchUp, outbox.CatchUpOnce); s.CatchUp != outbox.CatchUpOnce && s.CatchUp != outbox.CatchUpAll {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/codec"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
@@ -208,7 +209,7 @@ func (s *Scheduler) registerAndFire(ctx context.Context) (wait time.Duration, er
 }
 
 // ofSchedule reports whether the schedule is to blame for the error, so that the others go on: its
-// Next, its task, or the row of that. A transaction that is not as it should be (class 25) is not its
+// Next, its task and the hooks of that, or the row of it. A transaction that is not as it should be (class 25) is not its
 // fault.
 func ofSchedule(err error) bool {
 	for _, own := range []error{errNextPanicked, outbox.ErrInvalidOption, outbox.ErrInvalidType, outbox.ErrInvalidPayload,
@@ -216,6 +217,10 @@ func ofSchedule(err error) bool {
 		if errors.Is(err, own) {
 			return true
 		}
+	}
+	var hook *codec.HookError
+	if errors.As(err, &hook) {
+		return true
 	}
 	return pgerr.Refusal(err) && !strings.HasPrefix(pgerr.Code(err), "25")
 }

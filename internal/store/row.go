@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/codec"
 	"github.com/txoutbox/outbox/internal/timeline"
 )
 
@@ -246,6 +247,14 @@ func (r *Row) lostInARow() (n int) {
 		}
 	}
 	return n
+}
+
+// Codec is the name of the codec that has encoded the payload; "" without one.
+func (r *Row) Codec() string {
+	if r.read == nil {
+		return ""
+	}
+	return Headers(r.read.Headers)[codec.Header]
 }
 
 // Headers are those of a task as its handler gets them. Plain SQL may have stored other values than

@@ -85,11 +85,13 @@ BEGIN
     FOR k IN
       SELECT t.task_id, o.of_type, t.unique_key, t.unique_until FROM outbox.task t
         JOIN outbox.unique_key u ON u.task_type = t.task_type AND u.key = t.unique_key AND u.task_id = t.task_id
-       CROSS JOIN LATERAL (VALUES (t.task_type), (new_type)) AS o (of_type)
+       CROSS JOIN LATERAL (SELECT of_type, t.unique_key LIKE '$payload:%'
+                              AND NOT COALESCE(t.headers ? 'outbox-codec', false) AS of_payload
+                             FROM (VALUES (t.task_type), (new_type)) AS v (of_type)) AS o
        WHERE t.task_id = ANY (mine) AND t.task_type <> new_type
        ORDER BY o.of_type COLLATE "C",
-                CASE WHEN t.unique_key LIKE '$payload:%' THEN '$payload' ELSE t.unique_key END COLLATE "C",
-                CASE WHEN t.unique_key LIKE '$payload:%' THEN t.payload END, t.task_id
+                CASE WHEN o.of_payload THEN '$payload' ELSE t.unique_key END COLLATE "C",
+                CASE WHEN o.of_payload THEN t.payload END, t.task_id
     LOOP
       IF k.of_type <> new_type THEN
         PERFORM FROM outbox.unique_key u WHERE u.task_type = k.of_type AND u.key = k.unique_key FOR UPDATE;
@@ -124,16 +126,16 @@ $$;
 REVOKE EXECUTE ON FUNCTION outbox.change_tasks(bigint[], timestamptz, smallint, text) FROM PUBLIC;
 
 -- Replaces the payload of a task that waits, or of a dead letter, and returns changed. Of a task that is
--- leased or locked, as it runs, it returns running and leaves it. NULL: there is none. A unique key that
--- was made of the payload stays.
+-- leased or locked, as it runs, it returns running and leaves it; encoded, where the payload is that of a
+-- codec, which no operator has. NULL: there is none. A unique key that was made of the payload stays.
 CREATE OR REPLACE FUNCTION outbox.set_payload(task_id bigint, payload jsonb) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
   SET enable_indexscan = on SET enable_nestloop = on SET jit = off AS $$
 BEGIN
   PERFORM FROM outbox.task t WHERE t.task_id = $1 AND t.state <> 'leased' FOR NO KEY UPDATE SKIP LOCKED;
   IF FOUND THEN
-    UPDATE outbox.task t SET payload = $2 WHERE t.task_id = $1;
-    RETURN 'changed';
+    UPDATE outbox.task t SET payload = $2 WHERE t.task_id = $1 AND NOT COALESCE(t.headers ? 'outbox-codec', false);
+    RETURN CASE WHEN FOUND THEN 'changed' ELSE 'encoded' END;
   END IF;
   PERFORM FROM outbox.task t WHERE t.task_id = $1;
   IF FOUND THEN
@@ -141,8 +143,9 @@ BEGIN
   END IF;
   PERFORM FROM outbox.dead_task d WHERE d.task_id = $1 FOR UPDATE SKIP LOCKED;
   IF FOUND THEN
-    UPDATE outbox.dead_task d SET payload = $2 WHERE d.task_id = $1;
-    RETURN 'changed';
+    UPDATE outbox.dead_task d SET payload = $2
+     WHERE d.task_id = $1 AND NOT COALESCE(d.headers ? 'outbox-codec', false);
+    RETURN CASE WHEN FOUND THEN 'changed' ELSE 'encoded' END;
   END IF;
   PERFORM FROM outbox.dead_task d WHERE d.task_id = $1;
   RETURN CASE WHEN FOUND THEN 'running' END;

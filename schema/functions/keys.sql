@@ -138,7 +138,8 @@ $$;
 -- Returns the unique key to insert under: $payload stands for the payload's own. Equal jsonb gives
 -- the same key: its text has one form for all but numbers, where 1.50 equals 1.5. So zeros at the
 -- end of fractions go, but not those in strings. Backslashes mean the same in E'' strings whatever
--- standard_conforming_strings is.
+-- standard_conforming_strings is. Enqueue makes the key itself of a payload that a codec has encoded: that
+-- is a string (keyOfPayload in codec.go).
 CREATE OR REPLACE FUNCTION outbox.resolve_key(given text, payload jsonb) RETURNS text
 LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
@@ -146,6 +147,9 @@ DECLARE
   resolved  text;
 BEGIN
   IF given NOT LIKE '$payload%' THEN
+    RETURN given;
+  END IF;
+  IF jsonb_typeof(payload) = 'string' AND given COLLATE "C" ~ '^[$]payload:[0-9a-f]{64}$' THEN
     RETURN given;
   END IF;
   canonical := payload::text;

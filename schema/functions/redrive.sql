@@ -15,8 +15,8 @@
 -- row has changed since the statement began, or names a task that waits, or one that keeps its key
 -- until it is done or until a time to come: the dead letter stays then, or becomes a task without the
 -- key. Of several dead letters with one key the first to die takes it. Keys are locked in the order in
--- which enqueues lock them, which is that of the payloads for keys made of these (only a payload that
--- RunAgainWith or set_payload replaced may be out of it).
+-- which enqueues lock them, which is that of the payloads for keys that the database made of these (only a
+-- payload that RunAgainWith or set_payload replaced may be out of it).
 CREATE OR REPLACE FUNCTION outbox.redrive(ids bigint[], without_key boolean, actor text)
 RETURNS TABLE (task_id bigint, died_us bigint, chosen boolean, written boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
@@ -24,14 +24,15 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enab
 BEGIN
   RETURN QUERY
   WITH d AS MATERIALIZED (
-    SELECT l.task_id, l.died_at, l.task_type, l.payload, l.unique_key, l.unique_until
+    SELECT l.task_id, l.died_at, l.task_type, l.payload, l.headers, l.unique_key, l.unique_until
       FROM outbox.dead_task l
      WHERE l.task_id = ANY ($1) FOR UPDATE SKIP LOCKED),
   keys AS MATERIALIZED (
     INSERT INTO outbox.unique_key AS k (task_type, key, task_id, keep_until)
     SELECT n.task_type, n.unique_key, n.task_id, n.unique_until
       FROM (SELECT DISTINCT ON (d.task_type, d.unique_key) d.task_type, d.unique_key, d.task_id,
-                   d.unique_until, d.payload, d.unique_key LIKE '$payload:%' AS of_payload
+                   d.unique_until, d.payload, d.unique_key LIKE '$payload:%'
+                     AND NOT COALESCE(d.headers ? 'outbox-codec', false) AS of_payload
               FROM d WHERE d.unique_key IS NOT NULL
              ORDER BY d.task_type, d.unique_key, d.died_at, d.task_id) AS n
      ORDER BY n.task_type COLLATE "C",

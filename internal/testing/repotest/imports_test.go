@@ -38,7 +38,7 @@ const (
 // that is not listed is refused.
 var directions = map[string]direction{
 	"": {"an app that only enqueues compiles no code that runs tasks",
-		[]string{"/internal/copied", "/internal/counts", "/internal/key", "/internal/tasklease", "/internal/pgerr", "/internal/schemaname",
+		[]string{"/internal/copied", "/internal/counts", "/internal/intx", "/internal/key", "/internal/tasklease", "/internal/pgerr", "/internal/schemaname",
 			"/internal/txcheck", "/internal/wake", pq, sqlxPath}},
 	"/handlers": {"an app declares its handlers without a relay or a database",
 		[]string{"", "/internal/guard", "/internal/handler", "/internal/shape"}},
@@ -97,6 +97,7 @@ var directions = map[string]direction{
 	"/internal/pg":         {"connections know no task", []string{"/internal/guard", "/internal/pgerr", pq, goRetry}},
 	"/internal/handler":    {"middleware and results know no SQL", []string{"", "/internal/guard", "/internal/tasklease", goRetry}},
 	"/internal/pgerr":      {"errors of drivers are read without the drivers", []string{"/internal/guard"}},
+	"/internal/intx":       {"a transaction is of any client; its errors are read by pgerr", []string{"/internal/pgerr", "/internal/wake"}},
 	"/internal/plan":       {"decisions are pure", nil},
 	"/internal/copied":     {"a leaf", nil},
 	"/internal/counts":     {"a leaf", nil},

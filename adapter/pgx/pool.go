@@ -19,9 +19,9 @@ import (
 // asks for, and those of the app. A relay that waits for a connection which the app does not give
 // back treats that as an outage of the server.
 //
-// It is as stdlib.OpenDBFromPool, but for connections that a relay must not use again, as it does
-// not know their transaction or a handler has changed their session: they are closed. pgxpool
-// would lend them to the app.
+// It differs from stdlib.OpenDBFromPool in two ways. It closes a connection whose session a handler
+// has changed for good, or whose state the relay does not know; pgxpool would lend it to the app.
+// And a relay's BEGIN, COMMIT and ROLLBACK end after 30 s without an answer, as with pgdb.Open.
 func OpenDB(pool *pgxpool.Pool) *sql.DB {
 	db := sql.OpenDB(connector{stdlib.GetPoolConnector(pool)})
 	db.SetMaxIdleConns(-1)
@@ -38,17 +38,59 @@ func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return pooled{conn.(*stdlib.Conn)}, nil
+	return &pooled{Conn: conn.(*stdlib.Conn)}, nil
 }
 
 // pooled is pgx's connection, with all its methods.
-type pooled struct{ *stdlib.Conn }
+type pooled struct {
+	*stdlib.Conn
+	bound time.Duration
+}
 
 const closeTimeout = 5 * time.Second
 
 // Discard closes the connection itself, so that pool does not take it back. A relay calls it.
-func (p pooled) Discard() {
+func (p *pooled) Discard() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	_ = p.Conn.Conn().Close(ctx)
+}
+
+// BoundReplies limits how long BEGIN, COMMIT and ROLLBACK of database/sql, which know no context,
+// wait for their answer, until the connection is lent again. Zero is no limit. A relay calls it.
+func (p *pooled) BoundReplies(d time.Duration) { p.bound = d }
+
+func (p *pooled) ResetSession(ctx context.Context) error {
+	p.bound = 0
+	return p.Conn.ResetSession(ctx)
+}
+
+func (p *pooled) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	if p.bound == 0 {
+		return p.Conn.BeginTx(ctx, opts)
+	}
+	ctx, cancel := context.WithCancel(ctx) // pgx sends COMMIT and ROLLBACK with it too
+	defer time.AfterFunc(p.bound, cancel).Stop()
+	tx, err := p.Conn.BeginTx(ctx, opts)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	return boundTx{tx, cancel, p.bound}, nil
+}
+
+// boundTx breaks its connection when COMMIT or ROLLBACK has no answer.
+type boundTx struct {
+	tx     driver.Tx
+	cancel context.CancelFunc
+	bound  time.Duration
+}
+
+func (t boundTx) Commit() error   { return t.end(t.tx.Commit) }
+func (t boundTx) Rollback() error { return t.end(t.tx.Rollback) }
+
+func (t boundTx) end(how func() error) error {
+	defer t.cancel()
+	defer time.AfterFunc(t.bound, t.cancel).Stop()
+	return how()
 }

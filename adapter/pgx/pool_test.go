@@ -13,6 +13,8 @@ import (
 	"github.com/txoutbox/outbox"
 	outboxpgx "github.com/txoutbox/outbox/adapter/pgx"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/testing/proxy"
 	"github.com/txoutbox/outbox/internal/testing/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -101,4 +103,34 @@ func TestNoSessionThatAHandlerChangedGetsToTheApp(t *testing.T) {
 		}
 		conn.Release()
 	}
+}
+
+// pgx ends a COMMIT without an answer by the context of its BEGIN, which a relay does not end.
+func TestACommitWithoutAnAnswerEndsWhereARelayAsks(t *testing.T) {
+	p, through := relaytest.Through(t, relaytest.Migrated(t))
+	db := outboxpgx.OpenDB(newPool(t, through, conns(1)))
+	defer db.Close()
+	conn, err := db.Conn(t.Context())
+	relaytest.Must(err)
+	relaytest.Must(conn.Raw(func(c any) error {
+		c.(interface{ BoundReplies(time.Duration) }).BoundReplies(500 * time.Millisecond)
+		return nil
+	}))
+	for _, silent := range []bool{false, true} {
+		tx, err := conn.BeginTx(context.WithoutCancel(t.Context()), nil)
+		relaytest.Must(err)
+		const statement = `SELECT 'the reply is lost'`
+		if silent {
+			p.Set(&proxy.Trap{Catches: proxy.Commit(statement), How: proxy.SilenceReply})
+		}
+		_, err = tx.ExecContext(t.Context(), statement)
+		relaytest.Must(err)
+		if err := tx.Commit(); (err != nil) != silent || silent && pgerr.CommitFailed(err) {
+			t.Errorf("silent is %v: got %v", silent, err)
+		}
+	}
+	relaytest.Must(conn.Close())
+	p.CutSilent()
+	var n int // over another connection
+	relaytest.Must(db.QueryRowContext(t.Context(), `SELECT 1`).Scan(&n))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -16,25 +17,33 @@ import (
 //
 // It has at most as many connections as pool. A relay keeps those of its workers between two
 // claims, so pool_max_conns, which is 4 or the number of CPUs by default, has to be what relay.New
-// asks for, and those of the app. A relay that waits for a connection which the app does not give
-// back treats that as an outage of the server.
+// asks for, and those of the app. The error of a call whose context ends while the app has all
+// connections says so; a relay takes it for an outage, and 10 s without a heartbeat cost it its
+// leases.
 //
 // It differs from stdlib.OpenDBFromPool in two ways. It closes a connection whose session a handler
 // has changed for good, or whose state the relay does not know; pgxpool would lend it to the app.
 // And a relay's BEGIN, COMMIT and ROLLBACK end after 30 s without an answer, as with pgdb.Open.
 func OpenDB(pool *pgxpool.Pool) *sql.DB {
-	db := sql.OpenDB(connector{stdlib.GetPoolConnector(pool)})
+	db := sql.OpenDB(connector{pool, stdlib.GetPoolConnector(pool)})
 	db.SetMaxIdleConns(-1)
 	db.SetMaxOpenConns(int(pool.Config().MaxConns))
 	return db
 }
 
-type connector struct{ of driver.Connector }
+type connector struct {
+	pool *pgxpool.Pool
+	of   driver.Connector
+}
 
 func (c connector) Driver() driver.Driver { return c.of.Driver() }
 
 func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 	conn, err := c.of.Connect(ctx)
+	if s := c.pool.Stat(); err != nil && ctx.Err() != nil && s.AcquiredConns() == s.MaxConns() {
+		return nil, fmt.Errorf("outboxpgx: all %d connections of the pgxpool are in use: raise pool_max_conns, or give "+
+			"the relay a pool of its own: %w", s.MaxConns(), err)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package outboxpgx_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -65,6 +66,22 @@ func TestARelayIsRefusedAPoolThatIsTooSmall(t *testing.T) {
 	if _, err := relay.New(db, reg, relay.Config{}); err == nil || !strings.Contains(err.Error(), "connections") {
 		t.Errorf("got %v, want an error that names connections", err)
 	}
+}
+
+func TestAPoolThatTheAppUsesUpIsNamed(t *testing.T) {
+	pool := newPool(t, relaytest.Migrated(t), conns(1))
+	db := outboxpgx.OpenDB(pool)
+	defer db.Close()
+	held, err := pool.Acquire(t.Context())
+	relaytest.Must(err)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	err = db.PingContext(ctx)
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "all 1 connections of the pgxpool") {
+		t.Errorf("got %v, want an error that names the pool", err)
+	}
+	held.Release()
+	relaytest.Must(db.PingContext(t.Context()))
 }
 
 // A relay closes a connection in which a handler has left what no statement undoes. pgxpool would

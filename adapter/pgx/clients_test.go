@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -28,7 +29,15 @@ func newPool(t testing.TB, url string, set ...func(*pgxpool.Config)) *pgxpool.Po
 	}
 	pool, err := pgxpool.NewWithConfig(context.Background(), config)
 	relaytest.Must(err)
-	t.Cleanup(pool.Close)
+	t.Cleanup(func() {
+		done := make(chan struct{})
+		go func() { pool.Close(); close(done) }()
+		select { // it waits for the connections that are in use
+		case <-done:
+		case <-time.After(20 * time.Second):
+			t.Errorf("%d connections of the pool are not given back", pool.Stat().AcquiredConns())
+		}
+	})
 	return pool
 }
 

@@ -359,6 +359,8 @@ func changes(t *testing.T, c Client) {
 }
 
 func inTx(t *testing.T, db *relaytest.Database, c Client) {
+	limit, stop := context.WithTimeout(t.Context(), time.Minute) // where connections are not given back
+	defer stop()
 	var wakes atomic.Int64
 	visible := -1
 	name := newType()
@@ -368,12 +370,13 @@ func inTx(t *testing.T, db *relaytest.Database, c Client) {
 		_, err := tx.enqueue(t.Context(), outbox.TaskSpec{Type: name})
 		return err
 	}
-	relaytest.Must(c.InTx(t.Context(), enqueue))
+	relaytest.Must(c.InTx(limit, enqueue))
 	if wakes.Load() != 1 || visible != 1 {
 		t.Errorf("%d wake-ups that saw %d tasks, want 1 and 1", wakes.Load(), visible)
 	}
 	failed := errors.New("no")
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(limit)
+	defer cancel()
 	for about, e := range map[string]struct {
 		end  func() error
 		want any
@@ -384,7 +387,7 @@ func inTx(t *testing.T, db *relaytest.Database, c Client) {
 		"the context":   {func() error { cancel(); return nil }, context.Canceled},
 		"and once more": {func() error { t.Error("called"); return nil }, context.Canceled},
 	} {
-		of := t.Context()
+		of := limit
 		switch about {
 		case "the context":
 			of = ctx
@@ -416,7 +419,7 @@ func inTx(t *testing.T, db *relaytest.Database, c Client) {
 	if n := count(t, db, name); n != 1 || wakes.Load() != 1 {
 		t.Errorf("%d tasks and %d wake-ups, want 1 and 1", n, wakes.Load())
 	}
-	hidden := c.InTx(t.Context(), func(tx Tx) error {
+	hidden := c.InTx(limit, func(tx Tx) error {
 		_, _ = tx.Querier.ExecContext(t.Context(), `SELECT 1/0`)
 		return nil
 	})

@@ -124,7 +124,7 @@ var rowsSQL = `SELECT jsonb_strip_nulls(to_jsonb(t) - '{task_id,task_type,create
   FROM outbox.task t WHERE task_type = $1 ORDER BY task_id`
 
 func timeSQL(column string) string {
-	return fmt.Sprintf(`coalesce(CASE WHEN %[1]s > '2900-01-01' THEN (%[1]s AT TIME ZONE 'UTC')::text
+	return fmt.Sprintf(`coalesce(CASE WHEN %[1]s NOT BETWEEN '2000-01-01' AND '2900-01-01' THEN (%[1]s AT TIME ZONE 'UTC')::text
 		ELSE round(extract(epoch FROM %[1]s - created_at) / 60)::text END, 'never')`, column)
 }
 

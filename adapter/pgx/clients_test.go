@@ -123,7 +123,8 @@ func TestAPgxTxEnqueuesTheRowsOfASqlTx(t *testing.T) {
 		clients = append(clients, client(mode.String(), newPool(t, url, inMode(mode))))
 	}
 	enqueuetest.Run(t, url, clients...)
-	for name, db := range map[string]outboxpgx.Beginner{"pgx.Conn": conn, "pgxpool.Conn": held} { // one transaction at a time
+	// These have one transaction at a time.
+	for name, db := range map[string]outboxpgx.Beginner{"pgx.Conn": conn, "pgxpool.Conn": held} {
 		relaytest.Must(outboxpgx.InTx(t.Context(), db, pgx.TxOptions{}, func(tx pgx.Tx) error {
 			_, err := outboxpgx.Enqueue(t.Context(), tx, name, 1)
 			return err

@@ -62,7 +62,8 @@ func TestARelayIsRefusedAPoolThatIsTooSmall(t *testing.T) {
 	db := outboxpgx.OpenDB(newPool(t, "postgres://127.0.0.1:1/nowhere", conns(4)))
 	defer db.Close()
 	reg := handlers.New()
-	handlers.Tx(reg, outbox.NewTaskType[int]("T"), func(context.Context, *sql.Tx, *outbox.Task[int]) error { return nil })
+	nothing := func(context.Context, *sql.Tx, *outbox.Task[int]) error { return nil }
+	handlers.Tx(reg, outbox.NewTaskType[int]("T"), nothing)
 	if _, err := relay.New(db, reg, relay.Config{}); err == nil || !strings.Contains(err.Error(), "connections") {
 		t.Errorf("got %v, want an error that names connections", err)
 	}

@@ -100,7 +100,8 @@ func TestACallIsItsStatementAlone(t *testing.T) {
 func TestTheBridgeReturnsTheValuesOfPgxForDatabaseSQL(t *testing.T) {
 	url := relaytest.Migrated(t)
 	db := relaytest.Direct(t, url, "pgx")
-	const query = `SELECT true, 1::int2, 2::int4, 3::int8, 4::oid, 0.5::float4, 0.25::float8, 'text', 'x'::varchar, 'n'::name,
+	const query = `SELECT true, 1::int2, 2::int4, 3::int8, 4::oid, 0.5::float4, 0.25::float8, 'text', 'x'::varchar,
+		'n'::name,
 		'\x00ff'::bytea, '{"a": 1}'::jsonb, '[1]'::json, timestamptz '2020-02-03 04:05:06.789+02', date '2020-02-03',
 		timestamp '2020-02-03 04:05', 1.50::numeric, '{a,NULL,"b c"}'::text[], '{1,2}'::int8[], interval '1 day',
 		'00000000-0000-0000-0000-000000000007'::uuid,

@@ -21,8 +21,10 @@ import (
 type Tx struct {
 	Querier          outbox.Querier
 	Commit, Rollback func() error
-	Enqueue          func(ctx context.Context, taskType string, payload any, opts ...outbox.Option) (outbox.Enqueued, error)
-	EnqueueMany      func(ctx context.Context, tasks []outbox.TaskSpec) ([]outbox.Enqueued, error)
+
+	Enqueue func(ctx context.Context, taskType string, payload any, opts ...outbox.Option) (outbox.Enqueued, error)
+
+	EnqueueMany func(ctx context.Context, tasks []outbox.TaskSpec) ([]outbox.Enqueued, error)
 }
 
 // Client is a way to have a transaction. What it opens it closes at the end of the test.

@@ -118,13 +118,15 @@ func tasks(name string) (all []outbox.TaskSpec) {
 
 // rowsSQL is all columns of tasks, and their keys, in the order of their ids. A time that the clock
 // gave is told in minutes from created_at, and one of the tests as it is.
-var rowsSQL = `SELECT jsonb_strip_nulls(to_jsonb(t) - '{task_id,task_type,created_at,run_at,expires_at,unique_until}'::text[])::text
+var rowsSQL = `SELECT jsonb_strip_nulls(to_jsonb(t)
+         - '{task_id,task_type,created_at,run_at,expires_at,unique_until}'::text[])::text
        || ' run ' || ` + timeSQL("run_at") + ` || ' expires ' || ` + timeSQL("expires_at") + `
        || ' unique ' || ` + timeSQL("unique_until") + `
   FROM outbox.task t WHERE task_type = $1 ORDER BY task_id`
 
 func timeSQL(column string) string {
-	return fmt.Sprintf(`coalesce(CASE WHEN %[1]s NOT BETWEEN '2000-01-01' AND '2900-01-01' THEN (%[1]s AT TIME ZONE 'UTC')::text
+	return fmt.Sprintf(`coalesce(CASE WHEN %[1]s NOT BETWEEN '2000-01-01' AND '2900-01-01'
+		THEN (%[1]s AT TIME ZONE 'UTC')::text
 		ELSE round(extract(epoch FROM %[1]s - created_at) / 60)::text END, 'never')`, column)
 }
 
@@ -172,7 +174,7 @@ func count(t *testing.T, db *relaytest.Database, name string) int {
 // refuses checks an input of each error. The list of all is that of outbox.TestRefusedInput.
 func refuses(t *testing.T, db *relaytest.Database, c Client) {
 	name, tx := newType(), begin(t, c)
-	good := outbox.TaskSpec{Type: name}
+	good, large := outbox.TaskSpec{Type: name}, strings.Repeat("x", 256<<10)
 	with := func(o ...outbox.Option) outbox.TaskSpec { return outbox.TaskSpec{Type: name, Options: o} }
 	for text, r := range map[string]struct {
 		task outbox.TaskSpec
@@ -181,7 +183,7 @@ func refuses(t *testing.T, db *relaytest.Database, c Client) {
 		"it is empty":            {outbox.TaskSpec{}, outbox.ErrInvalidType},
 		"does not print":         {outbox.TaskSpec{Type: "A\x00"}, outbox.ErrInvalidType},
 		"invalid payload":        {outbox.TaskSpec{Type: name, Payload: json.RawMessage("{")}, outbox.ErrInvalidPayload},
-		"payload too large":      {outbox.TaskSpec{Type: name, Payload: strings.Repeat("x", 256<<10)}, outbox.ErrPayloadTooLarge},
+		"payload too large":      {outbox.TaskSpec{Type: name, Payload: large}, outbox.ErrPayloadTooLarge},
 		"an Option is nil":       {with(nil), outbox.ErrInvalidOption},
 		"Priority(40000)":        {with(outbox.Priority(40_000)), outbox.ErrInvalidOption},
 		"Unique: the key":        {with(outbox.Unique("")), outbox.ErrInvalidOption},
@@ -214,7 +216,8 @@ func outcomes(t *testing.T, c Client) {
 	name, tx := newType(), begin(t, c)
 	enqueue := func(opts ...outbox.Option) outbox.Enqueued {
 		t.Helper()
-		got, err := tx.enqueue(t.Context(), outbox.TaskSpec{Type: name, Payload: 1, Options: append(opts, outbox.Unique("k"))})
+		opts = append(opts, outbox.Unique("k"))
+		got, err := tx.enqueue(t.Context(), outbox.TaskSpec{Type: name, Payload: 1, Options: opts})
 		relaytest.Must(err)
 		return got
 	}

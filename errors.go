@@ -3,6 +3,7 @@ package outbox
 import (
 	"errors"
 
+	"github.com/txoutbox/outbox/internal/intx"
 	"github.com/txoutbox/outbox/internal/txcheck"
 )
 
@@ -30,7 +31,7 @@ var (
 // the transaction, with its tasks, may be committed or not. Only the rows can tell. An app that
 // repeats such a call needs a key of its own that makes the second one harmless.
 // [IsSerializationFailure] is false for it.
-var ErrCommitUnknown = errors.New("outbox: the outcome of the commit is unknown")
+var ErrCommitUnknown = intx.ErrCommitUnknown
 
 // Errors of [WaitFor] and [Result].
 var (

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 
+	"github.com/txoutbox/outbox/internal/intx"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/wake"
 )
@@ -50,12 +51,7 @@ func InTx(ctx context.Context, db *sql.DB, fn func(tx *sql.Tx) error, opts ...Tx
 	return inTx(ctx, db.BeginTx, fn, opts)
 }
 
-type transaction interface {
-	Commit() error
-	Rollback() error
-}
-
-func inTx[T transaction](ctx context.Context, begin func(context.Context, *sql.TxOptions) (T, error),
+func inTx[T intx.Tx](ctx context.Context, begin func(context.Context, *sql.TxOptions) (T, error),
 	fn func(T) error, opts []TxOption) error {
 	var options sql.TxOptions
 	for _, o := range opts {
@@ -64,45 +60,5 @@ func inTx[T transaction](ctx context.Context, begin func(context.Context, *sql.T
 		}
 		o.applyTx(&options)
 	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	// database/sql would roll back at any time after ctx ends, even while COMMIT is under way, so
-	// ctx ends the wait for a connection and for BEGIN, but not the transaction.
-	txCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
-	stop := context.AfterFunc(ctx, cancel)
-	tx, err := begin(txCtx, &options)
-	stop()
-	if err != nil {
-		if ended := ctx.Err(); ended != nil {
-			err = ended // err only says that txCtx was cancelled
-		}
-		return fmt.Errorf("outbox: begin: %w", pgerr.WithoutDSN(err))
-	}
-	open := true
-	defer func() {
-		if open {
-			_ = tx.Rollback()
-		}
-	}()
-	if err := ctx.Err(); err != nil { // perhaps during BEGIN, and with it txCtx
-		return err
-	}
-	if err := fn(tx); err != nil {
-		return err
-	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	open = false
-	if err := tx.Commit(); err != nil {
-		if pgerr.CommitFailed(err) {
-			return fmt.Errorf("outbox: commit: %w", err)
-		}
-		wake.All()
-		return fmt.Errorf("%w: %w", ErrCommitUnknown, err)
-	}
-	wake.All()
-	return nil
+	return intx.Run(ctx, func(ctx context.Context) (T, error) { return begin(ctx, &options) }, fn)
 }

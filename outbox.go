@@ -35,7 +35,7 @@ import (
 // sent BEGIN. A *sql.DB and a *sqlx.DB implement it too. [Stats] takes them; all other functions
 // refuse them with ErrNoTransaction, as each of their statements may run on another connection,
 // outside the caller's transaction. Pass the *sql.Tx inside a wrapper, as tx.Tx of a bun.Tx: the
-// wrapper's methods may interpret parameters differently.
+// wrapper's methods may interpret parameters differently. Of a pgx.Tx the module adapter/pgx makes one.
 type Querier interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)

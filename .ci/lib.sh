@@ -160,7 +160,7 @@ more_checks() {
 # allows. All else runs with the versions of go.work.
 oldest() {
   local m go
-  for m in . $(printf '%s\n' "${modules[@]}" | grep -E '^(publish|telemetry)/'); do
+  for m in . $(printf '%s\n' "${modules[@]}" | grep -E '^(adapter|publish|telemetry)/'); do
     go=go$(sed -n 's/^go //p' "$m/go.mod")
     [[ $(go env GOVERSION) != "${go%.*}".* ]] || go=local # as publish/kafka, whose client needs the latest Go
     GOTOOLCHAIN=$go go version >/dev/null 2>&1 || { echo "SKIPPED: $go cannot be fetched; $(go env GOVERSION) in its place"; go=local; }

@@ -199,11 +199,11 @@ var exported = sync.OnceValues(func() (map[string]string, error) {
 	return files, nil
 })
 
-// optional are the import paths of the modules in publish/ and telemetry/.
+// optional are the import paths of the modules in adapter/, publish/ and telemetry/.
 func optional() (paths []string) {
 	work, err := os.ReadFile("../go.work")
 	relaytest.Must(err)
-	for _, found := range regexp.MustCompile(`\n\t\.(/(publish|telemetry)/\w+)`).FindAllSubmatch(work, -1) {
+	for _, found := range regexp.MustCompile(`\n\t\.(/(adapter|publish|telemetry)/\w+)`).FindAllSubmatch(work, -1) {
 		paths = append(paths, "github.com/txoutbox/outbox"+string(found[1]))
 	}
 	if len(paths) < 5 {

@@ -4,6 +4,8 @@ go 1.26.0
 
 replace github.com/txoutbox/outbox => ..
 
+replace github.com/txoutbox/outbox/adapter/pgx => ../adapter/pgx
+
 replace github.com/txoutbox/outbox/publish/nats => ../publish/nats
 
 require (
@@ -17,6 +19,7 @@ require (
 	github.com/nats-io/nats.go v1.55.0
 	github.com/pressly/goose/v3 v3.29.0
 	github.com/txoutbox/outbox v0.1.0
+	github.com/txoutbox/outbox/adapter/pgx v0.1.0
 	github.com/uptrace/bun v1.3.0
 	github.com/uptrace/bun/dialect/pgdialect v1.3.0
 	golang.org/x/sync v0.24.0

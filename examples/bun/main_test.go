@@ -9,6 +9,7 @@ import (
 
 	"github.com/txoutbox/outbox/examples/internal/devdb"
 	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/testing/enqueuetest"
 	"github.com/txoutbox/outbox/internal/testing/relaytest"
 	"github.com/txoutbox/outbox/outboxtest"
 	"github.com/txoutbox/outbox/relay"
@@ -55,4 +56,13 @@ func TestTheOrderAndItsTasksCommitTogether(t *testing.T) {
 	if turnover != 1999 || tasks != 0 {
 		t.Errorf("the turnover is %d and %d tasks are left, want 1999 and none", turnover, tasks)
 	}
+}
+
+func TestBunsTransactionsEnqueueTheRowsOfASqlTx(t *testing.T) {
+	url := relaytest.Migrated(t)
+	db := bun.NewDB(relaytest.Open(t, url, "pgx").DB, pgdialect.New())
+	enqueuetest.Run(t, url, enqueuetest.Client{Name: "bun", Begin: func(ctx context.Context) (enqueuetest.Tx, error) {
+		tx, err := db.BeginTx(context.WithoutCancel(ctx), nil)
+		return enqueuetest.Tx{Querier: tx.Tx, Commit: tx.Commit, Rollback: tx.Rollback}, err
+	}})
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"os"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/txoutbox/outbox/examples/internal/devdb"
 	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/testing/enqueuetest"
 	"github.com/txoutbox/outbox/internal/testing/relaytest"
 	"gorm.io/driver/postgres"
 	"gorm.io/gorm"
@@ -73,4 +75,20 @@ func TestTheOrderAndItsTasksCommitTogether(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestGormsTransactionsEnqueueTheRowsOfASqlTx(t *testing.T) {
+	url := relaytest.Migrated(t)
+	client := func(name string, config *gorm.Config) enqueuetest.Client {
+		db, err := gorm.Open(postgres.New(postgres.Config{Conn: relaytest.Open(t, url, "pgx").DB}), config)
+		relaytest.Must(err)
+		return enqueuetest.Client{Name: name,
+			Begin: func(ctx context.Context) (enqueuetest.Tx, error) {
+				of := db.WithContext(context.WithoutCancel(ctx)).Begin()
+				tx, err := sqlTx(of)
+				return enqueuetest.Tx{Querier: tx, Commit: func() error { return of.Commit().Error },
+					Rollback: func() error { return of.Rollback().Error }}, err
+			}}
+	}
+	enqueuetest.Run(t, url, client("gorm", &gorm.Config{}), client("gorm_PrepareStmt", &gorm.Config{PrepareStmt: true}))
 }

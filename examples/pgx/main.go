@@ -1,5 +1,5 @@
-// Pgx adds the outbox to an app on pgxpool. The relay is on pgx's database/sql driver, on which the
-// app can be as well, with outbox.InTx.
+// Pgx adds the outbox to an app on pgxpool: tasks are enqueued on its own transactions, and the
+// relay has connections of the same pool.
 //
 //	go run ./examples/pgx
 //
@@ -8,14 +8,13 @@ package main
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"io"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx
 	"github.com/txoutbox/outbox"
+	outboxpgx "github.com/txoutbox/outbox/adapter/pgx"
 	"github.com/txoutbox/outbox/examples/internal/devdb"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/relay"
@@ -26,22 +25,17 @@ type receipt struct{ OrderID int64 }
 
 var sendReceipt = outbox.NewTaskType[receipt]("SEND_RECEIPT")
 
-// placeOrder inserts a task by hand, as pgxpool's transactions are no *sql.Tx: a task is a row.
-// Encode checks what Enqueue would check. The options are columns: docs/guide/enqueueing.md.
+// placeOrder commits the order with its task, and wakes the relay. With a transaction of your own
+// (pool.Begin, pgx.BeginFunc) call outbox.Wake after its commit.
 func placeOrder(ctx context.Context, pool *pgxpool.Pool, email string) (id int64, err error) {
-	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+	err = outboxpgx.InTx(ctx, pool, pgx.TxOptions{}, func(tx pgx.Tx) error {
 		if err := tx.QueryRow(ctx, `INSERT INTO shop_order (email) VALUES ($1) RETURNING order_id`,
 			email).Scan(&id); err != nil {
 			return err
 		}
-		payload, err := sendReceipt.New(receipt{id}).Encode()
-		if err != nil {
-			return err
-		}
-		_, err = tx.Exec(ctx, `INSERT INTO outbox.task (task_type, payload) VALUES ($1, $2)`, sendReceipt.Name(), payload)
+		_, err := sendReceipt.Enqueue(ctx, outboxpgx.Querier(tx), receipt{id}, outbox.OrderedBy(email))
 		return err
 	})
-	outbox.Wake() // a relay in this process need not wait for its poll
 	return id, err
 }
 
@@ -55,21 +49,21 @@ func registry(out io.Writer) *handlers.Registry {
 }
 
 func run(ctx context.Context, url string, out io.Writer) error {
-	// the relay's: with the app's pool it may be out of connections when its heartbeat needs one
-	db, err := sql.Open("pgx", url)
+	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return err
 	}
-	defer db.Close()
-	db.SetMaxOpenConns(12) // Workers + 2
-	if err := schema.Migrate(ctx, db); err != nil {
-		return err
-	}
-	pool, err := pgxpool.New(ctx, url)
+	config.MaxConns = 12 + 8 // the relay's, Workers + 2, and the app's
+	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
+	db := outboxpgx.OpenDB(pool)
+	defer db.Close()
+	if err := schema.Migrate(ctx, db); err != nil {
+		return err
+	}
 	if _, err := pool.Exec(ctx,
 		`CREATE TABLE IF NOT EXISTS shop_order (order_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
 			email text NOT NULL)`); err != nil {

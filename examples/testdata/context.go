@@ -1,5 +1,5 @@
 // Package context has the names that Go blocks of the documentation use without declaring them. Its
-// imports, and the modules in publish/ and telemetry/, are those of a block without imports of its own.
+// imports, and the modules in adapter/, publish/ and telemetry/, are those of a block without imports of its own.
 package context
 
 import (
@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -20,6 +21,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/gin-gonic/gin"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jmoiron/sqlx"
 	"github.com/lib/pq"
 	"github.com/prometheus/client_golang/prometheus"
@@ -40,19 +43,20 @@ import (
 
 // An app's infrastructure.
 var (
-	ctx    context.Context
-	limit  context.Context
-	db     *sql.DB
-	dbx    *sqlx.DB
-	tx     *sql.Tx
-	dsn    string
-	err    error
-	logger *slog.Logger
-	mux    *http.ServeMux
-	server *http.Server
-	host   string
-	csrf   interface{ Token(*http.Request) string } // package gorilla/csrf
-	t      *testing.T
+	ctx     context.Context
+	limit   context.Context
+	db      *sql.DB
+	dbx     *sqlx.DB
+	tx      *sql.Tx
+	pgxPool *pgxpool.Pool
+	dsn     string
+	err     error
+	logger  *slog.Logger
+	mux     *http.ServeMux
+	server  *http.Server
+	host    string
+	csrf    interface{ Token(*http.Request) string } // package gorilla/csrf
+	t       *testing.T
 )
 
 // Its outbox.

@@ -271,9 +271,15 @@ func (p *Pool) take() []idleConn {
 	return idle
 }
 
-// Drop closes the connection itself, in any state.
+// Drop closes the connection itself, in any state. One that is lent from another pool, as by
+// outboxpgx.OpenDB, would go back to that.
 func Drop(conn *sql.Conn) {
-	_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+	_ = conn.Raw(func(c any) error {
+		if c, ok := c.(interface{ Discard() }); ok {
+			c.Discard()
+		}
+		return driver.ErrBadConn
+	})
 	_ = conn.Close()
 }
 

@@ -167,10 +167,10 @@ func CommitFailed(err error) bool {
 		return true
 	}
 	// Both drivers answer a COMMIT in a failed transaction with a ROLLBACK and an error without a
-	// code.
+	// code. The third text is of a pgx.Tx that has ended before.
 	text := err.Error()
 	return strings.Contains(text, "in a failed transaction") ||
-		strings.Contains(text, "commit unexpectedly resulted in rollback")
+		strings.Contains(text, "commit unexpectedly resulted in rollback") || text == "tx is closed"
 }
 
 const maxTextBytes = 4 << 10

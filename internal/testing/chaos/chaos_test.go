@@ -47,7 +47,7 @@ func TestTheSameSeedGivesTheSameSchedule(t *testing.T) {
 func TestFlagsAreChecked(t *testing.T) {
 	for args, want := range map[string]string{
 		"-faults kill,typhoon": `there is no "typhoon"`,
-		"-driver mysql":        `want pq or pgx`,
+		"-driver mysql":        `want pq, pgx or pgxpool`,
 		"-for 10ms":            "-for must be 1s",
 		"-producers 0":         "-producers and -slices 1",
 		"now":                  `unknown argument "now"`,

@@ -4,6 +4,8 @@ go 1.26.0
 
 replace github.com/txoutbox/outbox => ../../..
 
+replace github.com/txoutbox/outbox/adapter/pgx => ../../../adapter/pgx
+
 replace github.com/txoutbox/outbox/publish/nats => ../../../publish/nats
 
 require (
@@ -12,6 +14,7 @@ require (
 	github.com/nats-io/nats-server/v2 v2.15.3
 	github.com/nats-io/nats.go v1.55.0
 	github.com/txoutbox/outbox v0.1.0
+	github.com/txoutbox/outbox/adapter/pgx v0.1.0
 	github.com/txoutbox/outbox/publish/nats v0.1.0
 )
 

@@ -101,7 +101,7 @@ func parse(args []string, out io.Writer) (options, error) {
 	f.IntVar(&o.tasks, "tasks", 0, "about how many tasks are enqueued; faults go on; 0 is as many as there is time for")
 	f.StringVar(&list, "faults", "all", "which faults, with commas: all, none, or of\n"+faultHelp())
 	f.Uint64Var(&o.seed, "seed", rand.Uint64N(1_000_000), "gives the schedule of faults")
-	f.StringVar(&o.driver, "driver", "pq", "pq or pgx")
+	f.StringVar(&o.driver, "driver", "pq", "pq, pgx, or pgxpool: one pool for the app and its relay")
 	f.DurationVar(&o.every, "every", 300*time.Millisecond, "how far faults are apart, on average")
 	f.IntVar(&o.producers, "producers", 2, "processes that enqueue tasks")
 	f.StringVar(&o.mutation, "mutation", "",
@@ -115,8 +115,8 @@ func parse(args []string, out io.Writer) (options, error) {
 	if f.NArg() > 0 {
 		return o, fmt.Errorf("unknown argument %q: there are flags only", f.Arg(0))
 	}
-	if o.driver != "pq" && o.driver != "pgx" {
-		return o, fmt.Errorf("-driver is %q, want pq or pgx", o.driver)
+	if !slices.Contains([]string{"pq", "pgx", "pgxpool"}, o.driver) {
+		return o, fmt.Errorf("-driver is %q, want pq, pgx or pgxpool", o.driver)
 	}
 	if o.length < time.Second || o.every < 10*time.Millisecond || o.producers < 1 || o.tasks < 0 || o.slices < 1 {
 		return o, errors.New("-for must be 1s at least, -every 10ms, -producers and -slices 1, -tasks 0")

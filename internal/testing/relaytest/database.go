@@ -119,13 +119,21 @@ func opened(t testing.TB, db *sql.DB, url string, err error) *Database {
 	if err != nil {
 		t.Fatal(err)
 	}
-	db.SetMaxIdleConns(20)
+	db.SetMaxIdleConns(idleConns(db))
 	t.Cleanup(func() { db.Close() })
 	return &Database{db, url}
 }
 
+// idleConns of a pgxpool are its own.
+func idleConns(db *sql.DB) int {
+	if _, pool := db.Driver().(poolDriver); pool {
+		return -1
+	}
+	return 20
+}
+
 // DriverName is the database/sql driver that the tests use: OUTBOX_TEST_DRIVER is postgres (lib/pq,
-// the default) or pgx.
+// the default), pgx, or pgxpool, which is pgx on connections of a pgxpool.
 func DriverName() string {
 	if name := os.Getenv("OUTBOX_TEST_DRIVER"); name != "" {
 		return name
@@ -273,7 +281,7 @@ func ExampleServer() (db *sql.DB, url string, drop func()) {
 	url, dropDatabase := pgtest.ExamplePrepared(Migrate)
 	db, err := pgtest.Open(DriverName(), url)
 	Must(err)
-	db.SetMaxIdleConns(20) // a new connection costs more than most examples
+	db.SetMaxIdleConns(idleConns(db)) // a new connection costs more than most examples
 	return db, url, func() {
 		_ = db.Close()
 		dropDatabase()

@@ -38,7 +38,7 @@ const (
 // that is not listed is refused.
 var directions = map[string]direction{
 	"": {"an app that only enqueues compiles no code that runs tasks",
-		[]string{"/internal/codec", "/internal/copied", "/internal/counts", "/internal/guard", "/internal/key", "/internal/taskrun", "/internal/pgerr", "/internal/schemaname",
+		[]string{"/internal/codec", "/internal/copied", "/internal/counts", "/internal/guard", "/internal/intx", "/internal/key", "/internal/taskrun", "/internal/pgerr", "/internal/schemaname",
 			"/internal/txcheck", "/internal/await", "/internal/wake", pq, sqlxPath}},
 	"/handlers": {"an app declares its handlers without a relay or a database",
 		[]string{"", "/internal/codec", "/internal/guard", "/internal/handler", "/internal/shape"}},
@@ -100,6 +100,7 @@ var directions = map[string]direction{
 	"/internal/pg":         {"connections know no task", []string{"/internal/guard", "/internal/pgerr", pq, goRetry}},
 	"/internal/handler":    {"middleware and results know no SQL", []string{"", "/internal/codec", "/internal/guard", "/internal/taskrun", goRetry}},
 	"/internal/pgerr":      {"errors of drivers are read without the drivers", []string{"/internal/guard"}},
+	"/internal/intx":       {"a transaction is of any client; its errors are read by pgerr", []string{"/internal/pgerr", "/internal/wake"}},
 	"/internal/plan":       {"decisions are pure", nil},
 	"/internal/await":      {"a leaf", nil},
 	"/internal/codec":      {"codecs are guarded, and named by a header", []string{"/internal/copied", "/internal/guard"}},

@@ -14,8 +14,11 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx
 	"github.com/txoutbox/outbox"
+	outboxpgx "github.com/txoutbox/outbox/adapter/pgx"
 	"github.com/txoutbox/outbox/pgdb"
 )
 
@@ -23,28 +26,53 @@ import (
 func Run(ctx context.Context, c Config) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
 	defer stop()
-	db, err := open(c.URL, c.Driver)
+	p, err := open(c.URL, c.Driver)
 	if err != nil {
 		return err
 	}
 	if c.Role == RoleProducer {
-		return produce(ctx, c, db)
+		return produce(ctx, c, p)
 	}
-	side, err := open(c.URL, c.Driver)
+	side, err := p.another()
 	if err != nil {
 		return err
 	}
 	side.SetMaxOpenConns(4)
-	return runRelay(ctx, c, db, side)
+	return runRelay(ctx, c, p.db, side)
 }
 
-// open opens a pool whose sessions have the process as their name.
-func open(url, driver string) (*sql.DB, error) {
+// pools are those of a process, whose sessions have the process as their name.
+type pools struct {
+	db      *sql.DB
+	another func() (*sql.DB, error)
+	inTx    func(ctx context.Context, fn func(tx outbox.Querier) error) error
+}
+
+// sharedConns are for a relay of 8 workers with schedules, and 4 of the side.
+const sharedConns = 15
+
+func open(url, driver string) (pools, error) {
 	url += "&application_name=" + strconv.Itoa(os.Getpid())
-	if driver == "pgx" {
-		return sql.Open("pgx", url)
+	if driver == "pgxpool" { // one for all; a producer knows pgx alone
+		pool, err := pgxpool.New(context.Background(), url+"&pool_max_conns="+strconv.Itoa(sharedConns))
+		if err != nil {
+			return pools{}, err
+		}
+		return pools{outboxpgx.OpenDB(pool), func() (*sql.DB, error) { return outboxpgx.OpenDB(pool), nil },
+			func(ctx context.Context, fn func(tx outbox.Querier) error) error {
+				return outboxpgx.InTx(ctx, pool, pgx.TxOptions{}, func(tx pgx.Tx) error { return fn(outboxpgx.Querier(tx)) })
+			}}, nil
 	}
-	return pgdb.Open(url)
+	another := func() (*sql.DB, error) {
+		if driver == "pgx" {
+			return sql.Open("pgx", url)
+		}
+		return pgdb.Open(url)
+	}
+	db, err := another()
+	return pools{db, another, func(ctx context.Context, fn func(tx outbox.Querier) error) error {
+		return outbox.InTx(ctx, db, func(tx *sql.Tx) error { return fn(tx) })
+	}}, err
 }
 
 // User is the role of the app.
@@ -61,7 +89,7 @@ type Config struct {
 	Role   string
 	Name   string
 	URL    string
-	Driver string // pq or pgx
+	Driver string // pq, pgx or pgxpool
 	Dir    string // of records
 	Seed   uint64 // of a producer
 	Tasks  int    // of a producer; 0 is no limit

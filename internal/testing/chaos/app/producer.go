@@ -27,7 +27,7 @@ var errRollBack = errors.New("chaos: the app rolls back")
 
 type producer struct {
 	name string
-	db   *sql.DB
+	pool pools
 	dir  string // of the ledger
 	r    *rand.Rand
 	n    int            // of the transaction
@@ -36,8 +36,8 @@ type producer struct {
 }
 
 // produce enqueues tasks, in transactions with business rows, until ctx ends or there are enough.
-func produce(ctx context.Context, c Config, db *sql.DB) error {
-	p := &producer{name: c.Name, db: db, dir: c.Dir, r: rand.New(rand.NewPCG(c.Seed, 1)), seqs: map[string]int{}}
+func produce(ctx context.Context, c Config, pool pools) error {
+	p := &producer{name: c.Name, pool: pool, dir: c.Dir, r: rand.New(rand.NewPCG(c.Seed, 1)), seqs: map[string]int{}}
 	for ctx.Err() == nil && (c.Tasks == 0 || p.made < c.Tasks) {
 		if p.n%20 == 0 && p.full(ctx) {
 			time.Sleep(100 * time.Millisecond)
@@ -55,7 +55,7 @@ func (p *producer) full(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	var n int
-	err := p.db.QueryRowContext(ctx, `SELECT count(*) FROM (SELECT FROM outbox.task LIMIT $1) t`, mostWaiting).Scan(&n)
+	err := p.pool.db.QueryRowContext(ctx, `SELECT count(*) FROM (SELECT FROM outbox.task LIMIT $1) t`, mostWaiting).Scan(&n)
 	return err != nil || n >= mostWaiting
 }
 
@@ -127,7 +127,7 @@ func (p *producer) transaction() error {
 	if err := Intend(p.dir, p.name, p.n, intent...); err != nil {
 		return err
 	}
-	err := outbox.InTx(context.Background(), p.db, func(tx *sql.Tx) error {
+	err := p.pool.inTx(context.Background(), func(tx outbox.Querier) error {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
 		if err := p.write(ctx, tx, all); err != nil {
@@ -156,7 +156,7 @@ func (p *producer) transaction() error {
 }
 
 // write writes business rows and tasks: one by one, or all at once.
-func (p *producer) write(ctx context.Context, tx *sql.Tx, all []planned) error {
+func (p *producer) write(ctx context.Context, tx outbox.Querier, all []planned) error {
 	var ks []string
 	var dues []sql.NullInt64
 	var tasks []outbox.TaskSpec

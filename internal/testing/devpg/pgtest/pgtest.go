@@ -261,7 +261,7 @@ func Open(driver, direct string) (*sql.DB, error) {
 // has already stay.
 //
 //   - OUTBOX_TEST_PARAMS, like binary_parameters=yes, are parameters for the driver that
-//     OUTBOX_TEST_DRIVER names: pgx, or lib/pq, the default.
+//     OUTBOX_TEST_DRIVER names: pgx, pgxpool, or lib/pq, the default.
 //   - OUTBOX_TEST_POOLER=pgbouncer leads through a PgBouncer in transaction mode, which the tests
 //     start before the server that they share, and adds what each driver needs there. Where direct
 //     leads elsewhere, as another user, or has settings of a session, which PgBouncer refuses, it
@@ -275,14 +275,14 @@ func PoolURL(driver, direct string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("pgtest: %s: %w", envParams, err)
 	}
-	if (driver == "pgx") != (os.Getenv(envDriver) == "pgx") {
+	if isPgx(driver) != isPgx(os.Getenv(envDriver)) {
 		asked = url.Values{}
 	}
 	pooled := os.Getenv(envPooler) != ""
 	if pooled {
 		// no statement by name, and none in two messages, which might go to two sessions
 		needed, value := "binary_parameters", "yes"
-		if driver == "pgx" {
+		if isPgx(driver) {
 			needed, value = "default_query_exec_mode", "exec"
 		}
 		if !asked.Has(needed) {
@@ -305,6 +305,8 @@ func PoolURL(driver, direct string) (string, error) {
 	}
 	return u.String(), nil
 }
+
+func isPgx(driver string) bool { return driver == "pgx" || driver == "pgxpool" }
 
 // sessionless are the parameters that a driver keeps for itself, and one that PgBouncer knows.
 var sessionless = map[string]bool{

@@ -104,7 +104,7 @@ func plannedWith(limit, taskID int) map[string]planned {
 		"lock back":         {"task_pkey", []any{taskID, 0, 0, "{}"}},
 		"complete and keep": {"task_pkey",
 			[]any{pq.Array([]int{taskID}), token, pq.Array([]int{1000}), pq.Array([]string{"done"}),
-				pq.Array([]sql.NullString{{}})}},
+				pq.Array([]sql.NullString{{}}), pq.Array([]string{""})}},
 		"lock heads":     {"", []any{"1000"}},
 		"promote heads":  {"task_waiting", []any{limit, 0}},
 		"stats":          {"task_due", nil},

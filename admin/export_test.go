@@ -1,8 +1,8 @@
 package admin
 
 import (
-	"context"
-	"time"
+	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/internal/pg"
 )
 
 // PlaceOf is where the page begins after one that ends with a task.
@@ -14,10 +14,14 @@ func Searches(f Filter) bool {
 	return err != nil || s.searches()
 }
 
-// TailStuck is Tail, with another time for tell.
-func (c *Client) TailStuck(ctx context.Context, dsn string, stuck time.Duration, tell func(TailEvent) error) error {
-	return c.tail(ctx, dsn, TailFilter{}, tell, stuck)
-}
+// TailMost is how many notifications wait for tell.
+const TailMost = tailMost
 
 // Columns are those that a Task is read from.
 const Columns = taskColumns
+
+// TailQueue is the queue of a tail that gets these notifications.
+func TailQueue(notified <-chan *pq.Notification) (texts <-chan string, leftOut func() int64) {
+	q := newTailQueue(&pg.Subscription{Notified: notified})
+	return q.texts, q.leftOut.Load
+}

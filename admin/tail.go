@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/lib/pq"
@@ -56,10 +57,10 @@ type TailEvent struct {
 }
 
 const (
-	tailTest  = 3 * time.Second  // for the notification to itself
-	tailLook  = 5 * time.Second  // of each statement
-	tailAgain = time.Second      // before it connects again
-	tailStuck = 30 * time.Second // for tell; then the connection goes, as PostgreSQL keeps what it has not read
+	tailTest  = 3 * time.Second // for the notification to itself
+	tailLook  = 5 * time.Second // of each statement
+	tailAgain = time.Second     // before it connects again
+	tailMost  = 1000            // notifications that wait for tell; more are left out
 )
 
 // Tail calls tell for what relays do with tasks, until ctx ends or tell returns an error, which it returns.
@@ -74,19 +75,15 @@ const (
 // primary, and the rights of a viewer, an operator or a worker. Until it listens it returns the first error;
 // afterwards it tells TailDisconnected, connects again, and tells TailListening.
 //
-// tell is called by one goroutine, and should return soon: a connection that reads nothing makes PostgreSQL
-// keep all notifications of the server. So if tell takes 30 s, Tail lets the connection go, and tells
-// TailDisconnected.
+// tell is called by one goroutine, and should return soon. Tail reads the connection meanwhile, as PostgreSQL
+// keeps all notifications of the server that one listener has not read. Events of more than 1,000 notifications
+// that wait for tell are left out, as TailLeftOut says. While tell does not return for 15 s, relays stop telling.
 //
 // Any role of the database can send notifications, and so make up events. Tail ignores those that no relay
 // would send. It is for people who look, and no record: see Client.Task for the history of a task.
 //
 // Tail, TailFilter and TailEvent are experimental.
 func (c *Client) Tail(ctx context.Context, dsn string, f TailFilter, tell func(TailEvent) error) error {
-	return c.tail(ctx, dsn, f, tell, tailStuck)
-}
-
-func (c *Client) tail(ctx context.Context, dsn string, f TailFilter, tell func(TailEvent) error, stuck time.Duration) error {
 	db, err := c.pool("Tail")
 	if err != nil {
 		return err
@@ -101,7 +98,7 @@ func (c *Client) tail(ctx context.Context, dsn string, f TailFilter, tell func(T
 			return err
 		}
 	}
-	t := &tailing{client: c, db: db, dsn: dsn, filter: f, tell: tell, stuck: stuck}
+	t := &tailing{client: c, db: db, dsn: dsn, filter: f, tell: tell}
 	for {
 		err := t.session(ctx)
 		switch {
@@ -133,17 +130,12 @@ type tailing struct {
 	dsn    string
 	filter TailFilter
 	tell   func(TailEvent) error
-	stuck  time.Duration // for tell
-	sub    *pg.Subscription
 
 	listened, disconnected bool
 	stopped                error // of tell
 }
 
 func (t *tailing) told(e TailEvent) error {
-	if t.sub != nil {
-		defer time.AfterFunc(t.stuck, t.sub.Abort).Stop()
-	}
 	t.stopped = t.tell(e)
 	return t.stopped
 }
@@ -155,11 +147,8 @@ func (t *tailing) session(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.sub = sub
-	defer func() {
-		t.sub = nil
-		sub.Close()
-	}()
+	q := newTailQueue(sub)
+	defer q.close()
 	relays, silent, err := t.ask(ctx, channel, tail.Probe+id)
 	if err != nil {
 		return err
@@ -186,20 +175,56 @@ func (t *tailing) session(ctx context.Context) error {
 			if pinging = false; err != nil {
 				return err
 			}
-		case n := <-sub.Notified:
+		case text, connected := <-q.texts:
+			if n := q.leftOut.Swap(0); n > 0 && t.told(TailEvent{At: time.Now(), Event: TailLeftOut, LeftOut: n}) != nil {
+				return t.stopped
+			}
 			switch {
-			case n == nil:
+			case !connected:
 				return sub.Err()
-			case n.Extra == tail.Probe+id:
+			case text == tail.Probe+id:
 				untested, t.listened, t.disconnected = nil, true, false
 				err = t.told(TailEvent{At: time.Now(), Event: TailListening, Relays: relays, Silent: silent})
 			default:
-				err = t.heard(ctx, n.Extra)
+				err = t.heard(ctx, text)
 			}
 			if err != nil {
 				return err
 			}
 		}
+	}
+}
+
+// tailQueue reads the notifications of a subscription whatever tell does.
+type tailQueue struct {
+	sub     *pg.Subscription
+	texts   chan string  // closed when the connection is lost
+	leftOut atomic.Int64 // events for which there was no room
+}
+
+func newTailQueue(sub *pg.Subscription) *tailQueue {
+	q := &tailQueue{sub: sub, texts: make(chan string, tailMost)}
+	go func() {
+		defer close(q.texts)
+		for n := range sub.Notified {
+			if n == nil {
+				continue
+			}
+			select {
+			case q.texts <- n.Extra:
+			default:
+				m, _ := tail.Decode(n.Extra)
+				q.leftOut.Add(m.LeftOut + int64(len(m.Events)))
+			}
+		}
+	}()
+	return q
+}
+
+// close closes the subscription, and returns when its goroutine has ended.
+func (q *tailQueue) close() {
+	q.sub.Close()
+	for range q.texts {
 	}
 }
 

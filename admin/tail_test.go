@@ -8,8 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/internal/tail"
 	"github.com/txoutbox/outbox/internal/testing/relaytest"
 )
 
@@ -152,22 +154,55 @@ func TestATailThatHearsNothingSaysSo(t *testing.T) {
 	}
 }
 
-// A listener that reads nothing has PostgreSQL keep all notifications: those of enqueues fail at its limit.
-func TestATailThatIsHeldUpLetsItsConnectionGo(t *testing.T) {
+// A listener that reads nothing has PostgreSQL keep all notifications: those of enqueues fail at its limit. So
+// they are read while tell is busy. Of those beyond a bound the events are counted.
+func TestATailThatIsHeldUpReadsOn(t *testing.T) {
 	t.Parallel()
 	db := relaytest.NewDatabase(t)
-	var events []string
-	err := client(t, db.DB).TailStuck(t.Context(), listenURL(db), time.Millisecond, func(e admin.TailEvent) error {
-		events = append(events, e.Event)
-		switch len(events) {
-		case 1:
-			relaytest.Eventually(t, time.Minute, "the connection goes", func() bool { return db.Int(t, `SELECT count(*) `+listeners) == 0 })
-		case 3:
+	send := func(n int) {
+		texts := tail.Encode(tail.Message{Relay: "0197a1f2-7c11-7a3e-9a55-1f0c2d3e4f50",
+			Events: []tail.Event{{Name: "done", Type: "T", TaskID: 1}}})
+		db.Do(t, `SELECT pg_notify($1, overlay($2 placing n::text from position('"i":1' in $2) + 4 for 1))
+			FROM generate_series(1, $3) AS n`, tail.Channel("outbox"), texts[0], n)
+	}
+	told, leftOut := 0, int64(0)
+	err := client(t, db.DB).Tail(t.Context(), listenURL(db), admin.TailFilter{}, func(e admin.TailEvent) error {
+		switch e.Event {
+		case admin.TailListening:
+			send(admin.TailMost + 500)
+		case admin.TailLeftOut:
+			leftOut += e.LeftOut
+		case "done":
+			told++
+		default:
+			return fmt.Errorf("event %s", e.Event)
+		}
+		if told+int(leftOut) >= admin.TailMost+500 {
 			return errors.New("stop")
 		}
 		return nil
 	})
-	if got := strings.Join(events, " "); got != "listening disconnected listening" || err == nil || err.Error() != "stop" {
-		t.Errorf("it told %s, and ended with %v", got, err)
+	if err == nil || err.Error() != "stop" || told+int(leftOut) != admin.TailMost+500 {
+		t.Errorf("%d events are told and %d left out; it ended with %v", told, leftOut, err)
+	}
+}
+
+func TestATailLeavesOutWhatItHasNoRoomFor(t *testing.T) {
+	t.Parallel()
+	text := tail.Encode(tail.Message{Relay: "0197a1f2-7c11-7a3e-9a55-1f0c2d3e4f50", LeftOut: 2,
+		Events: []tail.Event{{Name: "done", Type: "T", TaskID: 1}, {Name: "done", Type: "T", TaskID: 2}}})[0]
+	notified := make(chan *pq.Notification)
+	texts, leftOut := admin.TailQueue(notified)
+	for range admin.TailMost + 10 {
+		notified <- &pq.Notification{Extra: text}
+	}
+	notified <- &pq.Notification{Extra: "no relay's"} // the ones before it are queued by now
+	close(notified)
+	kept := 0
+	for range texts {
+		kept++
+	}
+	if kept != admin.TailMost || leftOut() != 10*(2+2) {
+		t.Errorf("%d are kept, and %d events left out", kept, leftOut())
 	}
 }

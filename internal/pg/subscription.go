@@ -64,12 +64,9 @@ func (s *Subscription) exec(ctx context.Context, statement string) error {
 // Err is why Notified was closed.
 func (s *Subscription) Err() error { return cmp.Or(s.conn.Err(), errors.New("disconnected")) }
 
-// Abort closes the connection, also while nobody reads Notified. It is safe for concurrent use.
-func (s *Subscription) Abort() { _ = s.conn.Close() }
-
-// Close closes the connection.
+// Close closes the connection, and takes what Notified still has.
 func (s *Subscription) Close() {
-	s.Abort()
+	_ = s.conn.Close()
 	for range s.Notified { // it may wait to say one
 	}
 }

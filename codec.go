@@ -94,14 +94,14 @@ type PayloadCodec interface {
 // earlier one. A nil codec, two codecs of one name and an invalid name are ErrInvalidOption.
 //
 // A handler's task whose codec is not given, or that its codec refuses, has failed an attempt, with
-// an error that names the codec; of a batch it alone. Deploy relays that know a codec before the
-// apps that write with it.
+// an error that names the codec; of a batch it alone. Apply the schema's functions of this version
+// (schema.Migrate) and deploy relays that know a codec before the apps that write with it.
 //
 //   - [MaxPayload] is for the plain payload. What is stored may have 16 MiB, else it is
 //     ErrPayloadTooLarge. An error or a panic of Encode is ErrInvalidPayload.
-//   - The key of [UniquePayload] is that of the plain payload, a SHA-256: who knows most of a payload can
-//     guess the rest by it. Use [Unique] with another key there.
-//   - Types, headers, keys and errors are stored as they are.
+//   - The key of [UniquePayload] is that of the plain payload, a SHA-256, which can confirm a guess. Use
+//     [Unique] with another key there.
+//   - Types, headers, keys, errors, progress and results of tasks are stored as they are.
 //   - handlers.RunAgainWith encodes by the codec of the task, which keeps its headers.
 //   - Copies of forward.Fanout are encoded by the codec of their source's type, or by that of
 //     forward.TaskOptions. Events are published plain.

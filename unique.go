@@ -83,9 +83,10 @@ func newUniqueKey(u uniqueKey, opts []UniqueOption) *uniqueKey {
 }
 
 // UniquePayload is [Unique] with a key that PostgreSQL makes of the payload: "$payload:" and a
-// SHA-256. With a [Codec] Enqueue makes the same key of the plain payload. Payloads that are equal as jsonb have the same key, however they are written: white
-// space, the order of object keys, repeated keys, escapes, and 1.50 or 15e-1 for 1.5 make no
-// difference.
+// SHA-256. With a [Codec] Enqueue makes the same key of the plain payload. Payloads that are equal as
+// jsonb have the same key, however they are written: white space, the order of object keys, repeated
+// keys, escapes, and 1.50 or 15e-1 for 1.5 make no difference. Calls that enqueue the same payloads with
+// and without a Codec, as during its first deploy, can deadlock (40P01).
 func UniquePayload(opts ...UniqueOption) Option {
 	return option(func(s *settings) { newUniqueKey(uniqueKey{ofPayload: true}, opts).set(s) })
 }

@@ -20,9 +20,9 @@ import (
 //
 // It returns nil if the task is done, also by handlers.Discard. Else it returns:
 //   - ErrTaskDead: the task is a dead letter. The text has the reason and the last error.
-//   - ErrCanceled: the task was removed: by [Cancel], by an operator or as it expired. Only a task that was there
-//     when WaitFor began is known to be removed: of a type with a history that a living relay has, or one that
-//     was asked to end.
+//   - ErrCanceled: the task was there when WaitFor began, and was removed: by [Cancel], by an operator or as it
+//     expired. WaitFor knows it of a task that was asked to end, and of one whose type has a history in each living
+//     relay that handles it.
 //   - ErrUnknownTask: the task is nowhere. It is not committed, never was, or left no record: its type has no
 //     history (handlers.Retention), or that has ended.
 //   - ErrInvalidOption, for a taskID below 1 or a schema, before any SQL is sent.
@@ -42,23 +42,24 @@ func WaitFor(ctx context.Context, db *sql.DB, taskID int64, opts ...SchemaOption
 	ended, stop := await.Wait(schema, taskID)
 	defer stop()
 	var askAt time.Time
-	begun, found, traced := time.Now(), false, false
+	begun, asked, kept := time.Now(), false, false
 	for pause := 20 * time.Millisecond; ; pause = min(pause*3/2, longestPause) {
 		end, err := taskEnd(ctx, db, schema, taskID)
 		switch {
 		case err != nil:
 			return fmt.Errorf("outbox: wait for task %d: %w", taskID, pgerr.WithoutDSN(cmp.Or(context.Cause(ctx), err)))
-		case end.state == "gone" && found && traced:
+		case end.state == "gone" && (asked || kept):
 			return fmt.Errorf("%w: task %d", ErrCanceled, taskID)
 		case end.state != "open":
 			return end.err(taskID)
 		}
-		found, traced = true, traced || end.traced
+		asked, kept = asked || end.asked, end.kept
 		wait := min(pause, time.Second)
 		if now := time.Now(); now.Sub(begun) > askAfter && await.Listens(schema) {
 			if wait = pause; now.After(askAt) {
-				if err := ask(ctx, db, schema, taskID); err == nil {
-					askAt, wait = now.Add(await.AskAgain), 0 // it may have ended before the relays heard
+				askAt = now.Add(await.AskAgain)
+				if ask(ctx, db, schema, taskID) == nil { // on a standby it fails
+					wait = 0 // the task may have ended before the relays heard
 				}
 			}
 		}
@@ -132,15 +133,16 @@ type end struct {
 	reason Reason // of a dead letter
 	text   string // its last error
 	result sql.NullString
-	traced bool // open: the end will leave a trace
+	asked  bool // open: to end
+	kept   bool // open: a history will have it
 }
 
 const taskEndSQL = `/* outbox: end of a task */
-SELECT state, reason, error, result::text, traced FROM "%s".task_end($1)`
+SELECT state, reason, error, result::text, asked, kept FROM "%s".task_end($1)`
 
 func taskEnd(ctx context.Context, q Querier, schema string, taskID int64) (e end, err error) {
 	err = q.QueryRowContext(ctx, fmt.Sprintf(taskEndSQL, schema), taskID).
-		Scan(&e.state, &e.reason, &e.text, &e.result, &e.traced)
+		Scan(&e.state, &e.reason, &e.text, &e.result, &e.asked, &e.kept)
 	return e, err
 }
 

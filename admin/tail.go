@@ -65,7 +65,7 @@ const (
 
 // Tail calls tell for what relays do with tasks, until ctx ends or tell returns an error, which it returns.
 // The end of ctx is no error. Relays tell while somebody looks: each begins with its next heartbeat, within
-// 3 s, and ends within 15 s after the last tail. They send events a few times a second, outside of all
+// 3 s, and ends within 16 s after the last tail. They send events a few times a second, outside of all
 // transactions of tasks; of more than 2,000 between two sends the rest is left out. What happens to a task
 // that waits, such as an Enqueue or a Cancel, is no event.
 //

@@ -7,14 +7,15 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/internal/await"
 	"github.com/txoutbox/outbox/internal/pg"
 )
 
 const mostAsked = 1000 // questions that a relay remembers
 
-// answers are what a relay tells those who wait for tasks: in its process at once, and in others by
-// NOTIFY if they have asked for the task. Its methods are safe for concurrent use.
+// answers tell WaitFor that runs have ended: in the relay's process at once, and in others by NOTIFY if they
+// have asked for the task. Its methods are safe for concurrent use.
 type answers struct {
 	schema string
 	pool   *pg.Pool
@@ -57,7 +58,7 @@ func (a *answers) note(id int64, now time.Time) {
 	a.asking.Store(int64(len(a.asked)))
 }
 
-// runEnded tells that a run of a task has ended. Nobody waits: it costs two loads.
+// runEnded tells that a run of a task has ended. While nobody waits it costs two loads.
 func (a *answers) runEnded(id int64) {
 	await.Ended(a.schema, id)
 	if a.asking.Load() == 0 {
@@ -72,24 +73,43 @@ func (a *answers) runEnded(id int64) {
 	a.asking.Store(int64(len(a.asked)))
 	select {
 	case a.out <- id:
-	default: // who waits polls
+	default: // WaitFor polls
 	}
 }
 
 const answerSQL = `/* outbox: tell who waits for a task */
-SELECT pg_notify($1, $2)`
+SELECT pg_notify($1, m), ` + pg.CommitAsync + ` FROM unnest($2::text[]) m`
 
-// run sends answers until stop is closed. One that fails is not repeated: who waits polls as well.
+// answerTimeout bounds a send: a NOTIFY may wait for the COMMIT of another one.
+const answerTimeout = time.Second
+
+// run sends answers until stop is closed, and then those that are left.
 func (a *answers) run(stop <-chan struct{}) {
 	for {
 		select {
 		case id := <-a.out:
-			_ = a.pool.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
-				_, err := tx.ExecContext(ctx, answerSQL, a.schema, await.Answer(id))
-				return err
-			})
+			a.send(id)
 		case <-stop:
+			select {
+			case id := <-a.out:
+				a.send(id)
+			default:
+			}
 			return
 		}
 	}
+}
+
+// send sends an answer with those behind it. One that fails is not repeated: WaitFor polls as well.
+func (a *answers) send(id int64) {
+	texts := []string{await.Answer(id)}
+	for len(a.out) > 0 {
+		texts = append(texts, await.Answer(<-a.out))
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
+	defer cancel()
+	_ = a.pool.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, answerSQL, a.schema, pq.Array(texts))
+		return err
+	})
 }

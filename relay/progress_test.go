@@ -13,7 +13,11 @@ import (
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/await"
+	"github.com/txoutbox/outbox/internal/testing/needs"
+	"github.com/txoutbox/outbox/internal/testing/proxy"
 	"github.com/txoutbox/outbox/internal/testing/relaytest"
+	"github.com/txoutbox/outbox/pgdb"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -53,14 +57,14 @@ func TestProgressIsShownWhileAHandlerRuns(t *testing.T) {
 				run(t, db, reg, relay.Config{})
 				id := enqueueSpecs(t, db, outbox.TaskSpec{Type: "LONG", Payload: payload{}})[0]
 				must(<-told)
-				relaytest.Eventually(t, 10*time.Second, "its progress is shown", func() bool {
+				relaytest.Eventually(t, time.Minute, "its progress is shown", func() bool {
 					return progressOf(t, db, id) == "0.5 500 of 1000"
 				})
 				release <- errors.New("boom")
-				relaytest.Eventually(t, 10*time.Second, "it is gone with the run", func() bool {
+				relaytest.Eventually(t, time.Minute, "it is gone with the run", func() bool {
 					return progressOf(t, db, id) == "<nil>"
 				})
-				db.becomes(t, 10*time.Second, 0, "rows with progress", `SELECT count(*) FROM outbox.relay WHERE progress IS NOT NULL`)
+				db.becomes(t, time.Minute, 0, "rows with progress", `SELECT count(*) FROM outbox.relay WHERE progress IS NOT NULL`)
 				if err := late.SetProgress(t.Context(), 1, ""); !errors.Is(err, outbox.ErrNotRunning) {
 					t.Errorf("after the run: %v, want ErrNotRunning", err)
 				}
@@ -260,6 +264,23 @@ func TestWaitForSaysHowATaskEnded(t *testing.T) {
 				t.Errorf("%s: %v, want %v with %q", c.name, err, c.want, c.text)
 			}
 		}
+		db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types, limits)
+			VALUES (gen_random_uuid(), 'without a history', 1, now() + interval '1 hour', '{KEPT}', '{}')`)
+		mixed := enqueueSpecs(t, db, outbox.TaskSpec{Type: "KEPT", Payload: payload{}, Options: []outbox.Option{later}})[0]
+		looked := make(chan struct{}, 1000)
+		watched := &faulty{each: func(_ context.Context, call string) {
+			if strings.Contains(call, "outbox: end of a task") {
+				looked <- struct{}{}
+			}
+		}}
+		through, ended := db.through(t, watched.wrap), make(chan error)
+		go func() { ended <- outbox.WaitFor(t.Context(), through.DB, mixed) }()
+		<-looked
+		<-looked
+		cancel(mixed)
+		if err := <-ended; !errors.Is(err, outbox.ErrUnknownTask) {
+			t.Errorf("a relay without a history might have done it: %v", err)
+		}
 		for id, want := range map[int64]error{1 << 40: outbox.ErrUnknownTask, 0: outbox.ErrInvalidOption} {
 			if err := outbox.WaitFor(t.Context(), db.DB, id); !errors.Is(err, want) {
 				t.Errorf("task %d: %v, want %v", id, err, want)
@@ -301,28 +322,78 @@ func TestARelayTellsOtherProcessesOfARunThatTheyAskedFor(t *testing.T) {
 		}
 	}()
 	spec := outbox.TaskSpec{Type: "SLOW", Payload: payload{}}
-	ids := enqueueSpecs(t, db, spec, spec, spec)
+	ids := enqueueSpecs(t, db, spec, spec, spec, spec)
 	for _, forged := range []string{"wait", "wait ", "wait x", "wait -1", "wait 99999999999999999999", "wait 1 2"} {
 		db.Do(t, `SELECT pg_notify('outbox', $1)`, forged)
 	}
 	for range 2 { // twice: once is enough
-		db.Do(t, `SELECT pg_notify('outbox', $1)`, fmt.Sprint("wait ", ids[2]))
+		db.Do(t, `SELECT pg_notify('outbox', $1)`, await.Question(ids[2]))
 	}
-	db.Do(t, `SELECT pg_notify('outbox', $1)`, fmt.Sprint("wait ", ids[1]))
+	db.Do(t, `SELECT pg_notify('outbox', $1)`, await.Question(ids[1]))
 	waits := make(chan error)
 	go func() { waits <- outbox.WaitFor(t.Context(), db.DB, ids[0]) }()
-	for question := fmt.Sprint("wait ", ids[0]); <-questions != question; {
+	for <-questions != await.Question(ids[0]) {
 	}
+	const nobodys = 1 << 40
+	noted, stop := await.Wait("outbox", nobodys)
+	defer stop()
+	db.Do(t, `SELECT pg_notify('outbox', $1)`, await.Answer(nobodys))
+	<-noted // so the relay has noted what came before it
+	<-heard
 	for range ids {
 		release <- nil
 	}
 	if err := <-waits; !errors.Is(err, outbox.ErrUnknownTask) { // it has no history
 		t.Error(err)
 	}
-	got := []string{<-heard, <-heard, <-heard}
+	var got []string
+	for range 3 {
+		select {
+		case text := <-heard:
+			got = append(got, text)
+		case <-time.After(time.Minute):
+			t.Fatalf("a minute later it has answered %q", got)
+		}
+	}
+	db.Emptied(t, time.Minute)
+	db.Do(t, `SELECT pg_notify('outbox', $1)`, await.Answer(nobodys))
+	for text := <-heard; text != await.Answer(nobodys); text = <-heard {
+		got = append(got, text)
+	}
 	slices.Sort(got)
-	want := []string{fmt.Sprint("ended ", ids[0]), fmt.Sprint("ended ", ids[1]), fmt.Sprint("ended ", ids[2])}
-	if !slices.Equal(got, want) {
+	if want := []string{await.Answer(ids[0]), await.Answer(ids[1]), await.Answer(ids[2])}; !slices.Equal(got, want) {
 		t.Errorf("heard %q, want %q", got, want)
+	}
+}
+
+// A write of progress that gets no answer holds up no heartbeat, which changes the same row.
+func TestProgressThatIsNotWrittenCostsNoLease(t *testing.T) {
+	needs.CI(t)
+	t.Parallel()
+	for name, how := range map[string]proxy.How{"request": proxy.SilenceRequest, "reply": proxy.SilenceReply} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t, "postgres")
+			p, url := relaytest.Through(t, db.URL)
+			silent, until := make(chan struct{}), ""
+			p.Set(&proxy.Trap{Catches: proxy.Statement("outbox: show progress"), How: how, Then: func() { close(silent) }})
+			reg := handlers.New()
+			registerKind(reg, "leased", "LONG", 1, func(ctx context.Context, _ *sql.Tx, tasks []*outbox.Task[payload]) error {
+				if err := tasks[0].SetProgress(ctx, 0.5, ""); err != nil {
+					return err
+				}
+				<-silent
+				until = db.Text(t, `SELECT alive_until + interval '11 seconds' FROM outbox.relay`)
+				db.becomes(t, time.Minute, true, "beats that come through", `SELECT alive_until > $1 FROM outbox.relay`, until)
+				return context.Cause(ctx)
+			})
+			pool, err := pgdb.Open(url)
+			noErr(t, err)
+			t.Cleanup(func() { pool.Close() })
+			relaytest.Run(t, pool, reg, relay.Config{})
+			enqueueSpecs(t, db, outbox.TaskSpec{Type: "LONG", Payload: payload{}})
+			db.Emptied(t, 2*time.Minute)
+			db.want(t, 0, "lost or failed attempts", `SELECT COALESCE(sum(tasks), 0) FROM outbox.counter_log WHERE kind = 'failed'`)
+		})
 	}
 }

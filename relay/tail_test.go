@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -32,10 +33,11 @@ func lookAt(t *testing.T, db *database, filter admin.TailFilter, schemaName ...s
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	listening, done, out := make(chan struct{}), make(chan error, 1), &tailed{}
+	var once sync.Once
 	go func() {
 		done <- relaytest.Admin(t, db.DB, schemaName...).Tail(ctx, db.URL, filter, func(e admin.TailEvent) error {
 			if e.Event == admin.TailListening {
-				close(listening)
+				once.Do(func() { close(listening) })
 			}
 			out.add(e)
 			return nil
@@ -86,7 +88,7 @@ func (l *tailed) of() map[string]string {
 // becomes waits until the tail has told so.
 func (l *tailed) becomes(t *testing.T, want map[string]string) {
 	t.Helper()
-	for range 1000 {
+	for range 6000 {
 		if fmt.Sprint(l.of()) == fmt.Sprint(want) {
 			return
 		}

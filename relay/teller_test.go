@@ -42,12 +42,16 @@ func TestWhatATellerCannotSendIsCounted(t *testing.T) {
 	if o.leftOut != tailMost+500 || len(o.events) != 0 {
 		t.Errorf("%d events are kept, and %d left out", len(o.events), o.leftOut)
 	}
-	o.ended(report.End{Type: "T", Tasks: make([]report.TaskEnd, tailMost+3)})
+	many := report.End{Type: "T", Tasks: make([]report.TaskEnd, tailMost+3)}
+	for i := range many.Tasks {
+		many.Tasks[i].ID = int64(i + 1)
+	}
+	o.ended(many)
 	if o.leftOut != tailMost+503 {
 		t.Errorf("of a batch that is too large %d events are left out", o.leftOut-tailMost-500)
 	}
 	texts := tail.Encode(tail.Message{Relay: o.relayID, LeftOut: o.leftOut, Events: o.events})
-	if m, ok := tail.Decode(texts[0]); ok && m.LeftOut != o.leftOut {
+	if m, ok := tail.Decode(texts[0]); !ok || m.LeftOut != o.leftOut {
 		t.Errorf("%d events are told as left out", m.LeftOut)
 	}
 }

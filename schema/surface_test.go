@@ -41,7 +41,7 @@ var asEnqueuer = []struct{ statement, result string }{
 	  VALUES ('A', '{"n": 2}', NULL, 1, now(), 4, 2000, 'key', true, 'order', true, 'replace')
 	  RETURNING concat_ws(' ', task_id, outcome)`, "1 updated"},
 	{`SELECT outbox.run_task_now(1)::text`, "false"}, // it is ready
-	{`SELECT concat_ws(' ', state, reason, error, result, traced) FROM outbox.task_end(1)`, "open   f"},
+	{`SELECT concat_ws(' ', state, reason, error, result, asked, kept) FROM outbox.task_end(1)`, "open   f f"},
 	{`SELECT outbox.cancel_task(1)`, "canceled"},
 	{`SELECT outbox.cancel_task(1)`, "not_found"},
 	{`SELECT state FROM outbox.task_end(1)`, "gone"},

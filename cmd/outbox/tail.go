@@ -18,7 +18,7 @@ func (a *app) tailCommand() *cobra.Command {
 		Example: "  outbox tail -type SEND_MAIL -event failed,dead\n" +
 			"  outbox tail -json | jq 'select(.event == \"dead\")'",
 		Long: `Shows what relays do with tasks while they do it, one line for each event, until ctrl-C. Relays begin to
-tell with their next heartbeat, within 3 s, and end 15 s after the last tail has. While nobody looks it
+tell with their next heartbeat, within 3 s, and end within 16 s after the last tail. While nobody looks it
 costs nothing. With -json each line is an object. An event is ` + strings.Join(tail.Events(), ", ") + `.
 
 Relays send at most 2,000 events in a quarter of a second; a line says how many are left out. It needs a

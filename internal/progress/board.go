@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	interval = time.Second // between two writes
+	interval = time.Second // between two writes, and for one
 	mostRuns = 1000        // that one relay shows
 )
 
@@ -44,6 +44,7 @@ type entry struct {
 	Fraction float64   `json:"fraction"`
 	Message  string    `json:"message,omitempty"`
 	At       time.Time `json:"at"` // by PostgreSQL's clock
+	of       *Notes
 }
 
 // New returns a Board.
@@ -52,11 +53,11 @@ func New(p Params) *Board {
 }
 
 // set shows how far a task is. Beyond a bound further tasks are not shown.
-func (b *Board) set(taskID int64, fraction float64, message string) {
+func (b *Board) set(of *Notes, taskID int64, fraction float64, message string) {
 	if b == nil {
 		return
 	}
-	e := entry{Fraction: fraction, Message: message, At: time.Now().Add(b.p.Ahead()).UTC()}
+	e := entry{Fraction: fraction, Message: message, At: time.Now().Add(b.p.Ahead()).UTC(), of: of}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if _, shown := b.tasks[taskID]; shown || len(b.tasks) < mostRuns {
@@ -65,14 +66,18 @@ func (b *Board) set(taskID int64, fraction float64, message string) {
 	}
 }
 
-func (b *Board) drop(taskID int64) {
+// drop hides what these notes have shown of a task. Of two runs of a task, one of which has lost its lease, the
+// other's stays.
+func (b *Board) drop(of *Notes, taskID int64) {
 	if b == nil {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	delete(b.tasks, taskID)
-	b.poke()
+	if b.tasks[taskID].of == of {
+		delete(b.tasks, taskID)
+		b.poke()
+	}
 }
 
 func (b *Board) poke() {
@@ -110,9 +115,11 @@ func (b *Board) Run(stop <-chan struct{}) {
 
 const showSQL = `/* outbox: show progress */
 UPDATE outbox.relay SET progress = NULLIF($2::jsonb, '{}') WHERE relay_id = $1::uuid
-RETURNING ` + pg.CommitAsync
+RETURNING ` + pg.CommitAsync + `, set_config('idle_in_transaction_session_timeout', '2000', true)`
 
-// write writes all of it. The heartbeat makes the relay's row: while it is missing there is another try.
+// write writes all of it by one statement, which commits by itself, or behind a pooler within 2 s: beats change
+// the same row, and must not wait for a COMMIT that does not come. The heartbeat makes the row: while it is missing
+// there is another try.
 func (b *Board) write() error {
 	b.mu.Lock()
 	text, err := json.Marshal(b.tasks)
@@ -120,14 +127,24 @@ func (b *Board) write() error {
 	if err != nil {
 		return err
 	}
-	return b.p.Pool.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
-		result, err := tx.ExecContext(ctx, b.p.Schema.SQL(showSQL), b.p.RelayID, string(text))
-		if err != nil {
-			return err
-		}
-		if n, err := result.RowsAffected(); err == nil && n == 0 {
-			b.poke()
-		}
+	ctx, cancel := context.WithTimeout(context.Background(), interval)
+	defer cancel()
+	conn, err := b.p.Pool.Get(ctx)
+	if err != nil {
+		return err
+	}
+	var result sql.Result
+	err = b.p.Pool.Own(ctx, conn, func(q pg.Querier) (err error) {
+		result, err = q.ExecContext(ctx, b.p.Schema.SQL(showSQL), b.p.RelayID, string(text))
 		return err
 	})
+	if err != nil {
+		pg.Drop(conn)
+		return err
+	}
+	b.p.Pool.Put(conn)
+	if n, err := result.RowsAffected(); err == nil && n == 0 {
+		b.poke()
+	}
+	return nil
 }

@@ -34,7 +34,7 @@ func (n *Notes) SetProgress(taskID int64, fraction float64, message string) erro
 		n.shown = map[int64]struct{}{}
 	}
 	n.shown[taskID] = struct{}{}
-	n.Board.set(taskID, fraction, message)
+	n.Board.set(n, taskID, fraction, message)
 	return nil
 }
 
@@ -93,7 +93,7 @@ func (n *Notes) End() {
 
 func (n *Notes) hide() {
 	for id := range n.shown {
-		n.Board.drop(id)
+		n.Board.drop(n, id)
 	}
 	n.shown = nil
 }

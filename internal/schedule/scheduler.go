@@ -209,8 +209,8 @@ func (s *Scheduler) registerAndFire(ctx context.Context) (wait time.Duration, er
 }
 
 // ofSchedule reports whether the schedule is to blame for the error, so that the others go on: its
-// Next, its task and the hooks of that, or the row of it. A transaction that is not as it should be (class 25) is not its
-// fault.
+// Next, its task and the hooks of that, or the row of it. A transaction that is not as it should be (class 25)
+// is not its fault.
 func ofSchedule(err error) bool {
 	for _, own := range []error{errNextPanicked, outbox.ErrInvalidOption, outbox.ErrInvalidType, outbox.ErrInvalidPayload,
 		outbox.ErrPayloadTooLarge} {

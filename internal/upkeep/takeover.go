@@ -42,7 +42,8 @@ SELECT relay_id::text, host, pid, taken_over_at IS NULL,
  ORDER BY relay_id LIMIT 10 FOR UPDATE SKIP LOCKED`
 
 const takenOverSQL = `/* outbox: note that relays are dead */
-UPDATE outbox.relay SET taken_over_at = clock_timestamp(), alive_until = LEAST(alive_until, clock_timestamp())
+UPDATE outbox.relay SET taken_over_at = clock_timestamp(), alive_until = LEAST(alive_until, clock_timestamp()),
+       progress = NULL
  WHERE relay_id = ANY ($1::uuid[])`
 
 // freed is a task whose lease was lost, by the death of its relay or by its end: it is ready at once.

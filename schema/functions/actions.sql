@@ -209,24 +209,26 @@ $$;
 REVOKE EXECUTE ON FUNCTION outbox.fire_schedule(text) FROM PUBLIC;
 
 -- Returns how far a task is, for an app that waits for it: open, dead with reason and last error, done with
--- its result, or gone. traced of an open task: if it is gone later, it was removed, as it is asked to end or a
--- living relay has a history of its type.
+-- its result, or gone. An open task is asked to end, and kept if all living relays that have its type, and there
+-- are some, have a history of it: then it was removed if it is gone later.
 CREATE OR REPLACE FUNCTION outbox.task_end(task_id bigint)
-  RETURNS TABLE (state text, reason text, error text, result jsonb, traced boolean)
+  RETURNS TABLE (state text, reason text, error text, result jsonb, asked boolean, kept boolean)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
   SET enable_indexscan = on SET enable_nestloop = on SET jit = off AS $$
 BEGIN
   RETURN QUERY
-  SELECT 'open', '', '', NULL::jsonb,
-         EXISTS (SELECT FROM outbox.cancel c WHERE c.task_id = $1)
-         OR EXISTS (SELECT FROM outbox.relay l WHERE l.alive_until > clock_timestamp()
-                       AND l.limits -> 'types' -> t.task_type ? 'history')
-    FROM outbox.task t WHERE t.task_id = $1
-  UNION ALL SELECT 'dead', d.reason, COALESCE(d.last_error, ''), NULL, false
-    FROM outbox.dead_task d WHERE d.task_id = $1
-  UNION ALL SELECT 'done', '', '', f.result, false FROM outbox.done_task f WHERE f.task_id = $1
-  UNION ALL SELECT 'gone', '', '', NULL, false
-   LIMIT 1;
+  SELECT e.state, e.reason, e.error, e.result, e.asked, e.kept FROM (
+    SELECT 1 AS place, 'open' AS state, '' AS reason, '' AS error, NULL::jsonb AS result,
+           EXISTS (SELECT FROM outbox.cancel c WHERE c.task_id = $1) AS asked,
+           COALESCE((SELECT bool_and(COALESCE(l.limits -> 'types' -> t.task_type ? 'history', false))
+                       FROM outbox.relay l
+                      WHERE l.alive_until > clock_timestamp() AND t.task_type = ANY (l.task_types)), false) AS kept
+      FROM outbox.task t WHERE t.task_id = $1
+    UNION ALL SELECT 2, 'dead', d.reason, COALESCE(d.last_error, ''), NULL, false, false
+      FROM outbox.dead_task d WHERE d.task_id = $1
+    UNION ALL SELECT 3, 'done', '', '', f.result, false, false FROM outbox.done_task f WHERE f.task_id = $1
+    UNION ALL SELECT 4, 'gone', '', '', NULL, false, false) AS e
+   ORDER BY e.place LIMIT 1;
 END
 $$;
 REVOKE EXECUTE ON FUNCTION outbox.task_end(bigint) FROM PUBLIC;

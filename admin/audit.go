@@ -27,6 +27,7 @@ const (
 	ActionRetype         Action = "retype"
 	ActionRedrive        Action = "redrive"
 	ActionPurge          Action = "purge"
+	ActionPurgeFinished  Action = "purge_finished"
 	ActionPause          Action = "pause" // of a type
 	ActionResume         Action = "resume"
 	ActionPauseSchedule  Action = "pause_schedule"
@@ -50,6 +51,8 @@ func (a Action) States() []State {
 	switch a {
 	case ActionRedrive, ActionPurge:
 		return []State{StateDead}
+	case ActionPurgeFinished:
+		return []State{StateFinished}
 	case ActionRunNow:
 		return []State{StateScheduled, StateRetrying}
 	case ActionCancel:

@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 // The function writes tasks with the owner's rights (schema/functions/redrive.sql), as an operator
@@ -30,6 +32,14 @@ gone AS (
 SELECT d.task_id, (extract(epoch FROM d.died_at) * 1000000)::bigint, 'changed'
   FROM gone JOIN d USING (task_id) ORDER BY d.died_at, d.task_id`
 
+// A row that a relay deletes at the end of its retention is skipped.
+const purgeFinishedSQL = `/* outbox: purge finished tasks */
+WITH d AS MATERIALIZED (
+  SELECT t.task_id FROM outbox.done_task t WHERE $where FOR UPDATE SKIP LOCKED),
+gone AS (
+  DELETE FROM outbox.done_task WHERE task_id = ANY (ARRAY(SELECT task_id FROM d)) RETURNING task_id)
+SELECT task_id, 0, 'changed' FROM gone ORDER BY task_id`
+
 // The functions of the others have their owner's rights, too (schema/functions/actions.sql).
 const cancelSQL = `/* outbox: cancel tasks */
 WITH page AS MATERIALIZED (SELECT t.task_id FROM outbox.task t WHERE $where)
@@ -42,9 +52,9 @@ SELECT p.task_id, 0, COALESCE(c.outcome, 'not_found')
     timestamptz 'epoch' + $1::bigint * interval '1 microsecond', $2::smallint, $3::text) AS c USING (task_id)
  ORDER BY p.task_id`
 
-// startSQL is when a bulk action began, and the last task then.
+// startSQL is when a bulk action began, and the last task of its table then.
 const startSQL = `/* outbox: the start of a bulk action */
-SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, COALESCE(max(task_id), 0) FROM outbox.task`
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, COALESCE(max(task_id), 0) FROM $table`
 
 // Redrive makes the dead letters that pass the filter tasks again, the oldest first.
 //
@@ -61,7 +71,7 @@ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, COALESCE(max(t
 // deletes; it does not wait for them. It may leave out those whose death commits meanwhile. For all
 // else see [Bulk].
 func (c *Client) Redrive(ctx context.Context, f Filter, o Bulk) (BulkResult, error) {
-	return c.bulk(ctx, &bulk{action: ActionRedrive, query: redriveSQL, dead: true,
+	return c.bulk(ctx, &bulk{action: ActionRedrive, query: redriveSQL, only: StateDead,
 		args: []any{o.WithoutKey, c.config.Actor}}, f, o)
 }
 
@@ -69,7 +79,20 @@ func (c *Client) Redrive(ctx context.Context, f Filter, o Bulk) (BulkResult, err
 // [Client.Redrive], but it skips none. For dead letters that are to go by themselves see
 // relay.Config.DeadRetention.
 func (c *Client) Purge(ctx context.Context, f Filter, o Bulk) (BulkResult, error) {
-	return c.bulk(ctx, &bulk{action: ActionPurge, query: purgeSQL, dead: true}, f, o)
+	return c.bulk(ctx, &bulk{action: ActionPurge, query: purgeSQL, only: StateDead}, f, o)
+}
+
+// PurgeFinished deletes the finished tasks of the history that pass the filter, with their results. Those
+// enqueued first go first. Counts of finished tasks stay. For records that are to go by themselves see
+// handlers.Retention.
+//
+// It waits for no lock: it leaves out records that another transaction has locked. It leaves tasks that
+// were enqueued after it began, and may leave those that finish meanwhile. A filter by a type reads the
+// records of all types, too. The call needs the rights of a worker or of the owner; an operator has none
+// to change the history. Filter.Reason and states other than StateFinished are refused with
+// outbox.ErrInvalidOption. For all else see [Bulk].
+func (c *Client) PurgeFinished(ctx context.Context, f Filter, o Bulk) (BulkResult, error) {
+	return c.bulk(ctx, &bulk{action: ActionPurgeFinished, query: purgeFinishedSQL, only: StateFinished}, f, o)
 }
 
 // Cancel cancels the tasks that pass the filter, as [outbox.Cancel] does. Those that wait are
@@ -175,7 +198,7 @@ func (c *Client) SetPayload(ctx context.Context, taskID int64, payload any) erro
 // Bulk says how an action takes the tasks that pass its filter. The zero value means all of them, at
 // full speed.
 //
-// An action takes dead letters from the oldest death on, and other tasks by id. It works in
+// An action takes dead letters from the oldest death on, and other tasks by id, finished ones too. It works in
 // transactions of 1,000 tasks, with an audit entry each; one of a search reads up to 10,000. On a
 // Client that In returned all of it is in that transaction: bound it by Limit. It waits for no run and
 // leaves tasks that were enqueued or died after it began. A task that passes the filter as its page
@@ -233,7 +256,7 @@ type bulk struct {
 	args   []any  // of the query, before those of its conditions
 	also   string // one more condition
 	to     string // what the audit log says after the tasks
-	dead   bool   // on dead letters
+	only   State  // StateDead: on dead letters; StateFinished: on the history; "": on other tasks
 	page   search
 }
 
@@ -242,9 +265,13 @@ func (b *bulk) prepare(f Filter, o Bulk) (err error) {
 	if err := cmp.Or(f.check(), f.checkChosen(b.action), o.check(b.action)); err != nil {
 		return err
 	}
-	if f.Reason != "" || b.dead && f.State == "" {
-		f.State = cmp.Or(f.State, StateDead)
+	if f.Reason != "" && b.only == StateFinished {
+		return invalid("Filter.Reason: a finished task has none")
 	}
+	if f.Reason != "" && f.State == "" {
+		f.State = StateDead
+	}
+	f.State = cmp.Or(f.State, b.only)
 	if takes := b.action.States(); f.State != "" && !slices.Contains(takes, f.State) {
 		return invalid("Filter.State: %s takes %q tasks, not %q", b.action, takes, f.State)
 	}
@@ -256,8 +283,11 @@ func (b *bulk) prepare(f Filter, o Bulk) (err error) {
 		return err
 	}
 	b.page.args, b.page.also, b.page.order, b.page.tables = b.args, b.also, oldestFirst, []table{liveTable}
-	if b.dead {
+	switch b.only {
+	case StateDead:
 		b.page.order, b.page.tables = oldestDeath, []table{deadTable}
+	case StateFinished:
+		b.page.tables = []table{doneTable}
 	}
 	if b.also == "" && !b.page.searches() {
 		b.page.maxScan = 0
@@ -277,7 +307,7 @@ func (c *Client) bulk(ctx context.Context, b *bulk, f Filter, o Bulk) (r BulkRes
 			b.page.limit = min(b.page.limit, o.Limit-r.size())
 		}
 		if err := c.takePage(ctx, b, o.Timeout, &r); err != nil {
-			return r, failed(string(b.action), b.page.explain(err))
+			return r, failed(string(b.action), b.explain(err))
 		}
 		more := o.Progress == nil || o.Progress(r)
 		if r.Next == "" || !more || o.Limit > 0 && r.size() >= o.Limit {
@@ -370,15 +400,25 @@ func (c *Client) start(ctx context.Context, q outbox.Querier, b *bulk) error {
 		return nil
 	}
 	var now, last int64
-	if err := q.QueryRowContext(ctx, c.schema.SQL(startSQL)).Scan(&now, &last); err != nil {
+	query := c.schema.SQL(strings.Replace(startSQL, "$table", b.page.tables[0].name, 1))
+	if err := q.QueryRowContext(ctx, query).Scan(&now, &last); err != nil {
 		return err
 	}
-	if b.dead {
+	if b.only == StateDead {
 		b.page.before = now + 1
 	} else {
 		b.page.lastID = &last
 	}
 	return nil
+}
+
+// explain adds to an error of a right what it is needed for.
+func (b *bulk) explain(err error) error {
+	err = b.page.explain(err)
+	if err != nil && b.only == StateFinished && pgerr.Code(err) == "42501" {
+		return fmt.Errorf("a purge of finished tasks needs the rights of a worker or of the outbox's owner: %w", err)
+	}
+	return err
 }
 
 // entries are those of a page in the audit log.
@@ -390,13 +430,12 @@ func (b *bulk) entries(r BulkResult) []AuditEntry {
 	if b.page.filter.IDs != nil {
 		return entriesOf(b.action, ids, b.to)
 	}
-	noun := "tasks: "
-	if b.dead {
-		noun = "dead letters: "
-	}
-	f := b.page.filter
-	if b.dead {
-		f.State = ""
+	f, noun := b.page.filter, "tasks: "
+	switch b.only {
+	case StateDead:
+		noun, f.State = "dead letters: ", ""
+	case StateFinished:
+		noun, f.State = "finished tasks: ", ""
 	}
 	return []AuditEntry{{Action: b.action, Target: noun + f.String() + b.to, Count: int64(len(ids))}}
 }

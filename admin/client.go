@@ -8,7 +8,8 @@
 //
 // The nouns are tasks in any state, dead letters, types, relays, schedules, samples of the counts,
 // and the audit log. The actions are Cancel, RunNow, Reschedule, SetPriority, Retype and SetPayload of
-// tasks, Redrive and Purge of dead letters, HandBack, Reindex, Repair, and to pause, resume or remove.
+// tasks, Redrive and Purge of dead letters, PurgeFinished of the history, HandBack, Reindex, Repair, and to
+// pause, resume or remove.
 // One [Filter] says which tasks are meant, in lists, counts and actions. If the Client has an Actor, an
 // action writes an entry into the audit log, in its own transaction.
 //

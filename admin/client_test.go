@@ -43,6 +43,9 @@ var changes = map[string]func(context.Context, *admin.Client) error{
 	"Purge": func(ctx context.Context, c *admin.Client) error {
 		return second(c.Purge(ctx, admin.Filter{All: true}, admin.Bulk{}))
 	},
+	"PurgeFinished": func(ctx context.Context, c *admin.Client) error {
+		return second(c.PurgeFinished(ctx, admin.Filter{All: true}, admin.Bulk{}))
+	},
 	"Cancel": func(ctx context.Context, c *admin.Client) error {
 		return second(c.Cancel(ctx, admin.Filter{IDs: []int64{100}}, admin.Bulk{}))
 	},
@@ -200,6 +203,7 @@ func TestAnActionAndItsEntryAreOne(t *testing.T) {
 	db.Do(t, `INSERT INTO outbox.task (task_id, task_type, run_at) OVERRIDING SYSTEM VALUE
 		VALUES (100, 'A', now() + interval '1 hour'), (101, 'A', now() + interval '1 hour')`)
 	db.Do(t, `INSERT INTO outbox.task (task_type, state, attempt) VALUES ('A', 'scheduled', 1)`)
+	finish(t, db, "X", 2000, 2)
 	db.Do(t, `INSERT INTO outbox.schedule (name, task_type, payload, spec, timing, definition)
 		VALUES ('s', 'A', '{}', '', '', '')`)
 	lease(t, db, liveRelay, 1)

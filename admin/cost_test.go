@@ -208,6 +208,19 @@ func calls(t *testing.T, db *database, n int) map[string]call {
 		}
 	}
 	for name, f := range map[string]admin.Filter{
+		"of all": {All: true}, "of A": {Type: "A"}, "of RARE": {Type: "RARE"},
+		"of ids": {IDs: []int64{200_000_001, 7}}, "old": {OlderThan: time.Hour},
+		"with a payload": {Payload: []byte(`{"no": 1}`)},
+	} {
+		for _, after := range []string{"", "oldest." + fmt.Sprint(200_000_000+n/2)} {
+			all["purge finished "+name+" "+after] = call{2 * 10_000, func(c *admin.Client) error {
+				o := admin.Bulk{After: after, Progress: func(admin.BulkResult) bool { return false }}
+				_, err := c.PurgeFinished(ctx, f, o)
+				return err
+			}}
+		}
+	}
+	for name, f := range map[string]admin.Filter{
 		"of none": {Error: "no such"}, "of RARE": {Type: "RARE"},
 		"waiting":  {State: admin.StateWaiting, Type: "A", Error: "x"},
 		"retrying": {State: admin.StateRetrying, Type: "A", Error: "x"}, "finished": {State: admin.StateFinished, Error: "x"},

@@ -359,6 +359,20 @@ func ExampleClient_Purge() {
 	// Output: purged: [1] <nil>
 }
 
+func ExampleClient_PurgeFinished() {
+	ctx := context.Background()
+	db, client, drop := exampleClient("")
+	defer drop()
+	execute(db, `INSERT INTO outbox.done_task (task_id, task_type, payload, run_at, created_at,
+		finished_at, keep_until, priority, attempt)
+		SELECT i, 'SEND_MAIL', jsonb_build_object('user_id', 6 + i), now(), now(), now(), now() + interval '1 day', 0, 1
+		  FROM generate_series(1, 2) AS i`)
+	ofUser := admin.Filter{Payload: json.RawMessage(`{"user_id": 7}`)}
+	purged, err := client.PurgeFinished(ctx, ofUser, admin.Bulk{})
+	fmt.Println("purged:", purged.IDs, err)
+	// Output: purged: [1] <nil>
+}
+
 func ExampleClient_HandBack() {
 	ctx := context.Background()
 	db, client, drop := exampleClient("")

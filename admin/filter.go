@@ -27,8 +27,8 @@ type Filter struct {
 	IDs []int64
 	// Type is the task type.
 	Type string
-	// State is where the tasks are; "" is any. Redrive and Purge take dead letters, and the other
-	// actions tasks that wait or run, if it is "".
+	// State is where the tasks are; "" is any. If it is "", Redrive and Purge take dead letters,
+	// PurgeFinished finished tasks, and the other actions tasks that wait or run.
 	State State
 	// Reason is that of a dead letter. Other tasks have none.
 	Reason outbox.Reason

@@ -205,6 +205,33 @@ func TestRedriveAndPurge(t *testing.T) {
 		"purge dead letters: type REPORT, before then 2", "purge dead letters: before then 1")
 }
 
+func TestTheHistoryIsPurgedByAFilter(t *testing.T) {
+	t.Parallel()
+	db := newDB(t)
+	db.finish(t, "KEPT", 1, 1500)
+	db.finish(t, "PAY", 5001, 3)
+	db.steps(t,
+		step{"history purge -yes", exitUsage, "which finished tasks?"},
+		step{"history purge 5001 -yes", exitUsage, "outbox: "},
+		step{"history purge -reason handler -yes", exitUsage, "reason"},
+		step{"history purge -state finished -yes", exitUsage, "state"},
+		step{"history purge -all -type PAY -yes", exitUsage, "exclude each other"},
+		step{"history purge -type PAY -rate -1 -yes", exitUsage, "--rate"},
+		step{`history purge -payload {"user_id":5002}`, exitUsage,
+			`Delete 1 finished task (payload contains {"user_id":5002})? Say --yes`},
+	)
+	db.is(t, `SELECT count(*) FROM outbox.done_task`, "1503")
+	db.steps(t,
+		step{`history purge -payload {"user_id":5002} -yes`, 0, "1 of 1 finished task purged\n"},
+		step{`history purge -payload {"user_id":5002} -yes`, exitNotFound, "outbox: no finished task matches: "},
+		step{"history purge -type KEPT -older 2h -yes", exitNotFound, "no finished task matches"},
+		step{"history purge -type KEPT -older 30m -yes", 0, "1,500 of 1,500 finished tasks purged\n"},
+	)
+	db.is(t, `SELECT string_agg(task_id::text, ' ' ORDER BY task_id) FROM outbox.done_task`, "5001 5003")
+	const many = "purge_finished finished tasks: type KEPT, before then "
+	db.wantAudit(t, "purge_finished finished tasks: with a payload, before then 1", many+"1000", many+"500")
+}
+
 func TestARedriveSkipsThoseWhoseKeyAnotherTaskHolds(t *testing.T) {
 	t.Parallel()
 	db := newDB(t)

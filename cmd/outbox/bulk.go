@@ -27,7 +27,10 @@ func (d *filterFlags) add(c *cobra.Command) {
 		c.Flags().Var(filterFlag{f, &d.filter}, f.Name, f.About)
 	}
 	since, until := "that died then or later: ", "that died before"
-	if d.of == taskview.OtherTasks {
+	switch d.of {
+	case taskview.FinishedTasks:
+		since, until = "that finished then or later: ", "that finished before"
+	case taskview.OtherTasks:
 		since, until = "enqueued, dead or finished then or later: ", "enqueued, dead or finished before"
 	}
 	c.Flags().StringVar(&d.since, "since", "", since+timeForms)
@@ -322,6 +325,17 @@ func (a *app) deadPurgeCommand() *cobra.Command {
 		Example: "  outbox dead purge -older 720h\n  outbox dead purge -type SEND_MAIL -yes",
 		Long:    `Deletes the dead letters that pass a filter and died before the command began, the oldest first.`,
 	})
+}
+
+func (a *app) historyPurgeCommand() *cobra.Command {
+	return a.bulkCommand(&bulk{flags: filterFlags{of: taskview.FinishedTasks}, noun: "finished task", ask: "Delete",
+		done: "purged", action: admin.ActionPurgeFinished, do: (*admin.Client).PurgeFinished, filters: true},
+		&cobra.Command{
+			Use: "purge", Short: "delete finished tasks by a filter",
+			Example: "  outbox history purge -type SEND_MAIL -older 720h\n  outbox history purge -payload '{\"user_id\": 7}'",
+			Long: `Deletes the finished tasks that pass a filter and finished before the command began, with their results.
+Those enqueued first go first. Counts stay. It needs the rights of a worker or of the outbox's owner.`,
+		})
 }
 
 func (a *app) tasksCancelCommand() *cobra.Command {

@@ -79,6 +79,16 @@ func (db *testDB) bury(t testing.TB, taskType, text string, first, n int) {
 }
 
 // schedule writes a schedule that fires daily.
+// finish writes n finished tasks of a type, with ids from first on, which their payloads have, too.
+func (db *testDB) finish(t testing.TB, taskType string, first, n int) {
+	t.Helper()
+	db.Do(t, `INSERT INTO outbox.done_task (task_id, run_at, created_at, attempted_at, finished_at, keep_until, priority,
+		attempt, task_type, payload)
+		SELECT i, now(), now(), now(), now() - interval '1 hour', now() + interval '1 hour', 0, 1, $1,
+		       jsonb_build_object('user_id', i)
+		  FROM generate_series($2::int, $2::int + $3::int - 1) i`, taskType, first, n)
+}
+
 func (db *testDB) schedule(t testing.TB, name string) {
 	t.Helper()
 	db.Do(t, `INSERT INTO outbox.schedule (name, task_type, payload, spec, timing, definition, next_at)

@@ -322,7 +322,8 @@ func allActions() string {
 	all := []string{}
 	for _, a := range []admin.Action{
 		admin.ActionCancel, admin.ActionRunNow, admin.ActionReschedule, admin.ActionSetPriority,
-		admin.ActionSetPayload, admin.ActionRetype, admin.ActionRedrive, admin.ActionPurge, admin.ActionPause,
+		admin.ActionSetPayload, admin.ActionRetype, admin.ActionRedrive, admin.ActionPurge,
+		admin.ActionPurgeFinished, admin.ActionPause,
 		admin.ActionResume, admin.ActionPauseSchedule, admin.ActionResumeSchedule, admin.ActionRemoveSchedule,
 		admin.ActionPutSchedule, admin.ActionRunSchedule,
 		admin.ActionHandBack, admin.ActionReindex, admin.ActionRepair, admin.ActionAdopt, admin.ActionAdoptDiscard,

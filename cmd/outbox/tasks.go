@@ -101,11 +101,11 @@ and the reason, if its handler gave one.`,
 	})
 	typeFlag(list, &taskType)
 	return group(&cobra.Command{
-		Use: "history", Short: "finished tasks of the types that keep them: list, show",
+		Use: "history", Short: "finished tasks of the types that keep them: list, show, purge",
 		Example: "  outbox history list -type SEND_MAIL",
 	}, list, a.showCommand(admin.StateFinished, &cobra.Command{
 		Short: "show a finished task", Example: "  outbox history show 815",
-	}))
+	}), a.historyPurgeCommand())
 }
 
 // typeFlag adds --type.

@@ -18,6 +18,7 @@ func TestEachCommandThatDestroysAsks(t *testing.T) {
 	db.bury(t, "MAIL", "x", 1, 1)
 	db.schedule(t, "nightly")
 	db.ok(t, "enqueue", "MAIL", "{}")
+	db.finish(t, "KEPT", 11, 1)
 	answers := func(args, question, answer string, code int) {
 		t.Helper()
 		s := db.terminal(t, strings.Fields(args)...)
@@ -31,6 +32,7 @@ func TestEachCommandThatDestroysAsks(t *testing.T) {
 	}
 	for args, question := range map[string]string{
 		"dead purge -all":          "Delete 1 dead letter (all)",
+		"history purge -all":       "Delete 1 finished task (all)",
 		"dead redrive -all":        "Redrive 1 dead letter (all)",
 		"tasks cancel 1":           "Cancel 1 task (1)",
 		"schedules remove nightly": "Remove the schedule nightly",
@@ -43,7 +45,7 @@ func TestEachCommandThatDestroysAsks(t *testing.T) {
 		answers("dead purge -type MAIL", "Delete 1 dead letter (type MAIL)", answer, exitFailed)
 	}
 	db.is(t, `SELECT concat_ws(' ', (SELECT count(*) FROM outbox.dead_task), (SELECT count(*) FROM outbox.task),
-		(SELECT count(*) FROM outbox.schedule))`, "1 1 1")
+		(SELECT count(*) FROM outbox.schedule), (SELECT count(*) FROM outbox.done_task))`, "1 1 1 1")
 	answers("dead purge -type MAIL", "Delete 1 dead letter (type MAIL)", "y\n", exitOK)
 	answers("schedules remove nightly", "Remove the schedule nightly", "YES\n", exitOK)
 	db.is(t, `SELECT (SELECT count(*) FROM outbox.dead_task) + (SELECT count(*) FROM outbox.schedule)`, "0")

@@ -197,6 +197,7 @@ const (
 	AnyTasks Tasks = iota
 	DeadLetters
 	OtherTasks
+	FinishedTasks // of the history alone
 )
 
 // FiltersOf are the filters that tools offer for some tasks.

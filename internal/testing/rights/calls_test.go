@@ -197,6 +197,13 @@ func calls() []right {
 				last(c.client.Redrive(c.ctx, two, admin.Bulk{WithoutKey: true})))
 		}},
 		{"Purge", operators, false, func(c call) error { return last(c.client.Purge(c.ctx, searched, admin.Bulk{})) }},
+		{"PurgeFinished", workers, false, func(c call) error {
+			r, err := c.client.PurgeFinished(c.ctx, admin.Filter{Type: "A", OlderThan: time.Nanosecond}, admin.Bulk{})
+			return errors.Join(err, want(len(r.IDs) <= 1, true, err))
+		}},
+		{"PurgeFinished by a payload", workers, false, func(c call) error {
+			return last(c.client.PurgeFinished(c.ctx, admin.Filter{Payload: json.RawMessage(`{"a": 1}`)}, admin.Bulk{}))
+		}},
 		{"Redrive on the pool", operators, true, func(c call) error {
 			r, err := c.client.Redrive(c.ctx, letters, admin.Bulk{})
 			return errors.Join(err, want(len(r.IDs), 2, err))

@@ -225,6 +225,8 @@ func (c *calls) operate() {
 	c.say("Redrive", len(done.IDs), err)
 	done, err = client.Purge(c.ctx, admin.Filter{Type: "leased dies"}, admin.Bulk{})
 	c.say("Purge", len(done.IDs), err)
+	done, err = client.PurgeFinished(c.ctx, admin.Filter{Type: "no such"}, admin.Bulk{})
+	c.say("PurgeFinished", len(done.IDs), err)
 	c.change(client)
 	for _, state := range []admin.State{admin.StateReady, admin.StateScheduled, admin.StateRetrying, admin.StateLeased,
 		admin.StateWaiting, admin.StateDead, admin.StateFinished} {

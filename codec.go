@@ -30,7 +30,8 @@ import (
 //
 // A hook must be safe for concurrent use and return soon. It is called in a goroutine of its own,
 // which the call waits for. Hooks also run for a relay.Schedule with such options, in the
-// transaction that fires it; their error there is that of the firing, which is tried again.
+// transaction that fires it, with the values of the context of Start, Run or RunOnce. An error there is that
+// of the firing, which is tried again each minute, and is in the log.
 //
 // No hook runs for [TaskSpec.Encode], handlers.RunAgainWith, a redrive, schedules that operators
 // store, the copies of forward.Fanout (their tasks have been enqueued once), and `outbox enqueue`.

@@ -76,12 +76,14 @@ func TestATailIgnoresWhatNoRelaySends(t *testing.T) {
 			t.Errorf("it begins with %+v", e)
 		}
 		send := func(text string) { db.Do(t, `SELECT pg_notify('outbox.tail', $1)`, text) }
-		for _, text := range []string{"", "?", "x", strings.Repeat("[", 7000), event("\\u001b[2J", 1, 1), event("done", -1, 1)} {
+		forged := []string{"", "?", "x", strings.Repeat("[", 7000), event("\\u001b[2J", 1, 1), event("done", -1, 1)}
+		for _, text := range forged {
 			send(text)
 		}
 		send(event("of_a_newer_version", 7, 3))
 		e := next()
-		if e.Event != "of_a_newer_version" || e.TaskID != 7 || e.Attempt != 3 || e.Type != "MAIL" || e.Kind != outbox.KindTx ||
+		if e.Event != "of_a_newer_version" || e.TaskID != 7 || e.Attempt != 3 || e.Type != "MAIL" ||
+			e.Kind != outbox.KindTx ||
 			e.Duration != 1500*time.Microsecond || e.RelayID != tellingRelay || !e.At.Equal(time.Unix(1700000000, 0)) {
 			t.Errorf("an event is %+v", e)
 		}
@@ -136,9 +138,10 @@ func TestATailThatHearsNothingSaysSo(t *testing.T) {
 		"no server": {client(t, db.DB).Tail(t.Context(), "postgres://u:secret@127.0.0.1:1/d?sslmode=disable", all, tell),
 			"refused"},
 		"no connection string": {client(t, db.DB).Tail(t.Context(), "postgres://u:se cret@[/d", all, tell), "not a DSN"},
-		"an unknown event":     {tx.Tail(t.Context(), db.URL, admin.TailFilter{Events: []string{"died"}}, tell), "use begun, done"},
-		"an empty type":        {tx.Tail(t.Context(), db.URL, admin.TailFilter{Types: []string{""}}, tell), "1 to 128"},
-		"its own end":          {client(t, db.DB).Tail(t.Context(), db.URL, all, tell), "stop"},
+		"an unknown event": {tx.Tail(t.Context(), db.URL, admin.TailFilter{Events: []string{"died"}}, tell),
+			"use begun, done"},
+		"an empty type": {tx.Tail(t.Context(), db.URL, admin.TailFilter{Types: []string{""}}, tell), "1 to 128"},
+		"its own end":   {client(t, db.DB).Tail(t.Context(), db.URL, all, tell), "stop"},
 	} {
 		if c.err == nil || !strings.Contains(c.err.Error(), c.want) || strings.Contains(c.err.Error(), "cret") {
 			t.Errorf("%s: got %v, want %q", name, c.err, c.want)

@@ -104,7 +104,8 @@ func (t *Task) scan(row scanner, more ...any) error {
 // A task that came back after it was finished, as after a failover, is not in the history.
 const taskSQL = `/* outbox: inspect a task */
 SELECT ` + taskColumns + `, t.timeline, (SELECT min(c.requested_at) FROM outbox.cancel c WHERE c.task_id = $1) AS asked,
-       has_column_privilege('outbox.relay', 'progress', 'SELECT') AS may_see, 1 AS place FROM outbox.task t WHERE t.task_id = $1
+       has_column_privilege('outbox.relay', 'progress', 'SELECT') AS may_see, 1 AS place
+  FROM outbox.task t WHERE t.task_id = $1
 UNION ALL
 SELECT ` + deadColumns + `, t.timeline, NULL, false, 2 FROM outbox.dead_task t WHERE t.task_id = $1
 UNION ALL

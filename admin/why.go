@@ -388,6 +388,8 @@ func (w *whyOf) time() *Cause {
 	case strings.HasPrefix(t.LastError, timeline.Unreadable):
 		c.Kind, c.Text = CauseUnreadable, "PostgreSQL cannot read its row: "+t.LastError
 		c.Remedy = "restore the row, or give the task up: " + w.command("tasks cancel %d", t.ID)
+	case w.postponed():
+		c = w.ofSuspect("the process of its last run died, so it waits until it may run beside few others")
 	case last.At.Before(t.AttemptedAt) && last.LastAt.Before(t.AttemptedAt):
 		// a later run did not fail
 		if c.Text = "its handler has put it off (Snooze, RunAgain)"; last.At.IsZero() && t.LastError != "" {
@@ -503,6 +505,12 @@ func busyWith(runs map[string]int) string {
 	return strings.Join(types[:min(len(types), 5)], ", ")
 }
 
+// postponed reports whether a relay has put a task off whose last run was lost, for the sake of another such task.
+func (w *whyOf) postponed() bool {
+	t := w.task
+	return (t.State == StateScheduled || t.State == StateRetrying) && t.RunAt.After(w.now) && t.RelayID != ""
+}
+
 // suspect says that the process of its last runs died: relays choose beside which others it runs.
 func (w *whyOf) suspect() *Cause {
 	lost := 0
@@ -517,12 +525,16 @@ func (w *whyOf) suspect() *Cause {
 		}
 	}
 	last := w.task.MaxAttempts > 0 && w.task.MaxAttempts-w.task.Attempt <= 2
-	if w.task.State == StateLeased || lost == 0 || lost == 1 && !last {
+	if w.task.State == StateLeased || w.postponed() || lost == 0 || lost == 1 && !last {
 		return nil
 	}
-	return &Cause{Kind: CauseSuspect,
-		Text: fmt.Sprintf("the process of its last run died, %d times in a row, so it runs beside few others", lost),
-		Remedy: "find in the relays' output what ended them; to give the task up: " +
+	const text = "the process of its last run died, %d times in a row, so it runs beside few others"
+	return w.ofSuspect(fmt.Sprintf(text, lost))
+}
+
+func (w *whyOf) ofSuspect(text string) *Cause {
+	return &Cause{Kind: CauseSuspect, Text: text,
+		Remedy: "find in the relays' output what ended it; to give the task up: " +
 			w.command("tasks cancel %d", w.task.ID)}
 }
 

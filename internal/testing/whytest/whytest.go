@@ -80,6 +80,10 @@ var States = []Cause{
 	{Name: "put off with a reason", SQL: `UPDATE outbox.task SET state = 'scheduled', last_error = 'not yet booked',
 		attempted_at = now(), run_at = now() + interval '1 hour'`,
 		Kind: admin.CauseScheduled, Says: "its handler has put it off (Snooze, RunAgain): not yet booked"},
+	{Name: "put off as a suspect", SQL: `UPDATE outbox.task SET state = 'scheduled', attempt = 1, attempted_at = now(),
+		run_at = now() + interval '1 hour', relay_id = gen_random_uuid(),
+		timeline = '[{"event": "lost", "attempt": 1, "at": "2026-01-01T00:00:00Z"}]'`,
+		Kind: admin.CauseSuspect, Says: "its last run died, so it waits until it may run beside few others"},
 	{Name: "suspect", SQL: `UPDATE outbox.task SET attempt = 2, timeline = '[{"event": "lost"}, {"event": "lost"}]'`,
 		Kind: admin.CauseSuspect, Says: "its last run died, 2 times in a row"},
 }

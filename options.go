@@ -26,7 +26,7 @@ const (
 	maxHeaderBytes    = 4 << 10
 	maxKeyBytes       = 256
 	defaultMaxPayload = 256 << 10
-	mostPayload       = 16 << 20
+	mostPayload       = codec.MostStored
 )
 
 // Option changes one Enqueue. Options apply in their order. A nil one is refused with

@@ -1,14 +1,21 @@
 package outbox
 
 import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/txoutbox/outbox/internal/codec"
 )
 
 // Limits of jsonb beyond the grammar of JSON. The nesting is a tenth of the limit of encoding/json
@@ -212,4 +219,135 @@ func notJSON(raw json.RawMessage) error {
 		at = syntax.Offset
 	}
 	return fmt.Errorf("%w: not JSON near byte %d", ErrInvalidPayload, at)
+}
+
+// encode returns the payload as its codec stores it, and notes the codec and the key of the plain payload.
+func (s *settings) encode(plain string) (string, error) {
+	name := s.codecs.Writes()
+	stored, err := s.codecs.Encode(name, []byte(plain))
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", ErrInvalidPayload, err)
+	}
+	headers := make(map[string]string, len(s.headers)+1)
+	maps.Copy(headers, s.headers)
+	headers[codec.Header] = name
+	s.headers = headers
+	s.encodeHeaders()
+	if s.unique != nil && s.unique.ofPayload {
+		s.unique.key = keyOfPayload(plain)
+	}
+	return stored, nil
+}
+
+// checkStored bounds a payload as its codec stores it.
+func checkStored(stored string) error {
+	if len(stored) > mostPayload {
+		return fmt.Errorf("%w: its codec makes it %d bytes, at most %d", ErrPayloadTooLarge, len(stored), mostPayload)
+	}
+	return nil
+}
+
+// keyOfPayload is the unique key that resolve_key (schema/functions/keys.sql) makes of the payload, which
+// [lines.add] has checked.
+func keyOfPayload(payload string) string {
+	d := json.NewDecoder(strings.NewReader(payload))
+	d.UseNumber()
+	sum := sha256.Sum256([]byte(canonical(d)))
+	return payloadKey + ":" + hex.EncodeToString(sum[:])
+}
+
+// canonical is the next value as jsonb prints it, with numbers of no zeros at the end of their fractions. Keys of
+// an object are in the order of their lengths, and then of their bytes; of repeated keys the last one counts.
+func canonical(d *json.Decoder) string {
+	token, _ := d.Token() // the text is valid JSON
+	switch value := token.(type) {
+	case json.Delim:
+		var parts []string
+		if value == '[' {
+			for d.More() {
+				parts = append(parts, canonical(d))
+			}
+			_, _ = d.Token()
+			return "[" + strings.Join(parts, ", ") + "]"
+		}
+		fields := map[string]string{}
+		for d.More() {
+			name, _ := d.Token()
+			text, _ := name.(string)
+			fields[text] = canonical(d)
+		}
+		_, _ = d.Token()
+		for _, name := range slices.SortedFunc(maps.Keys(fields), func(a, b string) int {
+			return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
+		}) {
+			parts = append(parts, quoted(name)+": "+fields[name])
+		}
+		return "{" + strings.Join(parts, ", ") + "}"
+	case string:
+		return quoted(value)
+	case json.Number:
+		return decimal(string(value))
+	case bool:
+		return strconv.FormatBool(value)
+	}
+	return "null"
+}
+
+// quoted is a string as jsonb prints it: it escapes quotes, backslashes and control characters.
+func quoted(s string) string {
+	var b strings.Builder
+	b.Grow(len(s) + 2)
+	b.WriteByte('"')
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c == '"' || c == '\\':
+			b.WriteByte('\\')
+			b.WriteByte(c)
+		case c >= ' ':
+			b.WriteByte(c)
+		default:
+			const short = "\b\f\n\r\t"
+			if at := strings.IndexByte(short, c); at >= 0 {
+				b.WriteByte('\\')
+				b.WriteByte("bfnrt"[at])
+			} else {
+				b.WriteString(`\u00`)
+				b.WriteString(hex.EncodeToString([]byte{c}))
+			}
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}
+
+// decimal is a number without an exponent, without zeros at the end of its fraction, and without the sign of
+// zero. [writtenOut] has found that it fits.
+func decimal(number string) string {
+	exponent := 0
+	if e := strings.IndexAny(number, "eE"); e >= 0 {
+		exponent, _ = strconv.Atoi(number[e+1:])
+		number = number[:e]
+	}
+	number, negative := strings.CutPrefix(number, "-")
+	whole, fraction, _ := strings.Cut(number, ".")
+	point := len(whole) + exponent // its place in the digits
+	digits := strings.TrimRight(whole+fraction, "0")
+	rest := strings.TrimLeft(digits, "0")
+	point -= len(digits) - len(rest)
+	digits = rest
+	if digits == "" {
+		return "0"
+	}
+	switch {
+	case point <= 0:
+		digits = "0." + strings.Repeat("0", -point) + digits
+	case point >= len(digits):
+		digits += strings.Repeat("0", point-len(digits))
+	default:
+		digits = digits[:point] + "." + digits[point:]
+	}
+	if negative {
+		return "-" + digits
+	}
+	return digits
 }

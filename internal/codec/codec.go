@@ -33,6 +33,9 @@ type Set struct {
 
 const maxName = 64
 
+// MostStored is the most bytes of a payload, as its codec stores it too: the most of outbox.MaxPayload.
+const MostStored = 16 << 20
+
 // New makes a set. The error says which codec is not valid, and what to do.
 func New(all ...Codec) (*Set, error) {
 	s := &Set{byName: map[string]Codec{}}

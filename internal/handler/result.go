@@ -168,9 +168,6 @@ func Alone(err error) bool {
 	return true
 }
 
-// mostStored is the most of outbox.MaxPayload.
-const mostStored = 16 << 20
-
 // CheckAgain returns err, a handler's result for the task, or what is wrong with its RunAgainWith. The name is
 // that of the codec that has encoded the task, "" without one: it encodes the next payload as well.
 func (h *Handler) CheckAgain(taskID int64, name string, err error) error {
@@ -192,9 +189,9 @@ func (h *Handler) CheckAgain(taskID int64, name string, err error) error {
 		if err != nil {
 			return fmt.Errorf("handlers: RunAgainWith: %w: %w", outbox.ErrInvalidPayload, err)
 		}
-		if len(stored) > mostStored {
+		if len(stored) > codec.MostStored {
 			return fmt.Errorf("handlers: RunAgainWith: %w: its codec makes it %d bytes, at most %d",
-				outbox.ErrPayloadTooLarge, len(stored), mostStored)
+				outbox.ErrPayloadTooLarge, len(stored), codec.MostStored)
 		}
 		r.Stored = json.RawMessage(stored)
 	}

@@ -139,7 +139,7 @@ $$;
 -- the same key: its text has one form for all but numbers, where 1.50 equals 1.5. So zeros at the
 -- end of fractions go, but not those in strings. Backslashes mean the same in E'' strings whatever
 -- standard_conforming_strings is. Enqueue makes the key itself of a payload that a codec has encoded: that
--- is a string (keyOfPayload in codec.go).
+-- is a string (keyOfPayload in payload.go).
 CREATE OR REPLACE FUNCTION outbox.resolve_key(given text, payload jsonb) RETURNS text
 LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE

@@ -190,8 +190,8 @@ func TestFilesAreShort(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil || all < 200 || root > 14 {
-		t.Errorf("%d files of Go, want all modules'; package outbox has %d, at most 14; error %v", all, root, err)
+	if err != nil || all < 200 || root > 12 {
+		t.Errorf("%d files of Go, want all modules'; package outbox has %d, at most 12; error %v", all, root, err)
 	}
 }
 

@@ -138,24 +138,13 @@ func TestAPageShowsProgressAndResult(t *testing.T) {
 	}
 }
 
-// hidden is a codec for tests.
-type hidden string
-
-func (c hidden) Name() string { return string(c) }
-
-func (c hidden) Encode(plain []byte) ([]byte, error) {
-	return []byte(strings.Map(func(r rune) rune { return r ^ 1 }, string(plain))), nil
-}
-
-func (c hidden) Decode(stored []byte) ([]byte, error) { return c.Encode(stored) }
-
 // An encoded payload is decoded for those who may see payloads, where the dashboard has its codec. Nobody
 // changes it.
 func TestAnEncodedPayloadIsShownWithItsCodec(t *testing.T) {
 	t.Parallel()
 	db, _ := filled(t)
 	task := outbox.TaskSpec{Type: "CODED", Payload: map[string]string{"mail": "ada"}, Options: []outbox.Option{
-		outbox.Codec(hidden("c")), outbox.Headers(map[string]string{"h": "1"})}}
+		outbox.Codec(relaytest.Hidden("c")), outbox.Headers(map[string]string{"h": "1"})}}
 	relaytest.EnqueueAll(db.DB, task)
 	id := db.Text(t, `SELECT task_id FROM outbox.task WHERE task_type = 'CODED'`)
 	stored := strings.Trim(db.Text(t, `SELECT payload FROM outbox.task WHERE task_type = 'CODED'`), `"`)
@@ -167,12 +156,12 @@ func TestAnEncodedPayloadIsShownWithItsCodec(t *testing.T) {
 		has    []string
 		not    []string
 	}{
-		"with it": {[]outbox.PayloadCodec{hidden("other"), hidden("c")}, everything, []string{`"mail": "ada"`, decoded},
-			[]string{stored}},
-		"without it": {[]outbox.PayloadCodec{hidden("other")}, everything,
+		"with it": {[]outbox.PayloadCodec{relaytest.Hidden("other"), relaytest.Hidden("c")}, everything,
+			[]string{`"mail": "ada"`, decoded}, []string{stored}},
+		"without it": {[]outbox.PayloadCodec{relaytest.Hidden("other")}, everything,
 			[]string{stored, `The codec "c" has encoded it, which the dashboard does not have.`}, []string{readable, decoded}},
 		"without any": {nil, everything, []string{stored, "It is as it is stored."}, []string{readable}},
-		"not allowed": {[]outbox.PayloadCodec{hidden("c")}, dashboard.AccessOperate,
+		"not allowed": {[]outbox.PayloadCodec{relaytest.Hidden("c")}, dashboard.AccessOperate,
 			[]string{"Your role does not show payloads."}, []string{stored, readable}},
 	} {
 		s := serve(t, db, dashboard.Config{Authorize: as(c.access), Codecs: c.codecs})

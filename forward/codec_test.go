@@ -13,26 +13,15 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// hidden is a codec for tests.
-type hidden string
-
-func (c hidden) Name() string { return string(c) }
-
-func (c hidden) Encode(plain []byte) ([]byte, error) {
-	return []byte(strings.Map(func(r rune) rune { return r ^ 1 }, string(plain))), nil
-}
-
-func (c hidden) Decode(stored []byte) ([]byte, error) { return c.Encode(stored) }
-
 // Events are plain. Their copies are stored by the codec of their task's type, or by their own.
 func TestEventsOfAnEncodedTypeArePlainAndTheirCopiesAreNot(t *testing.T) {
 	t.Parallel()
 	db, to, reg := relaytest.NewDatabase(t), &broker{}, handlers.New()
 	tenant := outbox.Headers(map[string]string{"tenant": "acme"})
-	one := outbox.NewTaskType[string]("one", outbox.Codec(hidden("c")), tenant)
-	several := outbox.NewTaskType[string]("several", outbox.Codec(hidden("c")), tenant)
+	one := outbox.NewTaskType[string]("one", outbox.Codec(relaytest.Hidden("c")), tenant)
+	several := outbox.NewTaskType[string]("several", outbox.Codec(relaytest.Hidden("c")), tenant)
 	forward.Register(reg, one, to, forward.HandlerOptions(handlers.Retention(time.Hour)))
-	own := []forward.Option{forward.TaskOptions(outbox.Codec(hidden("own")))}
+	own := []forward.Option{forward.TaskOptions(outbox.Codec(relaytest.Hidden("own")))}
 	forward.Fanout(reg, several, map[string]forward.Target{"a": {Publisher: to}, "b": {Publisher: to, Options: own}},
 		forward.HandlerOptions(handlers.Retention(time.Hour)))
 	relaytest.EnqueueAll(db.DB, one.New("clear"), several.New("clear"),

@@ -3,34 +3,23 @@ package outboxtest_test
 import (
 	"context"
 	"database/sql"
-	"strings"
 	"testing"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 	"github.com/txoutbox/outbox/outboxtest"
 	"github.com/txoutbox/outbox/relay"
 )
-
-// hidden is a codec for tests.
-type hidden string
-
-func (c hidden) Name() string { return string(c) }
-
-func (c hidden) Encode(plain []byte) ([]byte, error) {
-	return []byte(strings.Map(func(r rune) rune { return r ^ 1 }, string(plain))), nil
-}
-
-func (c hidden) Decode(stored []byte) ([]byte, error) { return c.Encode(stored) }
 
 // Tests see payloads and headers as handlers do. What the task type's codecs do not know fails the test.
 func TestEncodedTasksAreFoundAndRunAsTheirHandlersSeeThem(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, db *sql.DB) {
 		in := begin(t, db)
-		coded := outbox.NewTaskType[payload]("CODED", outbox.Codec(hidden("c"), hidden("old")))
+		coded := outbox.NewTaskType[payload]("CODED", outbox.Codec(relaytest.Hidden("c"), relaytest.Hidden("old")))
 		header := outbox.Headers(map[string]string{"h": "1"})
-		for i, opt := range []outbox.Option{outbox.Priority(0), outbox.Codec(hidden("old")), header} {
+		for i, opt := range []outbox.Option{outbox.Priority(0), outbox.Codec(relaytest.Hidden("old")), header} {
 			if _, err := coded.Enqueue(t.Context(), in, payload{i}, opt); err != nil {
 				t.Fatal(err)
 			}
@@ -56,7 +45,7 @@ func TestEncodedTasksAreFoundAndRunAsTheirHandlersSeeThem(t *testing.T) {
 			t.Errorf("the payloads add up to %d: %v", ran, r)
 		}
 
-		if _, err := coded.Enqueue(t.Context(), in, payload{1}, outbox.Codec(hidden("secret"))); err != nil {
+		if _, err := coded.Enqueue(t.Context(), in, payload{1}, outbox.Codec(relaytest.Hidden("secret"))); err != nil {
 			t.Fatal(err)
 		}
 		wantFatal(t, failing(t, func(t testing.TB) { outboxtest.Enqueued(t, in, coded, nil) }),

@@ -96,13 +96,15 @@ func listening(e admin.TailEvent) string {
 	return text
 }
 
-// short is a duration in milliseconds, or as others; "-" without one.
+// short is a duration in milliseconds, in tenths of a second up to a minute, or as others; "-" without one.
 func short(d time.Duration) string {
 	switch {
 	case d == 0:
 		return "-"
 	case d < time.Second:
 		return fmt.Sprintf("%.1fms", float64(d)/float64(time.Millisecond))
+	case d < time.Minute:
+		return fmt.Sprintf("%.1fs", d.Seconds())
 	}
 	return age(d)
 }

@@ -69,7 +69,8 @@ func TestTheSQLSurfaceIsAsPromised(t *testing.T) {
 		}
 		run(t, db, fmt.Sprintf("SELECT %s FROM %s.%s", strings.Join(names, ", "), quote(name), table))
 	}
-	run(t, db, in("GRANT EXECUTE ON FUNCTION outbox.cancel_task, outbox.run_task_now, outbox.task_end TO ")+quote(name+"_enqueuer"))
+	const granted = "GRANT EXECUTE ON FUNCTION outbox.cancel_task, outbox.run_task_now, outbox.task_end TO "
+	run(t, db, in(granted)+quote(name+"_enqueuer"))
 	app := open(t, url, "role", name+"_enqueuer")
 	for _, s := range asEnqueuer {
 		if got := scan[string](t, app, in(s.statement)); got != s.result {
@@ -130,7 +131,8 @@ func TestWhatIsInTheSchemaIsUsedByWhoIsMeantTo(t *testing.T) {
 		WHERE pronamespace = <ns> AND has_function_privilege('<schema>_' || role, oid, 'EXECUTE') AND `
 	const columns = `SELECT DISTINCT c.relname || '.' || attname FROM pg_attribute JOIN pg_class c ON c.oid = attrelid, (VALUES ('enqueuer'), ('viewer'), ('operator')) AS g (role)
 		WHERE relnamespace = <ns> AND relkind IN ('r', 'v') AND attnum > 0 AND NOT attisdropped
-		  AND attname IN ('payload', 'headers', 'lease_token', 'token', 'key', 'unique_key', 'ordering_key', 'result', 'timing', 'definition')
+		  AND attname IN ('payload', 'headers', 'lease_token', 'token', 'key', 'unique_key', 'ordering_key', 'result',
+		                  'timing', 'definition')
 		  AND has_column_privilege('<schema>_' || role, c.oid, attnum, 'SELECT') AND `
 	const tables = `SELECT DISTINCT relname::text FROM pg_class, (VALUES ('enqueuer'), ('worker'), ('viewer'), ('operator')) AS g (role)
 		WHERE relnamespace = <ns> AND relkind IN ('r', 'v') AND `

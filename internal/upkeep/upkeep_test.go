@@ -154,7 +154,8 @@ func TestATakeoverTellsTheRunsThatWereLost(t *testing.T) {
 	db.Do(t, leasedOf+`, leased_until) VALUES ('DEAD', 'leased', 2, '`+busyRelay+`'::uuid, '`+busyRelay+`'::uuid, NULL),
 		('STRANDED', 'leased', 1, '`+idleRelay+`', '`+idleRelay+`', NULL)`)
 	r := newRelay(t, db)
-	db.Do(t, leasedOf+`, leased_until) VALUES ('OVER', 'leased', 1, $1::uuid, $1::uuid, now() - interval '1 hour')`, r.RelayID)
+	const over = `, leased_until) VALUES ('OVER', 'leased', 1, $1::uuid, $1::uuid, now() - interval '1 hour')`
+	db.Do(t, leasedOf+over, r.RelayID)
 	r.do(t, "take over")
 	got := ""
 	for _, run := range r.lost {

@@ -55,7 +55,8 @@ func (p *producer) full(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	var n int
-	err := p.pool.db.QueryRowContext(ctx, `SELECT count(*) FROM (SELECT FROM outbox.task LIMIT $1) t`, mostWaiting).Scan(&n)
+	const waiting = `SELECT count(*) FROM (SELECT FROM outbox.task LIMIT $1) t`
+	err := p.pool.db.QueryRowContext(ctx, waiting, mostWaiting).Scan(&n)
 	return err != nil || n >= mostWaiting
 }
 

@@ -387,7 +387,8 @@ const (
 // Judge decides by the rows that earlier runs left. A run whose relay is dead was an attempt; one
 // that lost its connection was none; one whose relay may still live is undecided. An undecided run
 // alone does not hold the task up. With another lost or undecided run, or
-// where they may have used up the attempts, the task waits until the heartbeats have decided.
+// where they may have used up the attempts, the task waits until the heartbeats have decided. So does a task
+// past its expiry that may not have begun.
 func (r *Row) Judge(found []Earlier) (earlier Judgement, wait time.Duration) {
 	conns := 0
 	for _, e := range found {
@@ -412,7 +413,7 @@ func (r *Row) Judge(found []Earlier) (earlier Judgement, wait time.Duration) {
 		return DeadLostConns, 0
 	case r.Attempt+r.Lost >= r.Max:
 		return DeadAttempts, 0
-	case u > 0 && (r.Lost+u >= 2 || r.Attempt+r.Lost+u >= r.Max):
+	case u > 0 && (r.Lost+u >= 2 || r.Attempt+r.Lost+u >= r.Max || r.Expired() && r.Lost+conns == 0):
 		return Postponed, wait + 100*time.Millisecond
 	}
 	return Suspect, 0

@@ -165,6 +165,29 @@ func wrong(r *Row, v Judgement, wait time.Duration, lost, undecided, conns int, 
 	return ""
 }
 
+// TestATaskPastItsExpiryMustHaveBegunToRun tries one earlier run of each kind.
+func TestATaskPastItsExpiryMustHaveBegunToRun(t *testing.T) {
+	t.Parallel()
+	of := func(attempt int, e Earlier) Judgement {
+		r := &Row{Attempt: attempt, Max: 9, read: &columns{PastExpiry: true}}
+		v, _ := r.Judge([]Earlier{e})
+		return v
+	}
+	undecided := Earlier{Token: "undecided", alive: time.Second}
+	if v := of(0, undecided); v != Postponed {
+		t.Errorf("verdict %d, want it postponed: its earlier run may have begun nothing", v)
+	}
+	if v := of(1, undecided); v != Suspect {
+		t.Errorf("verdict %d, want it run: an attempt is counted", v)
+	}
+	if v := of(0, Earlier{Token: "lost", alive: -time.Second}); v != Suspect {
+		t.Errorf("verdict %d, want it run: the lost run had begun", v)
+	}
+	if v := of(0, Earlier{Token: "conn", LostConn: true, alive: time.Second}); v != Suspect {
+		t.Errorf("verdict %d, want it run: the run that lost its connection had begun", v)
+	}
+}
+
 func TestARunWhoseResultIsAboutToBeRecordedIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	r := &Row{Attempt: 0, Max: 1}

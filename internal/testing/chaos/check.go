@@ -232,16 +232,19 @@ var always = checks{
 		WHERE outcome = 'acked' AND kind NOT IN ('KEYED', 'PERIOD') AND NOT EXISTS (SELECT FROM effect e WHERE e.k = l.k)
 		AND NOT EXISTS (SELECT FROM call s WHERE s.k = l.k AND l.kind = 'PLAIN')
 		AND NOT EXISTS (SELECT FROM event e WHERE e.k = l.k)
-		AND NOT EXISTS (SELECT FROM outbox.dead_task d WHERE d.payload ->> 'k' = l.k)`,
+		AND NOT EXISTS (SELECT FROM outbox.dead_task d WHERE plain_payload(d.payload) ->> 'k' = l.k)`,
 	"results that are lost, or another task's": `SELECT k FROM effect e WHERE kind IN ('LEASED', 'ORDERED')
 		AND NOT EXISTS (SELECT FROM outbox.done_task d WHERE d.task_id = e.task_id AND d.result #>> '{}' = e.k)
-		UNION ALL SELECT payload ->> 'k' FROM outbox.done_task WHERE result #>> '{}' IS DISTINCT FROM payload ->> 'k'`,
+		UNION ALL SELECT plain_payload(payload) ->> 'k' FROM outbox.done_task
+		WHERE result #>> '{}' IS DISTINCT FROM plain_payload(payload) ->> 'k'`,
+	"payloads of a type with codecs that are stored plain": `SELECT payload::text FROM outbox.done_task
+		WHERE task_type = 'LEASED' AND (jsonb_typeof(payload) <> 'string' OR headers ->> 'outbox-codec' IS NULL)`,
 	"unique keys that were used twice within their period": `SELECT ordering_key FROM effect WHERE kind = 'PERIOD'
 		GROUP BY ordering_key HAVING count(*) > 1`,
 	"lost tasks: of a unique key with a period none ran": `SELECT 'period-' || split_part(k, '-', 2)::int / 10
 		FROM ledger WHERE outcome = 'acked' AND kind = 'PERIOD'
 		EXCEPT SELECT ordering_key FROM effect WHERE kind = 'PERIOD'`,
-	"tasks that are left": `SELECT task_type || ' ' || state || ' ' || (payload ->> 'k') FROM outbox.task
+	"tasks that are left": `SELECT task_type || ' ' || state || ' ' || (plain_payload(payload) ->> 'k') FROM outbox.task
 		WHERE task_type <> 'TICK'`,
 	"duplicated effects": `SELECT k || ', ' || count(*) || ' times' FROM effect GROUP BY k HAVING count(*) > 1`,
 	"ghosts: effects of what was rolled back": `SELECT k FROM effect JOIN ledger USING (k)
@@ -263,9 +266,9 @@ var always = checks{
 		AND NOT EXISTS (SELECT FROM effect e WHERE e.k = l.k)
 		AND NOT EXISTS (SELECT FROM call s WHERE s.k = l.k AND l.kind = 'PLAIN')
 		AND NOT EXISTS (SELECT FROM event e WHERE e.k = l.k)
-		AND NOT EXISTS (SELECT FROM outbox.dead_task d WHERE d.payload ->> 'k' = l.k)`,
+		AND NOT EXISTS (SELECT FROM outbox.dead_task d WHERE plain_payload(d.payload) ->> 'k' = l.k)`,
 	"unknown commits: work, and no business row": `SELECT k FROM (SELECT k FROM effect UNION ALL SELECT k FROM call
-		UNION ALL SELECT k FROM event UNION ALL SELECT payload ->> 'k' FROM outbox.dead_task) e
+		UNION ALL SELECT k FROM event UNION ALL SELECT plain_payload(payload) ->> 'k' FROM outbox.dead_task) e
 		WHERE NOT EXISTS (SELECT FROM business b WHERE b.k = e.k)`,
 	"accounts: money that came or went": `SELECT sum(balance)::text FROM account HAVING sum(balance) <> 100000`,
 	early: `SELECT k || ' by ' || (due - at) FROM effect JOIN business USING (k)
@@ -278,10 +281,10 @@ var always = checks{
 	"leases that another process ended": `SELECT task_id || ' of ' || coalesce(holder, 'nobody') || ' by ' || by
 		FROM stolen`,
 	"effects of poison": `SELECT k FROM effect WHERE kind = 'POISON'`,
-	"dead letters that should not be": `SELECT payload ->> 'k' || ': ' || last_error FROM outbox.dead_task
+	"dead letters that should not be": `SELECT plain_payload(payload) ->> 'k' || ': ' || last_error FROM outbox.dead_task
 		WHERE task_type <> 'POISON' AND (task_type <> 'EXPIRING' OR reason <> 'expired')`,
-	"tasks both dead and done": `SELECT k FROM effect JOIN outbox.dead_task d ON d.payload ->> 'k' = k`,
-	"dead letters without a reason": `SELECT payload ->> 'k' FROM outbox.dead_task
+	"tasks both dead and done": `SELECT k FROM effect JOIN outbox.dead_task d ON plain_payload(d.payload) ->> 'k' = k`,
+	"dead letters without a reason": `SELECT plain_payload(payload) ->> 'k' FROM outbox.dead_task
 		WHERE reason = 'attempts' AND attempt <> max_attempts OR last_error IS NULL`,
 	"leaks: runs in the journal":          `SELECT to_jsonb(r)::text FROM outbox.running r`,
 	"leaks: ordering keys without a head": `SELECT ordering_key FROM outbox.headless_key`,

@@ -61,6 +61,9 @@ var runMutants = []mutant{
 			{"internal", "outcomes[i], results[i] = e.Finish.Outcome, e.Finish.Result",
 				`outcomes[i], results[i] = e.Finish.Outcome, ""`},
 		}, run: chaosRun{"none", 10 * time.Second, time.Second, []string{"results that are lost, or another task's"}}},
+	{name: "one-codec", help: "payloads are decoded by the codec that writes, whichever wrote them", edits: []edit{
+		{"internal/codec", "return s.byName[name], nil", "return s.byName[s.writes], nil"},
+	}, run: chaosRun{"none", 10 * time.Second, time.Second, []string{"lost tasks", "dead letters that should not be"}}},
 	{name: "retry-on-bad-connection", help: "a transaction is repeated when its connection breaks at COMMIT",
 		edits: []edit{
 			{"", "		wake.All()\n		return fmt.Errorf(\"%w: %w\", ErrCommitUnknown, err)", "		return inTx(ctx, begin, fn, opts)"},

@@ -8,6 +8,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"os"
 	"os/signal"
 	"strconv"
@@ -112,22 +113,40 @@ type Payload struct {
 	Period string `json:"period,omitempty"` // the unique key of a task with one for a period
 }
 
+// codec writes its name before the payload. SQL's plain_payload takes it away.
+type codec byte
+
+func (c codec) Name() string { return string(c) }
+
+func (c codec) Encode(plain []byte) ([]byte, error) { return append([]byte{byte(c)}, plain...), nil }
+
+func (c codec) Decode(stored []byte) ([]byte, error) {
+	if len(stored) == 0 || stored[0] != byte(c) {
+		return nil, fmt.Errorf("chaos: the codec %s did not write it", c.Name())
+	}
+	return stored[1:], nil
+}
+
 // errAsked is the error of an attempt that Payload.Fail asks to fail. Tables know its text.
 var errAsked = errors.New("chaos: this attempt was to fail")
 
 // The task types that producers enqueue.
 var (
 	typeTx    = outbox.NewTaskType[Payload]("TX")
-	typeBatch = outbox.NewTaskType[Payload]("BATCH")
+	typeBatch = outbox.NewTaskType[Payload]("BATCH", outbox.Codec(codec('a')))
 	// calls the outside world, then writes its effect by task.Complete
-	typeLeased   = outbox.NewTaskType[Payload]("LEASED")
+	typeLeased = outbox.NewTaskType[Payload]("LEASED", outbox.Codec(codec('a'), codec('b')))
+	// typeLeased of a replica that has the codecs the other way round, as while keys are rotated
+	typeLeasedRotated = outbox.NewTaskType[Payload]("LEASED", outbox.Codec(codec('b'), codec('a')))
+
 	typePlain    = outbox.NewTaskType[Payload]("PLAIN")    // leased; calls the outside world only
 	typeKeyed    = outbox.NewTaskType[Payload]("KEYED")    // leased, with a unique key
 	typeOrdered  = outbox.NewTaskType[Payload]("ORDERED")  // Tx, with an ordering key
 	typeGrouped  = outbox.NewTaskType[Payload]("GROUPED")  // Tx, with a group key
 	typePeriod   = outbox.NewTaskType[Payload]("PERIOD")   // Tx, with a unique key that is kept for the whole run
 	typeExpiring = outbox.NewTaskType[Payload]("EXPIRING") // Tx, with an expiry
-	typeEvent    = outbox.NewTaskType[Payload]("EVENT")    // forwarded to the broker, in the order of its key
+	// forwarded to the broker, in the order of its key
+	typeEvent = outbox.NewTaskType[Payload]("EVENT", outbox.Codec(codec('a')))
 )
 
 // TypePoison is that of tasks that end their process, or their connection.
@@ -188,10 +207,15 @@ CREATE TRIGGER audit_update AFTER UPDATE ON outbox.task
     AND (NEW.timeline -> -1 ->> 'event' IN ('lost', 'lease_lost')) IS NOT TRUE) EXECUTE FUNCTION audit();
 CREATE TABLE failure (
   k text NOT NULL, kind text NOT NULL, attempt int NOT NULL, fail int NOT NULL, error text NOT NULL);
+CREATE FUNCTION plain_payload(stored jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
+SELECT CASE jsonb_typeof(stored) WHEN 'string'
+  THEN convert_from(substring(decode(stored #>> '{}', 'base64') FROM 2), 'UTF8')::jsonb ELSE stored END $$;
 CREATE FUNCTION failed() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+  payload jsonb := public.plain_payload(NEW.payload);
 BEGIN
-  INSERT INTO public.failure VALUES (NEW.payload ->> 'k', NEW.task_type, NEW.attempt,
-    coalesce((NEW.payload ->> 'fail')::int, 0), NEW.last_error);
+  INSERT INTO public.failure VALUES (payload ->> 'k', NEW.task_type, NEW.attempt,
+    coalesce((payload ->> 'fail')::int, 0), NEW.last_error);
   RETURN NULL;
 END $$;
 CREATE TRIGGER failed AFTER INSERT OR UPDATE OF last_error ON outbox.task

@@ -92,7 +92,7 @@ func (p *producer) plan(i int) planned {
 	case n < 55:
 		kind = typeBatch
 	case n < 75:
-		kind = typeLeased
+		kind = []outbox.TaskType[Payload]{typeLeased, typeLeasedRotated}[p.n%2]
 	case n < 85:
 		kind = typePlain
 	case n < 90:

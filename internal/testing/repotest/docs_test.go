@@ -71,7 +71,7 @@ func (n names) has(name string) bool {
 	return false
 }
 
-// rowFaults says what a row of docs/features.md lacks: a capability, its API, an example with an
+// rowFaults says what a row of docs/coverage.md lacks: a capability, its API, an example with an
 // output, and a test.
 func (n names) rowFaults(row string) (out []string) {
 	cells := strings.Split(strings.Trim(row, "| "), "|")
@@ -114,11 +114,11 @@ func TestTheDocumentationNamesWhatExists(t *testing.T) {
 	}
 }
 
-func TestEachRowOfTheTableOfFeaturesIsFilledIn(t *testing.T) {
+func TestEachRowOfTheCoverageIsFilledIn(t *testing.T) {
 	t.Parallel()
 	n := allNames(t)
 	rows := 0
-	for line := range strings.Lines(read(t, "docs/features.md")) {
+	for line := range strings.Lines(read(t, "docs/coverage.md")) {
 		line = strings.TrimSpace(line)
 		if !strings.HasPrefix(line, "|") || strings.HasPrefix(line, "|---") ||
 			strings.HasPrefix(line, "| capability |") {
@@ -228,7 +228,7 @@ func TestLinksOfTheDocumentationLeadSomewhere(t *testing.T) {
 			t.Errorf("docs/README.md has no link to %s", name)
 		}
 	}
-	if found := deadLinks("docs/design.md", "[a](none.md) [b](features.md#none) [c](features.md#fetchq) "+
+	if found := deadLinks("docs/design.md", "[a](none.md) [b](coverage.md#none) [c](coverage.md#fetchq) "+
 		"[d](../README.md) [e](https://example.com/none)"); len(found) != 2 {
 		t.Errorf("the check found %q, want the first 2", found)
 	}

@@ -8,12 +8,14 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/testing/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
-// From here to relayTasks it is the README's example.
+// From here to newRelay it is the README's example.
 type Welcome struct{ UserID int64 }
 
+var GrantCredit = outbox.NewTaskType[Welcome]("GRANT_CREDIT")
 var SendWelcome = outbox.NewTaskType[Welcome]("SEND_WELCOME")
 
 func signUp(ctx context.Context, tx *sql.Tx, email string) error { // in your own transaction, or outbox.InTx
@@ -22,20 +24,20 @@ func signUp(ctx context.Context, tx *sql.Tx, email string) error { // in your ow
 	if err != nil {
 		return err
 	}
-	_, err = SendWelcome.Enqueue(ctx, tx, w)
+	_, err = outbox.EnqueueMany(ctx, tx, []outbox.TaskSpec{GrantCredit.New(w), SendWelcome.New(w)})
 	return err
 }
 
-func relayTasks(ctx context.Context, db *sql.DB) error { // until ctx ends; in this process or another
+func newRelay(db *sql.DB) (*relay.Relay, error) { // call its Run, in this process or another
 	reg := handlers.New()
-	handlers.Leased(reg, SendWelcome, func(ctx context.Context, task *outbox.Task[Welcome]) error {
-		return sendMail(ctx, task.Payload.UserID, task.Key()) // the idempotency key
+	handlers.Tx(reg, GrantCredit, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[Welcome]) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO credit (usr_id, cents) VALUES ($1, 500)`, task.Payload.UserID)
+		return err // once: the row commits with the removal of the task
 	})
-	r, err := relay.New(db, reg, relay.Config{})
-	if err != nil {
-		return err
-	}
-	return r.Run(ctx)
+	handlers.Leased(reg, SendWelcome, func(ctx context.Context, task *outbox.Task[Welcome]) error {
+		return sendMail(ctx, task.Payload.UserID, task.Key()) // at least once: the receiver can tell by the key
+	})
+	return relay.New(db, reg, relay.Config{})
 }
 
 func serveSignUp(ctx context.Context, db *sql.DB, email string) error {
@@ -52,9 +54,14 @@ func sendMail(_ context.Context, userID int64, _ string) error {
 func TestTheExampleOfTheREADMEWorks(t *testing.T) {
 	t.Parallel()
 	db := testDB(t)
+	exec(t, db, `CREATE TABLE credit (usr_id bigint NOT NULL, cents int NOT NULL)`)
+	r, err := newRelay(db)
+	if err != nil {
+		t.Fatal(err)
+	}
 	ctx, stop := context.WithCancel(t.Context())
 	relayed := make(chan error, 1)
-	go func() { relayed <- relayTasks(ctx, db) }()
+	go func() { relayed <- r.Run(ctx) }()
 	if err := serveSignUp(ctx, db, "ada@example.com"); err != nil {
 		t.Error(err)
 	}
@@ -66,8 +73,17 @@ func TestTheExampleOfTheREADMEWorks(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Error("no mail within a minute")
 	}
+	relaytest.Eventually(t, time.Minute, "no task is left", func() (done bool) {
+		must(db.QueryRow(`SELECT NOT EXISTS (SELECT FROM outbox.task)`).Scan(&done))
+		return done
+	})
 	stop()
 	if err := <-relayed; err != nil {
 		t.Errorf("Run: %v", err)
+	}
+	var credits string
+	must(db.QueryRow(`SELECT string_agg(usr_id || ' has ' || cents, ', ') FROM credit`).Scan(&credits))
+	if credits != "1 has 500" {
+		t.Errorf("credits: %s, want one", credits)
 	}
 }

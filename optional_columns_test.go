@@ -104,7 +104,7 @@ func TestACopyHasTheOptionsOfItsTask(t *testing.T) {
 var ofOptions = regexp.MustCompile(`(?m)^func ([A-Z]\w+)\(.*\) Option \{`)
 
 // Schema and MaxPayload set no column.
-func TestTheTableOfFeaturesNamesEachOption(t *testing.T) {
+func TestTheCoverageNamesEachOption(t *testing.T) {
 	t.Parallel()
 	named := []string{"Schema", "MaxPayload"}
 	for _, file := range []string{"options.go", "unique.go"} {
@@ -112,13 +112,13 @@ func TestTheTableOfFeaturesNamesEachOption(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		features, err := os.ReadFile("docs/features.md")
+		features, err := os.ReadFile("docs/coverage.md")
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, m := range ofOptions.FindAllStringSubmatch(string(source), -1) {
 			if !slices.Contains(named, m[1]) && !strings.Contains(string(features), "`outbox."+m[1]+"`") {
-				t.Errorf("docs/features.md does not name outbox.%s", m[1])
+				t.Errorf("docs/coverage.md does not name outbox.%s", m[1])
 			}
 		}
 	}

@@ -19,7 +19,7 @@
 // [Wake]. Package schema makes the tables.
 // Package pgdb opens a pool that notices when its server is gone. Package admin reads tasks and
 // dead letters, [Stats] counts them, and package outboxtest is for the tests of apps.
-// docs/guide/getting-started.md goes from nothing to the first task, docs/features.md names each
+// docs/guide/getting-started.md goes from nothing to the first task, docs/coverage.md names each
 // capability with an example.
 package outbox
 

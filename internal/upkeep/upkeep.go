@@ -187,7 +187,7 @@ func (j *jobs) do(ctx context.Context, on *pg.Dedicated, one *dueJob) error {
 // its row by itself. Then add it to
 //   - ownTimes in relay/fault_test.go: a part of the comments of its statements
 //   - the package comment above
-//   - docs/guide/production.md and docs/features.md
+//   - docs/guide/production.md and docs/coverage.md
 type SharedJob struct {
 	Name string // the key in outbox.maintenance; a new name for a new meaning
 	// Run does a bounded part of the job in tx, which sharedJobs commits; a tx of a job that is

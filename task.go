@@ -145,9 +145,9 @@ const (
 //   - any other error, which is ctx's or the database's, with nothing written.
 //
 // If fn commits tx itself, its writes and the removal of the task stand. Complete returns nil if fn
-// did, and the relay logs it. If fn then failed or panicked, the task is a dead letter with the
-// reason committed, and the handler's own result no longer matters. A panic of fn goes on in the
-// handler.
+// did, and the relay logs it. If fn then failed or panicked, the relay writes a dead letter with the
+// reason committed. If PostgreSQL does not take it, the task is only in the relay's log. The
+// handler's own result no longer matters, and a panic of fn goes on in the handler.
 //
 // If fn returns handlers.RunAgain or handlers.RunAgainWith, its writes are committed and the task,
 // instead of being deleted, runs again: each iteration's writes are committed exactly once.

@@ -367,3 +367,28 @@ func TestAFailureThatCannotBeRecordedIsLogged(t *testing.T) {
 	db.Emptied(t, 30*time.Second)
 	db.want(t, 1, "dead letters", `SELECT count(*) FROM outbox.dead_task WHERE last_error = $1`, errAlways.Error())
 }
+
+// Where a handler ends the transaction that removes its task and then fails, and its dead letter is refused,
+// the log alone has the task.
+func TestATaskWhoseDeadLetterIsRefusedAfterTheHandlersCommitIsOnlyInTheLog(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.keep(t, "23514", "INSERT ON outbox.dead_task", "true")
+	reg := handlers.New()
+	handlers.Tx(reg, typeTx, func(_ context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error {
+		return errors.Join(tx.Commit(), errAlways)
+	})
+	handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error {
+		return task.Complete(ctx, func(tx *sql.Tx) error { return errors.Join(tx.Commit(), errAlways) })
+	})
+	db.Enqueue(t, "TX", 1)
+	db.Enqueue(t, "LEASED", 1)
+	r := run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
+	for _, task := range []string{"task_type=TX tasks=[1]", "task_type=LEASED tasks=[2]"} {
+		eventually(t, 20*time.Second, "the log has "+task, func() bool {
+			return r.Log.Count(`the tasks are only in this record" `+task+` error=`) == 1
+		})
+	}
+	db.Emptied(t, 30*time.Second)
+	db.wantRows(t, 0, `outbox.dead_task`)
+}

@@ -282,6 +282,9 @@ type goPackage struct {
 
 var fset = token.NewFileSet()
 
+// exported imports what a package of this module imports, as the compiler exports it.
+var exported types.Importer
+
 var listed = sync.OnceValues(func() (own []*goPackage, err error) {
 	cmd := exec.Command("go", "list", "-export", "-deps",
 		"-json=ImportPath,Dir,Export,GoFiles,Imports,TestImports,XTestImports", "./...")
@@ -303,7 +306,7 @@ var listed = sync.OnceValues(func() (own []*goPackage, err error) {
 			own = append(own, p)
 		}
 	}
-	imports := importer.ForCompiler(fset, "gc",
+	exported = importer.ForCompiler(fset, "gc",
 		func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
 	for _, p := range own {
 		for _, name := range p.GoFiles {
@@ -313,9 +316,9 @@ var listed = sync.OnceValues(func() (own []*goPackage, err error) {
 			}
 			p.files = append(p.files, file)
 		}
-		p.info = &types.Info{Types: map[ast.Expr]types.TypeAndValue{},
-			Selections: map[*ast.SelectorExpr]*types.Selection{}}
-		p.types, err = (&types.Config{Importer: imports}).Check(p.ImportPath, fset, p.files, p.info)
+		p.info = &types.Info{Types: map[ast.Expr]types.TypeAndValue{}, Defs: map[*ast.Ident]types.Object{},
+			Uses: map[*ast.Ident]types.Object{}, Selections: map[*ast.SelectorExpr]*types.Selection{}}
+		p.types, err = (&types.Config{Importer: exported}).Check(p.ImportPath, fset, p.files, p.info)
 		if err != nil {
 			return nil, err
 		}

@@ -7,6 +7,7 @@ modules=($(go work edit -json | sed -n 's|.*"DiskPath": "\./\(.*\)".*|\1|p')) # 
 packages=("${modules[@]/#/./}") # of these modules
 packages=("${packages[@]/%//...}")
 staticcheck=honnef.co/go/tools/cmd/staticcheck@v0.8.2
+govulncheck=golang.org/x/vuln/cmd/govulncheck@v1.9.0
 export OUTBOX_TEST_REQUIRE=all
 
 # say NAME: begins a stage, and says how long the one before took.

@@ -258,6 +258,11 @@ func TestThePagesShowProgramsThatRun(t *testing.T) {
 	for _, c := range []struct{ page, begin, file string }{
 		{"README.md", "```go\n", "example_test.go"},
 		{"docs/guide/testing.md", "```go\nfunc TestSignUp", "example_testing_test.go"},
+		{"docs/coming-from/goroutines.md", "```go\n// From is", "relay/example_guides_test.go"},
+		{"docs/coming-from/goroutines.md", "```go\ntype (\n\tNewsletter", "relay/example_guides_test.go"},
+		{"docs/guide/endpoints.md", "```go\ntype ShopCall", "relay/example_guides_test.go"},
+		{"docs/guide/steps.md", "```go\ntype Order", "relay/example_guides_test.go"},
+		{"docs/guide/steps.md", "```go\ntype PrintPage", "relay/example_guides_test.go"},
 	} {
 		_, block, _ := strings.Cut(read(t, c.page), c.begin)
 		block, _, found := strings.Cut(block, "```")

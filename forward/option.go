@@ -125,7 +125,8 @@ func Timeout(d time.Duration) Option {
 	return func(c *config) { c.timeout = d }
 }
 
-// HandlerOptions adds options of the handler, such as handlers.MaxAttempts or handlers.Retention.
+// HandlerOptions adds options of the handler, such as handlers.MaxAttempts or handlers.Retention. A nil
+// handlers.Option panics in [Register].
 func HandlerOptions(opts ...handlers.Option) Option {
 	opts = slices.Clone(opts)
 	return func(c *config) { c.handler = append(c.handler, opts...) }

@@ -213,7 +213,8 @@ func GroupCommit(n int, within time.Duration) Option {
 // minor version may change it.
 func Strict() Option { return func(r *registration) { r.strict = true } }
 
-// Use adds middleware around this handler, inside that of the registry.
+// Use adds middleware around this handler, inside that of the registry. A nil Middleware makes the
+// registration panic.
 func Use(m ...Middleware) Option {
 	m = slices.Clone(m)
 	return func(r *registration) { r.middleware = append(r.middleware, m...) }

@@ -117,7 +117,7 @@ func goPage(packages []*pkg) (string, []error) {
 	b.WriteString("# Reference of the Go API\n\n" + made + wrap("All exported errors, options and fields that an app "+
 		"sets. `go doc` and pkg.go.dev have all names. [Metrics](metrics.md), [SQL](sql.md) and the [command "+
 		"line](command-line.md) have pages of their own.") + "\n")
-	b.WriteString("\n## Errors\n\n`errors.Is` finds these, also wrapped. The text may have more behind it.\n\n" +
+	b.WriteString("\n## Errors\n\n`errors.Is` finds these, also wrapped. The text may have more around it.\n\n" +
 		"| error | text | meaning |\n|---|---|---|\n")
 	for _, p := range packages {
 		for _, row := range p.errors() {
@@ -168,7 +168,9 @@ func (p *pkg) errors() (rows []string) {
 				if about == "" {
 					about = v.Doc
 				}
-				about = strings.TrimPrefix(about, n.Name+": ")
+				if rest, found := strings.CutPrefix(about, n.Name+": "); found {
+					about = strings.ToUpper(rest[:1]) + rest[1:]
+				}
 				rows = append(rows, fmt.Sprintf("| `%s.%s` | `%s` | %s |\n", p.Name, n.Name, p.text(s.Values[i]),
 					markdown(paragraph(about))))
 			}

@@ -43,14 +43,14 @@ var purposes = [][2]string{
 	{"audit", "The actions of operators."},
 	{"bucket", "the token bucket of each type with `handlers.Rate`"},
 	{"cancel", "requests to cancel running tasks"},
-	{"counter", "how many tasks there are, by type and kind, less what counter_log has"},
+	{"counter", "how many tasks there are, by type and kind, without the changes in counter_log"},
 	{"counter_log", "changes of the counts that no relay has added to counter yet"},
 	{"headless_key", "ordering keys whose next task a relay may have to make ready"},
 	{"identity", "the id of the database"},
 	{"inbox", "events that a consumer has handled, of package inbox"},
 	{"maintenance", "when each job of maintenance is due"},
 	{"origin", "the database and the environment that the tasks belong to"},
-	{"place_request", "group keys whose next task is to get a place"},
+	{"place_request", "group keys that may have a free place for a task"},
 	{"promote_lock", "a row, which a relay locks while it makes tasks of ordering keys ready"},
 	{"running", "runs of Tx and Batch tasks that have not committed, and lost runs"},
 	{"sample", "the counts of each type, once a minute, for a day"},
@@ -58,7 +58,7 @@ var purposes = [][2]string{
 	{"slot", "the places of types with `handlers.MaxRunning`"},
 	{"task_type", "types that are paused or limited"},
 	{"unique_key", "the task that has each unique key, or had it last"},
-	{"unowned_schedule", "schedules that no living relay fires"},
+	{"unowned_schedule", "schedules of the code that no living relay fires"},
 }
 
 // meanings are of columns without a comment in the database.

@@ -83,8 +83,7 @@ type Config struct {
 
 	// Propagator writes the trace context into the headers of tasks, and reads it there. Default
 	// propagation.TraceContext, and not the global one: baggage would lie in the database, and
-	// there are at most 4 kB of headers. What a propagator writes beyond 2 kB is left out, but for
-	// traceparent.
+	// there are at most 4 kB of headers. Of more than 2 kB only traceparent is written.
 	Propagator propagation.TextMapPropagator
 
 	// NewRoot gives the spans of each handler's call a trace of their own, with a link to that of the

@@ -133,8 +133,8 @@ func HandlerOptions(opts ...handlers.Option) Option {
 }
 
 // TaskOptions adds options of the tasks that [Fanout] makes for its targets. It needs outbox.Schema
-// where the schema has another name than outbox. They do not
-// replace what a copy has from its task: see Fanout. Register makes no tasks, and panics.
+// where the schema has another name than outbox. They do
+// not replace what a copy has from its task: see Fanout. Register makes no tasks, and panics.
 func TaskOptions(opts ...outbox.Option) Option {
 	opts = slices.Clone(opts)
 	return func(c *config) { c.task = append(c.task, opts...) }

@@ -19,9 +19,9 @@ import (
 
 // TaskSpec is a task to enqueue by EnqueueMany; [TaskType.New] makes it type-safe.
 type TaskSpec struct {
-	Type    string
-	Payload any // as that of Enqueue
-	Options []Option
+	Type    string   // of 1 to 128 bytes
+	Payload any      // as that of Enqueue; nil is JSON null
+	Options []Option // nil: none
 }
 
 // Encode returns the payload as Enqueue sends it to the database, for an app that inserts the task

@@ -137,14 +137,15 @@ func Timeout(d time.Duration) Option { return option(func(s *settings) { s.timeo
 
 // Headers are kept beside the payload, for trace ids and the like. Keys and values together are at
 // most 4 kB of valid UTF-8 without NUL. Keys that begin with "outbox-" are the library's, and are
-// refused. A later Headers replaces an earlier one. The map is copied.
+// refused. A later Headers replaces an earlier one; nil is none. The map is copied.
 func Headers(h map[string]string) Option {
 	h = maps.Clone(h)
 	return option(func(s *settings) { s.headers = h })
 }
 
 // AddHeaders adds to the headers that options before it have set, those of the task type included.
-// It replaces those with the same keys. The map is copied. Limits are as of [Headers].
+// It replaces those with the same keys. A nil map adds none. The map is copied. Limits are as of
+// [Headers].
 func AddHeaders(h map[string]string) Option {
 	h = maps.Clone(h)
 	return option(func(s *settings) {

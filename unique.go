@@ -132,7 +132,7 @@ const (
 )
 
 // OnConflict chooses the change of the waiting task that already has the key of [Unique] or
-// [UniquePayload].
+// [UniquePayload]. Without it that is ConflictSkip: none.
 func OnConflict(c Conflict) Option {
 	return option(func(s *settings) { s.onConflict = cmp.Or(c, ConflictSkip) })
 }

@@ -37,7 +37,7 @@ var private = []string{
 }
 
 func main() {
-	write := flag.Bool("write", false, "write "+golden)
+	write := flag.Bool("write", false, "write .ci/api.txt anew")
 	since := flag.String("since", "", "print what breaks since this revision")
 	flag.Parse()
 	err := run(*write, *since)

@@ -73,7 +73,7 @@ type AuditEntry struct {
 	Actor  string    // "": that of the Client's Config; 1 to 256 bytes
 	Tool   string    // "": that of the Client's Config; 1 to 64 bytes
 	Action Action    // 1 to 64 bytes
-	Target string    // a task type, a task id, a filter in words; at most 1 kB; never a payload
+	Target string    // a task type, a task id, a filter in words; may be empty; at most 1 kB; never a payload
 	Count  int64     // the number of tasks; not negative
 }
 

@@ -73,7 +73,7 @@ type AdoptOptions struct {
 	Environment string
 	// KeepID makes this database the successor of the original, as after a switch-over by logical
 	// replication or a restore in another server: task keys and event ids stay the same. Stop the
-	// original and its relays before.
+	// original and its relays before. Without it the database gets an id of its own.
 	KeepID bool
 	// Discard deletes the original's tasks and dead letters, and the schedules that are not paused:
 	// relays register those of their code again, from now on. The history stays.

@@ -56,7 +56,7 @@ type Defect struct {
 //
 // Experimental: a minor version may change it.
 type RepairOptions struct {
-	Kinds []DefectKind // none: all
+	Kinds []DefectKind // nil: all
 	// Above is an id that new tasks must exceed, as the last_value of the old server's sequence
 	// task_task_id_seq. 0: the rows tell.
 	Above int64

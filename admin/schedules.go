@@ -14,11 +14,11 @@ import (
 // Schedule is a schedule of a relay.Config, or one that [Client.PutSchedule] has stored. It stays when no
 // relay has it any more, until RemoveSchedule.
 type Schedule struct {
-	Name    string
-	Type    string // of its tasks
-	Spec    string // its timing as text; of a stored one what relay.Config.ParseSchedule gets
-	CatchUp outbox.CatchUp
-	Paused  bool
+	Name    string         // 1 to 128 bytes
+	Type    string         // of its tasks; must not be empty
+	Spec    string         // its timing as text, for relay.Config.ParseSchedule of a stored one; 1 to 1,000 bytes
+	CatchUp outbox.CatchUp // "": outbox.CatchUpOnce
+	Paused  bool           // it does not fire
 
 	Stored   bool   // by PutSchedule
 	TimeZone string // of a stored one, such as Europe/Berlin; "": UTC
@@ -27,7 +27,7 @@ type Schedule struct {
 
 	NextAt    time.Time // zero: it has ended, its Next misbehaved, or no relay has seen a stored one yet
 	LastAt    time.Time // zero: never
-	CreatedAt time.Time
+	CreatedAt time.Time // set by PutSchedule, or by the relay that stored it first
 }
 
 // ErrScheduleInCode: a relay.Config has, or had, a schedule of this name.

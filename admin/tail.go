@@ -20,7 +20,7 @@ import (
 // TailFilter says which events of tasks [Client.Tail] tells. An empty list is all. What a TailEvent tells of
 // the tail itself passes any filter. It is experimental.
 type TailFilter struct {
-	Types  []string
+	Types  []string // names of task types
 	Events []string // TailBegun, TailLost, or a text of relay.Outcome
 }
 

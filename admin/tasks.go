@@ -104,7 +104,7 @@ var states = slices.Sorted(maps.Keys(orders))
 
 // TaskQuery selects a page of tasks. The zero value is the first page of the newest tasks in any state.
 type TaskQuery struct {
-	Filter Filter
+	Filter Filter // zero: all tasks
 	After  string // TaskPage.Next of the page before; "": the first page
 	Limit  int    // the most rows, at most 1,000; 0: 100
 	// MaxScan bounds how many tasks a search by a field without an index reads, and Count counts. A page

@@ -175,8 +175,8 @@ func (f *Forwarder) handle(ctx context.Context, _ *sql.Tx, tasks []*outbox.Task[
 // Target is one of several publishers of a type's events, with the options for it. Its Publisher is
 // required.
 type Target struct {
-	Publisher Publisher
-	Options   []Option
+	Publisher Publisher // required
+	Options   []Option  // nil: none
 }
 
 // Fanout publishes the tasks of one type to several targets, each with progress, retries and dead

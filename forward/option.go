@@ -125,15 +125,16 @@ func Timeout(d time.Duration) Option {
 	return func(c *config) { c.timeout = d }
 }
 
-// HandlerOptions adds options of the handler, such as handlers.MaxAttempts or handlers.Retention.
+// HandlerOptions adds options of the handler, such as handlers.MaxAttempts or handlers.Retention. A nil
+// handlers.Option panics in [Register].
 func HandlerOptions(opts ...handlers.Option) Option {
 	opts = slices.Clone(opts)
 	return func(c *config) { c.handler = append(c.handler, opts...) }
 }
 
 // TaskOptions adds options of the tasks that [Fanout] makes for its targets. It needs outbox.Schema
-// where the schema has another name than outbox. What a copy has from its task stays: see Fanout.
-// Register makes no tasks, and panics.
+// where the schema has another name than outbox. They do
+// not replace what a copy has from its task: see Fanout. Register makes no tasks, and panics.
 func TaskOptions(opts ...outbox.Option) Option {
 	opts = slices.Clone(opts)
 	return func(c *config) { c.task = append(c.task, opts...) }

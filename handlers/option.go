@@ -156,9 +156,9 @@ func MaxRunning(n int) Option { return func(r *registration) { r.MaxRunning = n 
 func MaxRunningPerKey(n int) Option { return func(r *registration) { r.MaxRunningPerKey = n } }
 
 // Rate bounds how many tasks of the type start in all relays that registered it with this option: n
-// in each duration per, at an even pace. What was not used is saved up, to a tenth of n (at least
-// one task), and may start at once later; so in any time of length per at most n + n/5 + 2 tasks
-// start. Each attempt counts; of a batch that failed and is run again one by one, each task counts
+// in each duration per, at an even pace. Unused starts are saved up, to a tenth of n (at least one
+// task), and may happen at once later; so in any time of length per at most n + n/5 + 2 tasks start.
+// Each attempt counts; of a batch that failed and is run again one by one, each task counts
 // once. A Batch handler gets as many tasks as may start. The clock is the database's.
 //
 // The rate is stored in outbox.task_type when a relay starts, and the last one that started counts
@@ -213,7 +213,8 @@ func GroupCommit(n int, within time.Duration) Option {
 // minor version may change it.
 func Strict() Option { return func(r *registration) { r.strict = true } }
 
-// Use adds middleware around this handler, inside that of the registry.
+// Use adds middleware around this handler, inside that of the registry. A nil Middleware makes the
+// registration panic.
 func Use(m ...Middleware) Option {
 	m = slices.Clone(m)
 	return func(r *registration) { r.middleware = append(r.middleware, m...) }

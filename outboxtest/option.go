@@ -97,7 +97,7 @@ func Header(key, value string) Want {
 // SchemaOption is a Want and a DrainOption: see [Schema].
 type SchemaOption struct{ name string }
 
-// Schema names the PostgreSQL schema of the outbox if it is not "outbox".
+// Schema names the PostgreSQL schema of the outbox. Without it that is "outbox".
 func Schema(name string) SchemaOption { return SchemaOption{name} }
 
 func (o SchemaOption) want(w *wanted) error {

@@ -107,7 +107,7 @@ type Lease struct {
 	// after that.
 	Completed bool
 	// Result is the error of the latest Complete, or the handlers.RunAgain that its function
-	// returned.
+	// returned; nil before the first one.
 	Result error
 	// Extended has the d of each Extend that returned nil.
 	Extended []time.Duration

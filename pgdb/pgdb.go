@@ -86,7 +86,7 @@ type Option func(*connector)
 //
 // The 3 s for a host to accept do not apply. A *net.TCPConn gets keepalive, also below a *tls.Conn;
 // for other connections dial has to see to it. LISTEN of a relay (relay.Config.ListenDSN) connects
-// without the Dialer. Of several Dialers the last counts.
+// without the Dialer. Of several Dialers the last counts; nil is none.
 func Dialer(dial func(ctx context.Context, network, address string) (net.Conn, error)) Option {
 	return func(c *connector) {
 		if c.dial = nil; dial != nil {

@@ -92,7 +92,7 @@ type Config struct {
 	// ListenDSNFunc replaces a ListenDSN that changes, as when its password is rotated or its token
 	// expires. It is called for each connection, at the start and after each loss, one call at a
 	// time. ctx ends after 10 s. While it fails, the relay polls, warns with its error, and calls
-	// it again, at least each 2 s. Set at most one of the two.
+	// it again, at least each 2 s. Set at most one of the two; nil is none.
 	ListenDSNFunc func(ctx context.Context) (string, error)
 
 	// DrainTimeout is how long a relay that stops waits for running handlers. Then their contexts
@@ -101,7 +101,7 @@ type Config struct {
 	DrainTimeout time.Duration
 
 	// Schedules are tasks that this relay enqueues at times of their own; see [Schedule]. They take
-	// one connection more now and then.
+	// one connection more now and then. Default none.
 	Schedules []Schedule
 
 	// ParseSchedule makes the timing of a schedule that operators store (admin.Client.PutSchedule), from its
@@ -129,7 +129,7 @@ type Config struct {
 	// tells them all (package admin).
 	OnDead func(ctx context.Context, d DeadLetter)
 
-	// Observers hear of claims, ends of runs and outages, for metrics; see [Observer].
+	// Observers hear of claims, ends of runs and outages, for metrics; see [Observer]. Default none.
 	Observers []Observer
 
 	// Logger receives what an operator should know: never a payload, never a DSN. A record at which

@@ -39,7 +39,7 @@ var (
 	// connections. The relay tries again by itself.
 	ErrOutage = errors.New("relay: PostgreSQL is unavailable")
 	// ErrRefused: PostgreSQL answers, and refuses a statement or the login of the relay for a
-	// reason that no waiting mends: a right, a function, a table, the schema or the database is
+	// reason that waiting does not remove: a right, a function, a table, the schema or the database is
 	// missing. The text names it, the role, and what to do. The relay tries again by itself, and
 	// goes on once it is mended. If the refusal is of a part of its work, the rest goes on.
 	ErrRefused = access.ErrRefused

@@ -23,8 +23,8 @@ import (
 // several relays. A panic in one is logged and hurts nobody. Their ctx has the values of the
 // context of Run, Start or RunOnce, and does not end.
 type Observer struct {
-	// Claimed hears of each claim that came through. What fails is told to Changed as an outage or
-	// a refusal, if it is one.
+	// Claimed hears of each claim that succeeded. Changed hears of a failed claim, if it began an
+	// outage or a refusal.
 	Claimed func(ctx context.Context, c Claim)
 
 	// Ended hears of the end of each run, once it is known what became of its tasks: after the

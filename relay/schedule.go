@@ -32,13 +32,13 @@ import (
 // Operators store others without a deploy; see [Config].ParseSchedule. One of a Config takes the place of a
 // stored one of its Name, with a warning.
 type Schedule struct {
-	// Name is the schedule's identity: at most 128 bytes of printable text, once in a schema.
+	// Name is the schedule's identity: 1 to 128 bytes of printable text, once in a schema.
 	Name string
 
-	// Timing says when it fires: Every(5 * time.Minute), or Cron(cron.ParseStandard, "0 9 * * *").
+	// Timing says when it fires, and must be set: Every(5 * time.Minute), or Cron(cron.ParseStandard, "0 9 * * *").
 	Timing Timing
 
-	// Task is what a firing enqueues, made by TaskType.New. Its RunAt and Schema are set by the
+	// Task is what a firing enqueues, made by TaskType.New. It must have a Type. Its RunAt and Schema are set by the
 	// relay. One that is bound to another schema (TaskType.In) is an error of New.
 	Task outbox.TaskSpec
 

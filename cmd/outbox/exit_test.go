@@ -12,6 +12,12 @@ import (
 	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
 )
 
+// exitCodes have the words that begin their meaning in the documentation.
+var exitCodes = map[int]string{
+	exitOK: "0 done", exitFailed: "1 failed", exitUsage: "2 wrong arguments", exitNotFound: "3 not found",
+	exitFindings: "4 doctor",
+}
+
 // The tests with steps have the commands that end with each code.
 func TestTheExitCodesAreThoseOfTheDocumentation(t *testing.T) {
 	t.Parallel()
@@ -20,10 +26,7 @@ func TestTheExitCodesAreThoseOfTheDocumentation(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := strings.Join(strings.Fields(string(page)), " ")
-	for code, meaning := range map[int]string{
-		exitOK: "0 done", exitFailed: "1 failed", exitUsage: "2 wrong arguments", exitNotFound: "3 not found",
-		exitFindings: "4 doctor",
-	} {
+	for code, meaning := range exitCodes {
 		if !strings.HasPrefix(meaning, strconv.Itoa(code)) || !strings.Contains(text, meaning) {
 			t.Errorf("the code %d is not %q, or %s lacks that", code, meaning, docs)
 		}

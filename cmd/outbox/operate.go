@@ -68,9 +68,10 @@ them all. The exit code is 4 if the worst finding is a warning or critical, and 
 	}
 	c.Flags().Int64Var(&task, "task", 0, "ID: say why this task waits, too")
 	c.Flags().BoolVar(&all, "all", false, "print also the checks without a fault")
-	c.Flags().DurationVar(&held, "held", 0, "the least age of reported transactions that hold up vacuum (default 5m)")
+	c.Flags().DurationVar(&held, "held", 0,
+		"the least age of reported transactions that keep vacuum from its work; 0: 5m")
 	c.Flags().DurationVar(&starving, "starving", 0,
-		"the least reported age of the oldest ready task of a type (default 1m)")
+		"the least reported age of the oldest ready task of a type; 0: 1m")
 	return c
 }
 

@@ -35,7 +35,7 @@ import (
 // Config says how events are published. The zero Config is the default.
 type Config struct {
 	// Options of the client that Open makes: SASL, TLS, compression. They come after Open's own. New
-	// refuses them: the app's client has its own.
+	// refuses them: the app's client has its own. Default none.
 	Options []kgo.Opt
 }
 

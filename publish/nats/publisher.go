@@ -42,6 +42,7 @@ import (
 type Config struct {
 	// Options of the connection that Open makes: credentials, TLS, a name. They come after Open's own,
 	// and are used again for each new connection. New refuses them: the app's connection has its own.
+	// Default none.
 	Options []nats.Option
 	// Logger gets a record of the first event that a stream had already; nil is slog.Default().
 	Logger *slog.Logger

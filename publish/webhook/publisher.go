@@ -60,7 +60,7 @@ type Config struct {
 	// Secrets returns the signing secrets of an event's endpoint, e.To, as whsec_… or their base64
 	// alone. A request has a signature by each, so an endpoint can change from one to the other.
 	// After an error, an invalid secret or none, nothing is sent and the attempt fails. Secrets is
-	// called for each request.
+	// called for each request. It must be set unless Unsigned is.
 	Secrets func(ctx context.Context, e *forward.Event) ([]string, error)
 	// Unsigned sends requests without signatures, if Secrets is nil.
 	Unsigned bool
@@ -69,20 +69,21 @@ type Config struct {
 	Timeout time.Duration
 	// Concurrency is how many requests an endpoint gets at once from this Publisher: default 10.
 	Concurrency int
-	// Rate is how many requests an endpoint gets from this Publisher within RatePer at most, evenly;
-	// 0 is any number. RatePer is by default a second, and refused without a Rate.
-	Rate    int
+	// Rate is how many requests an endpoint gets from this Publisher within RatePer at most, evenly; 0
+	// is any number.
+	Rate int
+	// RatePer is the time of Rate: default a second; refused without a Rate.
 	RatePer time.Duration
 	// GoneFor is how long an endpoint that answered 410 gets no more requests: default an hour.
 	GoneFor time.Duration
 	// OnGone is called when an endpoint, e.To, answers 410, so that the app sends no more events
-	// there. Its error is added to that of the event, which is a dead letter.
+	// there. Its error is added to that of the event, which is a dead letter. Default nil: no call.
 	OnGone func(ctx context.Context, e *forward.Event) error
 
 	// AllowHTTP allows URLs with http; by default only https is.
 	AllowHTTP bool
 	// AllowNetworks are addresses that are dialled although they are not public: those of one's own
-	// network.
+	// network. Default none.
 	AllowNetworks []netip.Prefix
 	// TLS of connections; nil is the default of crypto/tls.
 	TLS *tls.Config

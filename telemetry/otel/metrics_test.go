@@ -237,15 +237,19 @@ func TestTheNamesAreThoseOfTheDocumentation(t *testing.T) {
 	}
 	name := regexp.MustCompile(`outbox\.[a-z_]+(\.[a-z_]+)?`)
 	want := slices.Compact(slices.Sorted(slices.Values(name.FindAllString(strings.Join(promised, "\n"), -1))))
-	for _, file := range []string{"telemetry.go", "../../docs/guide/observing.md"} {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
+	for _, files := range []string{"telemetry.go", "../../docs/reference/metrics.md ../../docs/guide/observing.md"} {
+		var named []string // instruments, and attributes of spans
+		for _, file := range strings.Fields(files) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			doc, _, _ := strings.Cut(string(text), "\npackage outboxotel\n")
+			named = append(named, name.FindAllString(doc, -1)...)
 		}
-		doc, _, _ := strings.Cut(string(text), "\npackage outboxotel\n")
 		for _, n := range want {
-			if !slices.Contains(name.FindAllString(doc, -1), n) {
-				t.Errorf("%s does not name %s", file, n)
+			if !slices.Contains(named, n) {
+				t.Errorf("%s: no %s", files, n)
 			}
 		}
 	}

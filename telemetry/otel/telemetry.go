@@ -16,19 +16,33 @@
 // are under development: a task type is a destination, a task a message, and the system is
 // "outbox". Names beyond the conventions begin with "outbox.".
 //
-// These instruments are not in the conventions. All but those of relays have the type as
-// messaging.destination.name. The unit is in brackets, with further attributes behind it.
+// These instruments are in the conventions:
 //
-//   - outbox.task.wait (s): for how long tasks had been due when they were claimed
+//   - messaging.client.operation.duration (s): how long enqueues by [Telemetry] (send) and claims
+//     (receive) took
+//   - messaging.client.sent.messages ({message}): tasks given to an enqueue by [Telemetry],
+//     committed or not; a failed enqueue has error.type
+//   - messaging.client.consumed.messages ({message}): tasks that were claimed
+//   - messaging.process.duration (s): how long calls of handlers took
+//
+// These are not. All but those of relays have the type as messaging.destination.name. The unit is in
+// brackets, with further attributes behind it:
+//
+//   - outbox.task.wait (s): how long tasks had been due when they were claimed
 //   - outbox.task.runs ({run}; outbox.outcome): ends of runs of tasks
 //   - outbox.task.dead_letters ({task}; outbox.reason): tasks that became dead letters
-//   - outbox.relay.running, outbox.relay.outage, outbox.relay.refused ({relay}): relays of this
-//     process that run, those of them that cannot work with PostgreSQL until it is back, and those
-//     that lack a right or an object
-//   - outbox.tasks ({task}; outbox.state): tasks in the database
-//   - outbox.oldest_ready (s): for how long the ready task that has waited longest has been due
-//   - outbox.tasks.finished ({task}), outbox.runs.failed ({run}): of all relays, since the counters
-//     began
+//   - outbox.relay.running ({relay}): relays of this process that run
+//   - outbox.relay.outage ({relay}): relays of this process that cannot work until PostgreSQL is
+//     back, or until their *sql.DB has a connection for them
+//   - outbox.relay.refused ({relay}): relays of this process that PostgreSQL refuses a right, an object,
+//     the login or the database
+//
+// These are of the database, by Config.DB, with the type as messaging.destination.name:
+//
+//   - outbox.tasks ({task}; outbox.state): tasks
+//   - outbox.oldest_ready (s): how long ago the ready task that has waited longest became due
+//   - outbox.tasks.finished ({task}): tasks that are done, of all relays, since the counters began
+//   - outbox.runs.failed ({run}): runs that failed, of all relays, since the counters began
 //
 // Spans of an enqueue of one task have outbox.outcome. Those of claims and handlers have
 // outbox.kind, and of one task outbox.attempt and outbox.max_attempts. If the handler returned an
@@ -62,14 +76,14 @@ const scope = "github.com/txoutbox/outbox/telemetry/otel"
 // Config says where spans and metrics go. It is copied by New; the zero value of a field is its
 // default.
 type Config struct {
-	// TracerProvider and MeterProvider are the global ones of package otel by default.
+	// TracerProvider makes the spans. Default the global one of package otel.
 	TracerProvider trace.TracerProvider
-	MeterProvider  metric.MeterProvider
+	// MeterProvider makes the instruments. Default the global one of package otel.
+	MeterProvider metric.MeterProvider
 
 	// Propagator writes the trace context into the headers of tasks, and reads it there. Default
 	// propagation.TraceContext, and not the global one: baggage would lie in the database, and
-	// there are at most 4 kB of headers. What a propagator writes beyond 2 kB is left out, but for
-	// traceparent.
+	// there are at most 4 kB of headers. Of more than 2 kB only traceparent is written.
 	Propagator propagation.TextMapPropagator
 
 	// NewRoot gives the spans of each handler's call a trace of their own, with a link to that of the

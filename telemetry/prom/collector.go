@@ -10,39 +10,48 @@
 //
 // Of the database, read at a scrape, in any process:
 //
-//   - outbox_tasks{type,state}: tasks; state is ready, scheduled, retrying, leased, waiting or
+//   - outbox_tasks{type,state} (gauge): tasks; state is ready, scheduled, retrying, leased, waiting or
 //     dead
-//   - outbox_oldest_ready_seconds{type}: for how long the ready task that has waited longest has
-//     been due, the lag
-//   - outbox_tasks_finished_total{type}, outbox_runs_failed_total{type}: tasks that are done, and
-//     runs that failed, of all relays
-//   - outbox_type_relays{type}, outbox_type_paused{type}, outbox_type_failing{type}: relays that are
-//     alive and have a handler for the type; 1 while it is paused; 1 while more of its runs fail
-//     than tasks finish, see admin.Failing
-//   - outbox_relays_alive: relays that are alive
-//   - outbox_scrape_success, outbox_scrape_duration_seconds: of the reading itself. Where it fails,
-//     the others of this list are missing.
+//   - outbox_oldest_ready_seconds{type} (gauge): the lag: how long ago the ready task that has waited
+//     longest became due
+//   - outbox_tasks_finished_total{type} (counter): tasks that finished, of all relays; see Finished of
+//     outbox.TypeStats
+//   - outbox_runs_failed_total{type} (counter): runs that failed, of all relays; see Failed of
+//     outbox.TypeStats
+//   - outbox_type_relays{type} (gauge): relays that are alive and have a handler for the type
+//   - outbox_type_paused{type} (gauge): 1 while the type is paused, else 0
+//   - outbox_type_failing{type} (gauge): 1 while more runs of the type fail than tasks finish, else 0;
+//     see admin.Failing
+//   - outbox_relays_alive (gauge): relays that are alive, in all processes
+//   - outbox_scrape_success (gauge): 1 if the database could be read; else 0, and the metrics above
+//     are missing
+//   - outbox_scrape_duration_seconds (gauge): how long the reading of the database took
 //
 // Of the relays of this process, by the observer, for the types that they have a handler for:
 //
-//   - outbox_claim_duration_seconds{type}, outbox_claimed_tasks_total{type}: claims, and the tasks
-//     that they took
-//   - outbox_wait_duration_seconds{type}: for how long tasks had been due when they were claimed,
-//     by PostgreSQL's clock
-//   - outbox_handler_duration_seconds{type}: calls of handlers; one for a batch
-//   - outbox_runs_total{type,outcome}: what became of tasks in their runs, each of them an attempt
-//     but for those that relay.Outcome calls none; lost leases are outcome="lease_lost"
-//   - outbox_dead_letters_total{type,reason}: tasks that became dead letters
-//   - outbox_relay_running, outbox_relay_outage, outbox_relay_refused: relays that run, those of
-//     them that cannot work with PostgreSQL until it is back, and those that PostgreSQL refuses
-//     a right, an object, the login or the database
+//   - outbox_claim_duration_seconds{type} (histogram): how long claims took, also those that found
+//     nothing
+//   - outbox_claimed_tasks_total{type} (counter): tasks that were claimed
+//   - outbox_wait_duration_seconds{type} (histogram): how long tasks had been due when they were
+//     claimed, by PostgreSQL's clock
+//   - outbox_handler_duration_seconds{type} (histogram): how long calls of handlers took; a batch is
+//     one call
+//   - outbox_runs_total{type,outcome} (counter): ends of runs of tasks; outcome is a constant of
+//     relay.Outcome, whose comments say which outcomes count no attempt; a lost lease is lease_lost
+//   - outbox_dead_letters_total{type,reason} (counter): tasks that became dead letters; reason is a
+//     constant of outbox.Reason
+//   - outbox_relay_running (gauge): relays that run
+//   - outbox_relay_outage (gauge): relays that run and cannot work until PostgreSQL is back, or until
+//     their *sql.DB has a connection for them
+//   - outbox_relay_refused (gauge): relays that run and that PostgreSQL refuses a right, an object, the
+//     login or the database
 //
 // Of the forwarders in Config.Forwarders:
 //
-//   - outbox_events_total{type,outcome}: events; outcome is published, permanent, temporary or
-//     unavailable, as in forward.Stats
-//   - outbox_publisher_pause_seconds{type}: for how long no event is sent yet to the broker or one
-//     of its targets
+//   - outbox_events_total{type,outcome} (counter): events; outcome is published, permanent, temporary
+//     or unavailable, as in forward.Stats
+//   - outbox_publisher_pause_seconds{type} (gauge): time until events are sent again to an unavailable
+//     broker or target; 0 if all are available
 //
 // grafana.json is a dashboard of these, alerts.yml has rules; in both, what several processes read
 // of one database counts once. The package is a module of its own, so that apps without it do not

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/txoutbox/outbox/forward"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/testing/needs"
@@ -27,17 +28,8 @@ import (
 // labels of each.
 func exported(t *testing.T) map[string][]string {
 	t.Helper()
-	db := relaytest.NewDatabase(t)
-	c, registry := newCollector(t, outboxprom.Config{DB: db.DB,
-		Forwarders: []*forward.Forwarder{forward.Register(handlers.New(), relaytest.TypeTx, broker{})}})
-	db.Enqueue(t, "TX", 1)
-	relaytest.Once(t, db.DB, app(), relay.Config{Observers: []relay.Observer{c.Observer()}})
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
 	out := map[string][]string{}
-	for _, f := range families {
+	for _, f := range families(t) {
 		labels := []string{"job", "instance"} // Prometheus' own
 		for _, l := range f.GetMetric()[0].GetLabel() {
 			labels = append(labels, l.GetName())
@@ -50,6 +42,21 @@ func exported(t *testing.T) map[string][]string {
 		out[f.GetName()+"_sum"], out[f.GetName()+"_count"] = labels, labels
 	}
 	return out
+}
+
+// families are all metrics, of a process whose relay has run a task.
+func families(t *testing.T) []*dto.MetricFamily {
+	t.Helper()
+	db := relaytest.NewDatabase(t)
+	c, registry := newCollector(t, outboxprom.Config{DB: db.DB,
+		Forwarders: []*forward.Forwarder{forward.Register(handlers.New(), relaytest.TypeTx, broker{})}})
+	db.Enqueue(t, "TX", 1)
+	relaytest.Once(t, db.DB, app(), relay.Config{Observers: []relay.Observer{c.Observer()}})
+	all, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
 }
 
 // promised are the metrics with their labels. A change of one breaks panels and alerts of apps.
@@ -91,7 +98,7 @@ func TestTheMetricsAreThoseOfTheDocumentation(t *testing.T) {
 	if slices.Sort(got); !slices.Equal(got, promised) {
 		t.Errorf("got %q, want %q", got, promised)
 	}
-	for _, file := range []string{"collector.go", "../../docs/guide/observing.md"} {
+	for _, file := range []string{"collector.go", "../../docs/reference/metrics.md"} {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -101,6 +108,20 @@ func TestTheMetricsAreThoseOfTheDocumentation(t *testing.T) {
 		slices.Sort(named)
 		if named = slices.Compact(named); !slices.Equal(named, promised) {
 			t.Errorf("%s names %q, want %q", file, named, promised)
+		}
+	}
+}
+
+// The page has the type of each metric.
+func TestTheTypesOfMetricsAreThoseOfTheDocumentation(t *testing.T) {
+	page, err := os.ReadFile("../../docs/reference/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families(t) {
+		row := regexp.MustCompile("(?m)^\\| `" + f.GetName() + "[`{].*$").FindString(string(page))
+		if want := "` | " + strings.ToLower(f.GetType().String()) + " |"; !strings.Contains(row, want) {
+			t.Errorf("the row of %s is %q, want %q in it", f.GetName(), row, want)
 		}
 	}
 }

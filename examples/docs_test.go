@@ -3,7 +3,8 @@
 // A Go block is a whole file, declarations, or statements of a function that returns an error. It
 // may use the blocks of declarations above it on its page, and what testdata/context.go imports and
 // declares. A SQL block runs after testdata/context.sql; one with parameters ($1) is prepared. A
-// line that is only … is left out, and RETURNING … returns all columns.
+// line that is only … is left out, and RETURNING … returns all columns. The module bench/moves checks
+// the pages in docs/coming-from, which use other queues.
 package examples_test
 
 import (
@@ -48,6 +49,9 @@ func TestTheCodeOfTheDocumentationWorks(t *testing.T) {
 		pages, err := filepath.Glob(filepath.Join(root, pattern))
 		relaytest.Must(err)
 		for _, path := range pages {
+			if filepath.Base(filepath.Dir(path)) == "coming-from" {
+				continue
+			}
 			text, err := os.ReadFile(path)
 			relaytest.Must(err)
 			page, err := filepath.Rel(root, path)

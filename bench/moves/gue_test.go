@@ -141,6 +141,26 @@ func TestAMovedJobOfGueIsAsIfEnqueuedInOutbox(t *testing.T) {
 	wantTwins(t, db)
 }
 
+func TestAJobOfGueWithoutArgsMovesAndOneThatIsNoJSONStopsTheSQL(t *testing.T) {
+	db, _, client := onGue(t)
+	if err := client.Enqueue(t.Context(), &gue.Job{Type: "send_welcome"}); err != nil {
+		t.Fatal(err)
+	}
+	if n := moveAll(t, db.DB, sqlOf(t, "gue.md")); n != 1 {
+		t.Errorf("%d jobs are moved, want 1", n)
+	}
+	db.Want(t, "{}", `SELECT payload FROM outbox.task`)
+	for _, args := range []string{`{"user_id": 1}`, "\x01"} {
+		if err := client.Enqueue(t.Context(), &gue.Job{Type: "send_welcome", Args: []byte(args)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := db.ExecContext(t.Context(), sqlOf(t, "gue.md")); err == nil {
+		t.Error("args that are no JSON are moved")
+	}
+	db.Want(t, "2 1", `SELECT (SELECT count(*) FROM gue_jobs) || ' ' || (SELECT count(*) FROM outbox.task)`)
+}
+
 // The page says so of gue, and of outbox the opposite.
 func TestGueCommitsTheWritesOfAJobThatFailed(t *testing.T) {
 	db, _, client := onGue(t)

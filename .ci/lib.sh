@@ -140,7 +140,7 @@ checks() {
   go run $staticcheck ./... $(printf '%s\n' "${packages[@]}" | grep -vE '/(browsertest|examples|chaos)/')
   go run .ci/api.go
   go mod tidy -diff
-  (cd bench && go vet ./... && go mod tidy -diff)
+  for m in bench bench/moves; do (cd "$m" && go vet ./... && go mod tidy -diff); done
   for m in "${modules[@]}"; do tidy "$m"; done
 }
 
@@ -154,7 +154,7 @@ footprint() {
 more_checks() {
   go mod verify
   go run $staticcheck ./dashboard/browsertest ./examples/... ./internal/testing/chaos/...
-  (cd bench && go run $staticcheck ./...)
+  for m in bench bench/moves; do (cd "$m" && go run $staticcheck ./...); done
 }
 
 # oldest ARGS...: a suite, and those of the modules that apps import, with the oldest Go and the oldest dependencies that each go.mod
@@ -240,6 +240,8 @@ bare() {
 benchmark() {
   say 'the benchmark against the field, very short'
   (cd bench && go test -count=1 ./...)
+  say 'moves from other queues'
+  (cd bench/moves && go test -count=1 .)
 }
 
 # clean ends the script: no file has changed since the work began, go.work.sum neither.

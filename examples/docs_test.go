@@ -3,7 +3,8 @@
 // A Go block is a whole file, declarations, or statements of a function that returns an error. It
 // may use the blocks of declarations above it on its page, and what testdata/context.go imports and
 // declares. A SQL block runs after testdata/context.sql; one with parameters ($1) is prepared. A
-// line that is only … is left out, and RETURNING … returns all columns.
+// line that is only … is left out, and RETURNING … returns all columns. The module bench/moves checks
+// the pages on moves from River, asynq and gue.
 package examples_test
 
 import (
@@ -21,6 +22,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -48,6 +50,9 @@ func TestTheCodeOfTheDocumentationWorks(t *testing.T) {
 		pages, err := filepath.Glob(filepath.Join(root, pattern))
 		relaytest.Must(err)
 		for _, path := range pages {
+			if slices.Contains([]string{"river.md", "asynq.md", "gue.md"}, filepath.Base(path)) {
+				continue
+			}
 			text, err := os.ReadFile(path)
 			relaytest.Must(err)
 			page, err := filepath.Rel(root, path)

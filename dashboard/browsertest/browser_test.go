@@ -3,11 +3,14 @@ package browsertest_test
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -64,8 +67,9 @@ func openDashboard(t testing.TB, actor string, fill func(testing.TB, *sql.DB)) (
 // plainHost is this machine by a name that browsers do not trust over plain http, unlike localhost.
 const plainHost = "admin.shop.test"
 
-// openBrowser starts a browser that ends with the test.
-func openBrowser(t testing.TB, path string) (b browser) {
+// openBrowser starts a browser that ends with the test. Lines of the console with an expected text do
+// not fail the test.
+func openBrowser(t testing.TB, path string, expected ...string) (b browser) {
 	t.Helper()
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(path),
@@ -94,7 +98,10 @@ func openBrowser(t testing.TB, path string) (b browser) {
 			if err != nil {
 				return // the browser is closed
 			}
-			t.Errorf("the browser's console: %s %s", message, message.URL)
+			line := fmt.Sprintf("%s %s", message, message.URL)
+			if !slices.ContainsFunc(expected, func(text string) bool { return strings.Contains(line, text) }) {
+				t.Errorf("the browser's console: %s", line)
+			}
 		}
 	})
 	t.Cleanup(func() {

@@ -41,30 +41,43 @@ func TestPagesFitTheirWindowInBothThemes(t *testing.T) {
 		"set-priority":   "bulk?do=set_priority", "schedules": "schedules",
 		"relays": "relays", "audit": "audit"} {
 		for _, theme := range []string{"light", "dark"} {
-			_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
-				Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			b.setTheme(theme)
 			b.open(path)
 			b.await(`document.readyState === "complete"`, "the page")
-			if dark := b.evaluate(`getComputedStyle(document.body).backgroundColor.match(/\d+/g)[0] < 70`); (dark == "true") != (theme == "dark") {
-				t.Errorf("the system is %s, the page %s is not", theme, name)
+			b.fits(name, theme)
+		}
+	}
+}
+
+// setTheme sets the system's colour scheme: light or dark.
+func (b browser) setTheme(theme string) {
+	b.t.Helper()
+	_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}}})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// fits checks that the page has the theme, and fits a wide window and a narrow one.
+func (b browser) fits(name, theme string) {
+	b.t.Helper()
+	dark := b.evaluate(`getComputedStyle(document.body).backgroundColor.match(/\d+/g)[0] < 70`)
+	if (dark == "true") != (theme == "dark") {
+		b.t.Errorf("the system is %s, the page %s is not", theme, name)
+	}
+	for window, size := range map[string][2]int64{"": {1280, 1000}, "phone-": {390, 844}} {
+		b.do(chromedp.EmulateViewport(size[0], size[1]))
+		if got := b.evaluate(problems); got != "" {
+			b.t.Errorf("%s%s: %s", window, name, got)
+		}
+		if dir := os.Getenv("OUTBOX_SCREENSHOTS"); dir != "" {
+			png, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
+			if err == nil {
+				err = os.WriteFile(filepath.Join(dir, window+name+"-"+theme+".png"), png, 0o644)
 			}
-			for window, size := range map[string][2]int64{"": {1280, 1000}, "phone-": {390, 844}} {
-				b.do(chromedp.EmulateViewport(size[0], size[1]))
-				if got := b.evaluate(problems); got != "" {
-					t.Errorf("%s%s: %s", window, name, got)
-				}
-				if dir := os.Getenv("OUTBOX_SCREENSHOTS"); dir != "" {
-					png, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
-					if err == nil {
-						err = os.WriteFile(filepath.Join(dir, window+name+"-"+theme+".png"), png, 0o644)
-					}
-					if err != nil {
-						t.Fatal(err)
-					}
-				}
+			if err != nil {
+				b.t.Fatal(err)
 			}
 		}
 	}

@@ -1,11 +1,11 @@
 // Nethttp is a web server on net/http with a relay in its process, and a shutdown that loses
 // nothing.
 //
-//	go run ./examples/nethttp [-addr :8080]
+//	go run ./examples/postgres go run ./examples/nethttp [-addr :8080]
 //	curl -d email=ada@example.com localhost:8080/orders
 //
-// It uses the database that OUTBOX_DATABASE_URL names, or a PostgreSQL of its own. Ctrl-C or
-// SIGTERM ends it.
+// It uses the database that OUTBOX_DATABASE_URL names; examples/postgres starts one. Ctrl-C or SIGTERM
+// ends it.
 package main
 
 import (
@@ -18,13 +18,16 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/examples/internal/devdb"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/pgdb"
 	"github.com/txoutbox/outbox/relay"
+	"github.com/txoutbox/outbox/schema"
 )
 
 var addr = flag.String("addr", ":8080", "serve at this `address`")
@@ -78,11 +81,17 @@ const tables = `CREATE TABLE IF NOT EXISTS shop_order (order_id bigint GENERATED
 // run serves until ctx ends, and then stops from the outside in: no new requests, no new tasks, the
 // pools.
 func run(ctx context.Context, url string, out io.Writer) error {
-	db, err := devdb.Open(ctx, url, tables)
+	db, err := pgdb.Open(url) // or sql.Open("pgx", url)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
+	if err := schema.Migrate(ctx, db); err != nil { // safe when many start at once
+		return err
+	}
+	if _, err := db.ExecContext(ctx, tables); err != nil {
+		return err
+	}
 	relayDB, err := pgdb.Open(url) // a pool of the relay's own: requests cannot take its connections, nor it theirs
 	if err != nil {
 		return err
@@ -106,11 +115,12 @@ func run(ctx context.Context, url string, out io.Writer) error {
 	if err := r.Start(context.WithoutCancel(ctx)); err != nil { // it stops after the server
 		return err
 	}
-	ctx, stop := context.WithCancelCause(ctx)
-	go func() { stop(server.Serve(listener)) }()
-	<-ctx.Done() // a signal, or the server has failed
-	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
-		err = cause
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	select {
+	case <-ctx.Done(): // a signal
+	case <-r.Done(): // it ended by itself: Stop returns why
+	case err = <-failed:
 	}
 	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
@@ -118,4 +128,15 @@ func run(ctx context.Context, url string, out io.Writer) error {
 	return errors.Join(err, r.Stop(context.WithoutCancel(ctx))) // it claims no more, and waits for the handlers that run
 }
 
-func main() { devdb.Main(run) }
+func main() {
+	flag.Parse()
+	url := os.Getenv("OUTBOX_DATABASE_URL")
+	if url == "" {
+		log.Fatal("set OUTBOX_DATABASE_URL; go run ./examples/postgres starts a database")
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	if err := run(ctx, url, os.Stdout); err != nil {
+		log.Fatal(err)
+	}
+}

@@ -12,11 +12,23 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// childConfig is of a relay of the demo, in a process of its own.
-type childConfig struct{ URL, Mails string }
+// childConfig is of a process that may be killed: the app, or a relay of the demo.
+type childConfig struct {
+	URL    string // of the database
+	Mails  string // the URL of the mail service
+	Addr   string // of the app; "": a relay of the demo
+	Killed int    // the process of the app before this one; 0: this is the first
+}
 
-// runChild is the main function of a relay process. ctx ends with the demo.
+// runChild is the main function of such a process. ctx ends with the program that started it.
 func runChild(ctx context.Context, c childConfig) error {
+	if c.Addr != "" {
+		return serve(ctx, c)
+	}
+	return relayOfDemo(ctx, c)
+}
+
+func relayOfDemo(ctx context.Context, c childConfig) error {
 	slog.SetLogLoggerLevel(slog.LevelError) // a killed relay is news only to the others
 	db, err := pgdb.Open(c.URL)
 	if err != nil {
@@ -42,15 +54,5 @@ func linger(next handlers.Func) handlers.Func {
 		}
 		err := next(ctx, call)
 		return errors.Join(err, wait(ctx, rand.N(most)))
-	}
-}
-
-// wait returns after d, or with an error as soon as ctx ends.
-func wait(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
 	}
 }

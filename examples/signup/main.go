@@ -1,5 +1,6 @@
 // Signup is a small web app with an outbox. A sign-up creates a user and, in the same transaction,
 // two tasks. A relay in the same process grants the user a credit, exactly once, and sends a mail.
+// A button of the page kills the process after the commit: the next process sends the mail.
 //
 //	go run ./examples/signup [-addr :8080]
 //	go run ./examples/signup -demo
@@ -10,9 +11,9 @@
 // letter: empty the mailboxes on the page, and redrive it in the dashboard, or by the command line,
 // cmd/outbox.
 //
-// An app writes signup.go (it enqueues), tasks.go (the handlers), serve in main.go (the relay) and
+// An app writes signup.go (it enqueues), tasks.go (the handlers), serve.go (the relay) and
 // dashboard.go. The other files have the page, a stand-in for a mail service (sink.go), and the
-// demo, which kills relays while users sign up, and counts what came of it.
+// demo, which kills relays while users sign up, and counts the mails and credits.
 package main
 
 import (
@@ -21,14 +22,12 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
-	"net/http"
 	"os"
+	"os/exec"
 	"time"
 
 	"github.com/txoutbox/outbox/examples/internal/devdb"
 	"github.com/txoutbox/outbox/internal/testing/child"
-	"github.com/txoutbox/outbox/relay"
 )
 
 var (
@@ -45,60 +44,35 @@ func main() {
 				return demo{signUps: 1000, kills: 12, relays: 3, lasting: 18 * time.Second}.run(ctx, url, os.Stdout)
 			})
 		}
-		return devdb.With(ctx, func(url string) error { return serve(ctx, url, *addr, os.Stdout) })
+		return devdb.With(ctx, func(url string) error { return supervise(ctx, url, *addr, 2*time.Second, os.Stdout) })
 	})
 }
 
-// serve runs the app until ctx ends. Then it stops from the outside in: no new requests, no new
-// tasks, the mail service, the database.
-func serve(ctx context.Context, url, addr string, out io.Writer) error {
-	db, err := devdb.Open(ctx, url, tables)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	db.SetMaxOpenConns(25)
-	inbox, err := startSink()
+// supervise runs the app as a process, and starts it again after a kill, as systemd and Kubernetes
+// do. A new start and a mail take as long as pause, so that they can be watched.
+func supervise(ctx context.Context, url, addr string, pause time.Duration, out io.Writer) error {
+	inbox, err := startSink(pause) // no part of the app: it outlives the app's process
 	if err != nil {
 		return err
 	}
 	defer inbox.close()
-	r, err := relay.New(db, newRegistry(db, inbox.url), relay.Config{ListenDSN: url})
-	if err != nil {
-		return err
-	}
-	dashboard, err := newDashboard(db)
-	if err != nil {
-		return err
-	}
-	listener, err := net.Listen("tcp", addr)
-	if err != nil {
-		return err
-	}
-	printPlaces(out, url, listener)
-
-	server := &http.Server{Handler: (&site{db, inbox}).routes(dashboard), ReadHeaderTimeout: 5 * time.Second}
-	if err := r.Start(context.WithoutCancel(ctx)); err != nil { // it stops after the server
-		return err
-	}
-	ctx, stop := context.WithCancelCause(ctx)
-	go func() { stop(server.Serve(listener)) }()
-	<-ctx.Done() // a signal, or the server has failed
-	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
-		err = cause
-	}
-	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-	defer cancel()
-	err = errors.Join(err, server.Shutdown(limit))
-	return errors.Join(err, r.Stop(context.WithoutCancel(ctx)))
-}
-
-// printPlaces leaves out the connection string of a database that is not the app's own, as it has a
-// password.
-func printPlaces(out io.Writer, url string, listener net.Listener) {
-	page := fmt.Sprintf("http://localhost:%d", listener.Addr().(*net.TCPAddr).Port)
-	fmt.Fprintf(out, "open %s\ndashboard at %[1]s/outbox/, for this machine only\n", page)
-	if os.Getenv(devdb.Variable) == "" {
-		fmt.Fprintf(out, "command line: %s='%s' go run ./cmd/outbox dead list\n", devdb.Variable, url)
+	config := childConfig{URL: url, Mails: inbox.url, Addr: addr}
+	for {
+		app, err := child.Start(config, out)
+		if err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return app.Stop()
+		case <-app.Ended:
+		}
+		if exit := (*exec.ExitError)(nil); !errors.As(app.Err, &exit) || exit.ExitCode() == 2 { // an error or a panic
+			return app.Err
+		}
+		config.Killed = app.Pid
+		if wait(ctx, pause) != nil {
+			return nil
+		}
 	}
 }

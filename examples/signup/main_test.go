@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	neturl "net/url"
 	"os"
 	"regexp"
 	"strings"
@@ -29,19 +30,20 @@ func TestMain(m *testing.M) {
 	os.Exit(pgtest.Main(m))
 }
 
-// start starts the app as main does, and returns the URL of its page.
-func start(t *testing.T) (url string, db *relaytest.Database) {
+// start starts the app as main does, without its pauses, and returns the URL of its page.
+func start(t *testing.T) (url string, p *webtest.Program) {
 	t.Helper()
 	t.Setenv(devdb.Variable, "") // for the third line
-	p := webtest.Start(t, func(ctx context.Context, url string, out io.Writer) error {
-		return serve(ctx, url, "127.0.0.1:0", out)
+	addr := webtest.Address(t)
+	p = webtest.Start(t, func(ctx context.Context, url string, out io.Writer) error {
+		return supervise(ctx, url, addr, 0, out)
 	})
 	url = strings.TrimPrefix(p.Line(), "open ")
 	for range 2 {
 		p.Line()
 	}
 	t.Cleanup(func() { p.Stop() })
-	return url, p.DB
+	return url, p
 }
 
 func openDatabase(t *testing.T, dsn string) *sql.DB {
@@ -89,13 +91,15 @@ func awaitText(t *testing.T, url, want string) {
 }
 
 func TestASignUpGrantsACreditAndSendsAMail(t *testing.T) {
-	url, db := start(t)
+	url, p := start(t)
+	db := p.DB
 	if status, page := send(t, url+"/signup", "email=a@example.com"); status != 200 ||
 		!strings.Contains(page, "<li>a@example.com") {
 		t.Errorf("the sign-up: %d\n%s", status, page)
 	}
-	awaitText(t, url, "<strong>Welcome!</strong> to a@example.com<p>A credit of 5.00 is yours.")
+	awaitText(t, url, "<strong>Welcome!</strong> to a@example.com <small>A credit of 5.00 is yours.")
 	awaitText(t, url, "<li>a@example.com <small>credit 5.00</small>")
+	awaitText(t, url, "<span class=\"finished\">finished</span><a href=\"/outbox/task?id=2\">SEND_EMAIL_WELCOME</a>")
 
 	for _, tt := range []struct {
 		form, site string
@@ -128,6 +132,22 @@ func TestASignUpGrantsACreditAndSendsAMail(t *testing.T) {
 	}
 }
 
+// The page shows the program's own lines, from the transaction's begin to its commit.
+func TestThePageShowsTheLinesThatEnqueue(t *testing.T) {
+	lines := shownLines()
+	if len(lines) < 12 || len(lines) > 16 || !strings.HasPrefix(lines[0], "return outbox.InTx(") ||
+		lines[len(lines)-1] != "})\n" {
+		t.Errorf("it shows %d lines:\n%s", len(lines), strings.Join(lines, ""))
+	}
+	var shown bytes.Buffer
+	relaytest.Must(page.Execute(&shown, map[string]any{"Lines": lines}))
+	for _, want := range []string{"grantWelcomeCredit", "sendEmailWelcome"} {
+		if !regexp.MustCompile(`<mark>.*` + want + `\.Enqueue\(ctx, tx, w\).*\n</mark>`).Match(shown.Bytes()) {
+			t.Errorf("the page does not mark the line of %s:\n%s", want, &shown)
+		}
+	}
+}
+
 // The failure comes at the commit, when all is inserted.
 func TestASignUpThatFailsLeavesNothing(t *testing.T) {
 	db := openDatabase(t, pgtest.Database(t))
@@ -146,9 +166,45 @@ func TestASignUpThatFailsLeavesNothing(t *testing.T) {
 	}
 }
 
+// The process of the app dies between the commit of a sign-up and its answer. The next process runs
+// the tasks.
+func TestAKillAfterTheCommitLosesNoTask(t *testing.T) {
+	url, p := start(t)
+	_, page := send(t, url, "")
+	first := regexp.MustCompile(`with its relay, is process (\d+)`).FindStringSubmatch(page)
+	if first == nil {
+		t.Fatalf("the page does not name its process:\n%s", page)
+	}
+	res, err := http.PostForm(url+"/signup", neturl.Values{"email": {"a@example.com"}, "kill": {"yes"}})
+	if err == nil {
+		res.Body.Close()
+		t.Fatalf("a process that was killed answered %s", res.Status)
+	}
+	line := p.Line()
+	for !strings.HasPrefix(line, "process ") { // records of the log come before
+		line = p.Line()
+	}
+	second := regexp.MustCompile(`^process ` + first[1] + ` was killed; process (\d+) serves `).FindStringSubmatch(line)
+	if second == nil || second[1] == first[1] {
+		t.Fatalf("it printed %q after process %s was killed", line, first[1])
+	}
+	awaitText(t, url, "to a@example.com <small>A credit of 5.00 is yours.</small> <small>sent by process "+second[1])
+	awaitText(t, url, "Process "+first[1]+" was killed. Process "+second[1]+" has started in its place")
+	p.DB.Emptied(t, time.Minute)
+	p.DB.Want(t, "1 1", `SELECT concat((SELECT count(*) FROM usr), ' ', (SELECT count(*) FROM ledger))`)
+}
+
+// An app that ends by itself is not started again.
+func TestAnAppThatCannotStartEndsTheProgram(t *testing.T) {
+	if err := supervise(t.Context(), pgtest.Database(t), "127.0.0.1:-1", 0, t.Output()); err == nil {
+		t.Error("it served at no address")
+	}
+}
+
 // A mail that is refused is found in the dashboard, with the cause, mended, redriven, and gone.
 func TestARefusedMailIsSeenRedrivenAndGone(t *testing.T) {
-	url, db := start(t)
+	url, p := start(t)
+	db := p.DB
 	send(t, url+"/signup", "email=broken@full.example")
 	send(t, url+"/signup", "email=good@example.com")
 	awaitText(t, url, "to good@example.com")
@@ -169,6 +225,13 @@ func TestDemoKilledRelaysLoseNothing(t *testing.T) {
 	var out bytes.Buffer
 	if err := d.run(t.Context(), pgtest.Database(t), &out); err != nil {
 		t.Errorf("%v\n%s", err, &out)
+	}
+	for _, want := range []string{`kill 3 of 3: relay process \d+, which ran [1-9]`,
+		`credits +100  for 100 users: exactly once`,
+		`mails +1\d\d  for 100 users: at least once. \d+ came again`, `kept 100\.`, `tasks killed +[1-9]`} {
+		if !regexp.MustCompile(want).Match(out.Bytes()) {
+			t.Errorf("it does not say %s:\n%s", want, &out)
+		}
 	}
 }
 
@@ -219,7 +282,7 @@ func TestTheWelcomeMailIsRetriedUnlessItCanNeverArrive(t *testing.T) {
 			t.Errorf("no service: %v, want a retry", err)
 		}
 	}
-	inbox, err := startSink()
+	inbox, err := startSink(0)
 	relaytest.Must(err)
 	defer inbox.close()
 	if err := welcomeBy(inbox.url, 12345); handlers.ActionOf(err) != handlers.ActionDiscard {
@@ -228,7 +291,7 @@ func TestTheWelcomeMailIsRetriedUnlessItCanNeverArrive(t *testing.T) {
 	for range 2 { // as after the death of a relay
 		relaytest.Must(welcomeBy(inbox.url, 1))
 	}
-	if mails := inbox.all(); len(mails) != 1 || mails[0].copies != 2 || !strings.HasSuffix(mails[0].key, "-000000000007") {
+	if mails := inbox.inbox().Mails; len(mails) != 1 || mails[0].Copies != 2 || !strings.HasSuffix(mails[0].Key, "-000000000007") {
 		t.Errorf("the inbox has %+v, want a mail that came twice", mails)
 	}
 }

@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"database/sql"
+	_ "embed"
 	"errors"
 	"net/mail"
+	"strings"
 
 	"github.com/jmoiron/sqlx"
 	"github.com/txoutbox/outbox"
@@ -28,25 +30,40 @@ func signUp(ctx context.Context, db *sql.DB, email string) error {
 	if parsed, err := mail.ParseAddress(email); err != nil || parsed.Address != email {
 		return errEmail
 	}
+	// The page shows the lines from here
 	return outbox.InTx(ctx, db, func(tx *sql.Tx) error {
 		var w welcome
-		err := tx.QueryRowContext(ctx, `INSERT INTO usr (email) VALUES ($1) ON CONFLICT DO NOTHING RETURNING usr_id`,
-			email).Scan(&w.UsrID)
+		err := tx.QueryRowContext(ctx, `INSERT INTO usr (email) VALUES ($1)
+			ON CONFLICT DO NOTHING RETURNING usr_id`, email).Scan(&w.UsrID)
 		if errors.Is(err, sql.ErrNoRows) {
 			return errEmailTaken
 		}
 		if err != nil {
-			return err
+			return err // rolls back
 		}
 		if _, err := grantWelcomeCredit.Enqueue(ctx, tx, w); err != nil {
 			return err
 		}
 		_, err = sendEmailWelcome.Enqueue(ctx, tx, w)
-		return err
+		return err // nil commits
 	})
+	// to here
 }
 
-// user is what the page shows of one.
+//go:embed signup.go
+var source string
+
+// shownLines are the lines of signUp between its two comments, less their first tab.
+func shownLines() (lines []string) {
+	_, rest, _ := strings.Cut(source, "\t// The page shows the lines from here\n")
+	shown, _, _ := strings.Cut(rest, "\t// to here\n")
+	for line := range strings.Lines(shown) {
+		lines = append(lines, strings.TrimPrefix(line, "\t"))
+	}
+	return lines
+}
+
+// user is a row of the page's list of users.
 type user struct {
 	Email string
 	Cents int

@@ -1,28 +1,34 @@
 // Worker is a process that runs tasks and serves nothing but its health, for deployments where the
 // web app only enqueues.
 //
-//	go run ./examples/worker [-addr :8081] [-enqueue N]
+//	go run ./examples/postgres go run ./examples/worker [-addr :8081] [-enqueue N]
 //	curl -i localhost:8081/readyz
 //
-// It uses the database that OUTBOX_DATABASE_URL names, or a PostgreSQL of its own. On SIGTERM or
-// Ctrl-C it claims no more, waits for what runs, and exits with 0; a second one ends it at once,
+// It uses the database that OUTBOX_DATABASE_URL names; examples/postgres starts one. On SIGTERM or
+// Ctrl-C it claims no more, waits for its handlers, and exits with 0. A second signal ends it at once,
 // and other workers take its tasks over.
 package main
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/examples/internal/devdb"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/pgdb"
 	"github.com/txoutbox/outbox/relay"
+	"github.com/txoutbox/outbox/schema"
 )
 
 var (
@@ -59,18 +65,29 @@ func health(r *relay.Relay) http.Handler {
 	return mux
 }
 
+// enqueueSome stands for the web app, which enqueues in the transaction of its own rows.
+func enqueueSome(tx *sql.Tx) error {
+	for i := range *enqueue {
+		if _, err := makeThumbnail.Enqueue(context.Background(), tx, thumbnail{i + 1}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func run(ctx context.Context, url string, out io.Writer) error {
-	db, err := devdb.Open(ctx, url, "")
+	db, err := pgdb.Open(url)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
+	if err := schema.Migrate(ctx, db); err != nil {
+		return err
+	}
 	const workers = 50
 	db.SetMaxOpenConns(12) // enough for any number of workers if all handlers are Leased; else workers + 2
-	for i := range *enqueue {
-		if err := devdb.Enqueue(ctx, db, makeThumbnail.New(thumbnail{i + 1})); err != nil {
-			return err
-		}
+	if err := outbox.InTx(ctx, db, enqueueSome); err != nil {
+		return err
 	}
 	r, err := relay.New(db, registry(out), relay.Config{Workers: workers, ListenDSN: url, DrainTimeout: 25 * time.Second})
 	if err != nil {
@@ -87,4 +104,15 @@ func run(ctx context.Context, url string, out io.Writer) error {
 	return errors.Join(err, server.Close())
 }
 
-func main() { devdb.Main(run) }
+func main() {
+	flag.Parse()
+	url := os.Getenv("OUTBOX_DATABASE_URL")
+	if url == "" {
+		log.Fatal("set OUTBOX_DATABASE_URL; go run ./examples/postgres starts a database")
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	if err := run(ctx, url, os.Stdout); err != nil {
+		log.Fatal(err)
+	}
+}

@@ -39,7 +39,9 @@ func Start(t *testing.T, run func(ctx context.Context, url string, out io.Writer
 func (p *Program) Line() string {
 	p.t.Helper()
 	if !p.lines.Scan() {
-		p.t.Fatalf("it ended: %v", <-p.done)
+		err := <-p.done
+		p.done <- nil // for Stop
+		p.t.Fatalf("it ended: %v", err)
 	}
 	return p.lines.Text()
 }

@@ -20,15 +20,21 @@ type Page struct {
 	Status         int
 }
 
-// Serves tests an app of package shop: its pages, and that an order's receipt is mailed. The
-// dashboard is for ada with the password secret, or for all.
-func Serves(t *testing.T, addr *string, run func(ctx context.Context, url string, out io.Writer) error, pages ...Page) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0") // for a port that is free
+// Address is an address of this machine with a port that is free.
+func Address(t *testing.T) string {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	*addr = listener.Addr().String()
 	listener.Close()
+	return listener.Addr().String()
+}
+
+// Serves tests a shop: its pages, and that an order's receipt is mailed. The dashboard is for ada
+// with the password secret, or for all.
+func Serves(t *testing.T, addr *string, run func(ctx context.Context, url string, out io.Writer) error, pages ...Page) {
+	t.Helper()
+	*addr = Address(t)
 	program := Start(t, run)
 	pages = append(pages, Page{"/outbox/", "secret", 200}, Page{"/outbox/dead", "secret", 200},
 		Page{"/outbox/task?id=1", "secret", 404}, Page{"/elsewhere", "", 404})

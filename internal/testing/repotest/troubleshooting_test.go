@@ -92,7 +92,7 @@ func TestTroubleshootingHasTheWordsOfTheCode(t *testing.T) {
 	t.Parallel()
 	page := read(t, "docs/troubleshooting.md")
 	code := sources(t, ".")
-	tool, doctor := sources(t, "cmd/outbox"), sources(t, "doctor")
+	tool, doctor, board := sources(t, "cmd/outbox"), sources(t, "doctor"), sources(t, "dashboard")
 	records, commands, checks := 0, 0, 0
 	for _, m := range codeSpan.FindAllStringSubmatch(anyBlock.ReplaceAllString(page, ""), -1) {
 		if strings.HasPrefix(m[1], "outbox: ") || strings.HasPrefix(m[1], "schema: ") {
@@ -119,8 +119,15 @@ func TestTroubleshootingHasTheWordsOfTheCode(t *testing.T) {
 			}
 		}
 	}
-	if records < 15 || commands < 30 || checks < 10 {
-		t.Errorf("%d records, %d words of commands and %d checks are compared", records, commands, checks)
+	answers := 0
+	for _, m := range quotedWords.FindAllStringSubmatch(section(t, "Dashboard"), -1) {
+		if answers++; !strings.Contains(board, m[1]) {
+			t.Errorf("the dashboard does not answer %q", m[1])
+		}
+	}
+	if answers < 3 || records < 15 || commands < 30 || checks < 10 {
+		t.Errorf("%d records, %d words of commands, %d checks and %d answers are compared",
+			records, commands, checks, answers)
 	}
 	for _, words := range []string{
 		"remaining connection slots", "cached plan must not change result type", "SSL is not enabled on the server",

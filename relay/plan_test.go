@@ -43,9 +43,14 @@ func (p plan) each(f func(plan)) {
 // functions that it calls; what it does is rolled back.
 func explain(t testing.TB, db *database, analyze bool, query string, args ...any) plan {
 	t.Helper()
-	query = fmt.Sprintf("EXPLAIN (FORMAT JSON, ANALYZE %[1]t, BUFFERS %[1]t) %[2]s", analyze, query)
 	tx := db.begin(t)
 	defer tx.Rollback()
+	return explainIn(t, tx, analyze, query, args...)
+}
+
+func explainIn(t testing.TB, tx *sql.Tx, analyze bool, query string, args ...any) plan {
+	t.Helper()
+	query = fmt.Sprintf("EXPLAIN (FORMAT JSON, ANALYZE %[1]t, BUFFERS %[1]t) %[2]s", analyze, query)
 	var text string
 	for range 2 {
 		_, err1 := tx.Exec("SAVEPOINT here")

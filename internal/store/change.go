@@ -279,9 +279,11 @@ SELECT task_id FROM gone`
 
 // One relay at a time: two could see different tasks as a key's head. One that freezes meanwhile
 // lets go. The lock has a statement of its own, so that the next one's snapshot has what the relay
-// before it committed.
+// before it committed. It turns sequential scans off: with statistics of a smaller table PostgreSQL would read
+// all of headless_key for a page.
 const LockHeadsSQL = `/* outbox: lock the promotion of heads */
-SELECT set_config('idle_in_transaction_session_timeout', $1, true) || ` + pg.CommitAsync + ` FROM outbox.promote_lock FOR UPDATE SKIP LOCKED`
+SELECT set_config('idle_in_transaction_session_timeout', $1, true) || set_config('enable_seqscan', 'off', true) ||
+       ` + pg.CommitAsync + ` FROM outbox.promote_lock FOR UPDATE SKIP LOCKED`
 
 const newHeadsLockSQL = `/* outbox: the row that locks the promotion of heads */
 INSERT INTO outbox.promote_lock DEFAULT VALUES ON CONFLICT DO NOTHING`

@@ -16,10 +16,11 @@
 // exact (a signature, a ciphertext) go as base64 in a string.
 //
 // [InTx] begins, commits and wakes the relays of this process; after a commit of your own call
-// [Wake]. Package schema makes the tables.
-// Package pgdb opens a pool that notices when its server is gone. Package admin reads tasks and
-// dead letters, [Stats] counts them, and package outboxtest is for the tests of apps.
-// docs/guide/getting-started.md goes from nothing to the first task, docs/coverage.md names each
+// [Wake]. Package schema makes the tables. Package pgdb opens a pool that notices when its server
+// is gone. Package admin reads tasks and dead letters, [Stats] counts them, and package outboxtest
+// is for the tests of apps.
+// https://github.com/txoutbox/outbox/blob/main/docs/guide/getting-started.md goes from nothing to
+// the first task, https://github.com/txoutbox/outbox/blob/main/docs/coverage.md names each
 // capability with an example.
 package outbox
 

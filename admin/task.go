@@ -280,9 +280,9 @@ SELECT payload::text, headers::text, '', '', '', result::text FROM outbox.done_t
 // it is nowhere.
 //
 // It needs SELECT on the payload, headers and keys of the table where the task is. Of the roles of
-// docs/security.md the worker and the owner have it, and the operator for dead letters. Others get
-// PostgreSQL's error with SQLSTATE 42501 (insufficient_privilege), after which a transaction is to
-// be rolled back.
+// https://github.com/txoutbox/outbox/blob/main/docs/security.md the worker and the owner have it,
+// and the operator for dead letters. Others get PostgreSQL's error with SQLSTATE 42501
+// (insufficient_privilege), after which a transaction is to be rolled back.
 func (c *Client) Payload(ctx context.Context, taskID int64) (Payload, error) {
 	var out Payload
 	err := c.read(func(q outbox.Querier) (err error) {

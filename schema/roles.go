@@ -31,8 +31,9 @@ func RolesSQL(opts ...SchemaOption) (string, error) {
 
 // GrantRoles creates five roles that cannot log in, and gives each what it needs; login roles get
 // their rights by being members of these. For the schema "outbox" they are outbox_owner,
-// outbox_enqueuer, outbox_worker, outbox_viewer and outbox_operator. docs/security.md says what
-// each may do. An app that does not call it works as before, with what its roles have.
+// outbox_enqueuer, outbox_worker, outbox_viewer and outbox_operator.
+// https://github.com/txoutbox/outbox/blob/main/docs/security.md says what each may do. An app that
+// does not call it works as before, with what its roles have.
 //
 // The owner gets the schema and its tables, views and functions. The role that owned them, and the
 // one that calls this, become its members, so both can do what they could. PUBLIC loses EXECUTE on

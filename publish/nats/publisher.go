@@ -118,7 +118,8 @@ func (p *Publisher) current() (*link, error) {
 	return p.link, p.link.connected()
 }
 
-// Publish implements forward.Publisher. docs/faults.md has the meaning of each error.
+// Publish implements forward.Publisher. https://github.com/txoutbox/outbox/blob/main/docs/faults.md
+// has the meaning of each error.
 func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []error {
 	if !p.calls.Begin() {
 		return publisher.Closed(events)

@@ -1,0 +1,126 @@
+package repotest
+
+import (
+	"go/ast"
+	"go/doc"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// documented is a name that pkg.go.dev shows, with its comment.
+type documented struct{ name, comment string }
+
+// documentedNames are the exported names of the packages that apps import, and of the command: each
+// package by its name, "pkg.Func", "pkg.Type.Method", and types with their fields. calls are the
+// functions and methods among them, examples those that an example is named for.
+func documentedNames(t *testing.T) (all []documented, calls []string, examples map[string]bool) {
+	t.Helper()
+	examples = map[string]bool{}
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if d != nil && d.IsDir() && slices.Contains([]string{"internal", "examples", "bench", "browsertest", "testdata", ".ci"},
+			d.Name()) {
+			return fs.SkipDir
+		}
+		if err != nil || d.IsDir() || filepath.Ext(path) != ".go" {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		pkg := strings.TrimSuffix(file.Name.Name, "_test")
+		if strings.HasSuffix(path, "_test.go") {
+			for _, e := range doc.Examples(file) {
+				examples[pkg+"."+exampleOf(e.Name)] = true
+			}
+			return nil
+		}
+		all = append(all, documented{pkg, file.Doc.Text()})
+		for _, d := range file.Decls {
+			found := declared(pkg, d)
+			all = append(all, found...)
+			if _, ok := d.(*ast.FuncDecl); ok && len(found) > 0 {
+				calls = append(calls, found[0].name)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all, calls, examples
+}
+
+// exampleOf is the name that an example is for: a suffix that begins in lower case is a variant.
+func exampleOf(name string) string {
+	parts := strings.Split(name, "_")
+	if last := parts[len(parts)-1]; len(parts) > 1 && last != "" && strings.ToLower(last[:1]) == last[:1] {
+		parts = parts[:len(parts)-1]
+	}
+	return strings.Join(parts, ".")
+}
+
+// declared are the exported names of a declaration, each with all of its comments.
+func declared(pkg string, d ast.Decl) (out []documented) {
+	switch d := d.(type) {
+	case *ast.FuncDecl:
+		name := d.Name.Name
+		if d.Recv != nil {
+			name = receiver(d.Recv.List[0].Type) + "." + name
+		}
+		if ast.IsExported(name) && d.Name.IsExported() {
+			out = append(out, documented{pkg + "." + name, d.Doc.Text()})
+		}
+	case *ast.GenDecl:
+		for _, s := range d.Specs {
+			name, comment := "", d.Doc.Text()
+			switch s := s.(type) {
+			case *ast.TypeSpec:
+				name = s.Name.Name
+			case *ast.ValueSpec:
+				name = s.Names[0].Name
+			}
+			ast.Inspect(s, func(n ast.Node) bool {
+				if c, ok := n.(*ast.CommentGroup); ok {
+					comment += c.Text()
+				}
+				return true
+			})
+			if ast.IsExported(name) {
+				out = append(out, documented{pkg + "." + name, comment})
+			}
+		}
+	}
+	return out
+}
+
+var relativePage = regexp.MustCompile(`(?:^|[^/\w])docs/[\w/-]+`)
+
+// pkg.go.dev shows no file of docs: a comment names a page by its URL, and the page exists.
+func TestDocCommentsNamePagesByTheirURL(t *testing.T) {
+	t.Parallel()
+	const main = "https://github.com/txoutbox/outbox/blob/main/"
+	page := regexp.MustCompile(regexp.QuoteMeta(main) + `[\w/.#-]*\w`)
+	all, _, _ := documentedNames(t)
+	urls := 0
+	for _, d := range all {
+		if found := relativePage.FindString(d.comment); found != "" {
+			t.Errorf("the comment of %s names %s: begin it with %s", d.name, strings.TrimSpace(found), main)
+		}
+		for _, url := range page.FindAllString(d.comment, -1) {
+			urls++
+			if dead := deadLinks("README.md", "[a]("+strings.TrimPrefix(url, main)+")"); len(dead) > 0 {
+				t.Errorf("the comment of %s names %s, which leads nowhere", d.name, url)
+			}
+		}
+	}
+	if len(all) < 300 || urls < 15 {
+		t.Errorf("%d names and %d URLs were found: the check does not see the comments", len(all), urls)
+	}
+}

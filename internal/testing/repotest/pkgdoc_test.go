@@ -6,6 +6,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -122,5 +123,47 @@ func TestDocCommentsNamePagesByTheirURL(t *testing.T) {
 	}
 	if len(all) < 300 || urls < 15 {
 		t.Errorf("%d names and %d URLs were found: the check does not see the comments", len(all), urls)
+	}
+}
+
+// noExample are calls without an example of their own, with the reason.
+var noExample = map[string]string{
+	"dashboard.Handler.ServeHTTP": "a mux calls it",
+
+	"handlers.BatchResult.Error":  "it is an error: fmt and the relay call it",
+	"handlers.BatchResult.Unwrap": "errors.Is and errors.As call it",
+	"outboxtest.Result.String":    "fmt calls it, as in ExampleDrain",
+	"outboxtest.Run.String":       "fmt calls it",
+
+	"outbox.TaskType.PayloadType": "outboxtest.Golden calls it",
+
+	"outboxamqp.Publisher.Publish":      "package forward calls it",
+	"outboxkafka.Publisher.Publish":     "package forward calls it",
+	"outboxnats.Publisher.Publish":      "package forward calls it",
+	"outboxwatermill.Publisher.Publish": "package forward calls it",
+	"outboxwebhook.Publisher.Publish":   "package forward calls it",
+
+	"outboxprom.Collector.Collect":  "a registry of Prometheus calls it",
+	"outboxprom.Collector.Describe": "a registry of Prometheus calls it",
+}
+
+func TestEachCallOfAnAppHasAnExample(t *testing.T) {
+	t.Parallel()
+	_, calls, examples := documentedNames(t)
+	missing := map[string]bool{}
+	for _, name := range calls {
+		if !examples[name] {
+			missing[name] = true
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(missing)) {
+		if noExample[name] == "" {
+			t.Errorf("%s has no example: write one of its name", name)
+		}
+	}
+	for name := range noExample {
+		if !missing[name] {
+			t.Errorf("%s has an example, or is gone: it is no exception any more", name)
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"go/token"
 	"io/fs"
 	"maps"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -165,5 +166,31 @@ func TestEachCallOfAnAppHasAnExample(t *testing.T) {
 		if !missing[name] {
 			t.Errorf("%s has an example, or is gone: it is no exception any more", name)
 		}
+	}
+}
+
+var workModule = regexp.MustCompile(`(?m)^\t\./(\S+)$`)
+
+// A module has a page of its own on pkg.go.dev, which shows its README.
+func TestEachModuleHasAREADME(t *testing.T) {
+	t.Parallel()
+	modules := workModule.FindAllStringSubmatch(read(t, "go.work"), -1)
+	for _, m := range modules {
+		text, err := os.ReadFile(filepath.Join(m[1], "README.md"))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if lines := strings.Count(string(text), "\n"); lines < 10 || lines > 30 {
+			t.Errorf("the README of %s has %d lines, want 10 to 30", m[1], lines)
+		}
+		optional := regexp.MustCompile(`^(adapter|publish|telemetry)/`).MatchString(m[1])
+		if optional && (!strings.Contains(string(text), "\ngo get github.com/txoutbox/outbox/"+m[1]+"\n") ||
+			!strings.Contains(string(text), "```go\n") || !strings.Contains(string(text), "](../../docs/guide/")) {
+			t.Errorf("the README of %s lacks its go get, a program or a link to its guide", m[1])
+		}
+	}
+	if len(modules) < 10 {
+		t.Errorf("go.work has the modules %q", modules)
 	}
 }

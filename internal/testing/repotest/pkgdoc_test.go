@@ -194,3 +194,35 @@ func TestEachModuleHasAREADME(t *testing.T) {
 		t.Errorf("go.work has the modules %q", modules)
 	}
 }
+
+// Each picture of docs/screenshots is on a page, which asks for no other, and has both themes.
+func TestPicturesAreThereAndShownInBothThemes(t *testing.T) {
+	t.Parallel()
+	shown := map[string]bool{}
+	for _, name := range pages(t) {
+		for _, m := range regexp.MustCompile(`src(?:set)?="([^"]+)"`).FindAllStringSubmatch(read(t, name), -1) {
+			shown[filepath.ToSlash(filepath.Join(filepath.Dir(name), m[1]))] = true
+		}
+	}
+	files, err := filepath.Glob("docs/screenshots/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := map[string]bool{}
+	for _, file := range files {
+		file = filepath.ToSlash(file)
+		there[file] = true
+		if !shown[file] {
+			t.Errorf("no page shows %s", file)
+		}
+	}
+	for file := range shown {
+		dark := strings.Replace(file, "-light.", "-dark.", 1)
+		if !there[file] || !there[dark] {
+			t.Errorf("a page shows %s: it, or its picture in the dark, is missing", file)
+		}
+	}
+	if len(files) < 8 {
+		t.Errorf("the pictures are %q", files)
+	}
+}

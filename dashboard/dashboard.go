@@ -29,7 +29,8 @@ import (
 	"github.com/txoutbox/outbox/admin"
 )
 
-// Handler is the dashboard. It is safe for concurrent use, and starts no goroutine.
+// Handler serves the pages and the actions of the dashboard. It is safe for concurrent use, and
+// starts no goroutine.
 type Handler struct {
 	site  *site
 	cross *http.CrossOriginProtection

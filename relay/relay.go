@@ -94,8 +94,9 @@ func (r *Relay) Run(ctx context.Context) error { return r.runHere(ctx, false) }
 // the database it returns an [ErrCopy].
 func (r *Relay) RunOnce(ctx context.Context) error { return r.runHere(ctx, true) }
 
-// Start is Run in the background, until Stop is called or ctx ends. ctx is for as long as the relay
-// works: a ctx that ends with a time limit of the app's start ends the relay.
+// Start runs the relay in the background, as [Relay.Run] does, until Stop is called or ctx ends.
+// ctx is for as long as the relay works: a ctx that ends with a time limit of the app's start ends
+// the relay.
 //
 //	if err := r.Start(context.WithoutCancel(ctx)); err != nil {
 //		return err

@@ -14,10 +14,10 @@ import (
 //go:embed roles.sql
 var rolesScript string
 
-// RolesSQL is what [GrantRoles] does as one script, to be applied in one transaction after the
-// migrations: psql -v ON_ERROR_STOP=1 -1 -f. It may be applied again, and should be after each new
-// migration. The schema's name has at most 54 bytes, as those of the roles begin with it. The error
-// is that of an invalid name.
+// RolesSQL returns the script that makes the roles and gives them their rights, as [GrantRoles]
+// does. It is to be applied in one transaction after the migrations: psql -v ON_ERROR_STOP=1 -1 -f.
+// It may be applied again, and should be after each new migration. The schema's name has at most 54
+// bytes, as those of the roles begin with it. The error is that of an invalid name.
 func RolesSQL(opts ...SchemaOption) (string, error) {
 	name, err := nameOf(opts)
 	if err == nil {

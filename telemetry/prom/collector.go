@@ -96,8 +96,8 @@ type Config struct {
 	MaxTypes int
 }
 
-// Collector is a prometheus.Collector. It is safe for concurrent use; any number of relays may
-// share it.
+// Collector collects the metrics of an outbox, as a prometheus.Collector. It is safe for concurrent
+// use; any number of relays may share it.
 type Collector struct {
 	config Config
 	client *admin.Client // nil without a DB

@@ -169,6 +169,28 @@ func TestEachCallOfAnAppHasAnExample(t *testing.T) {
 	}
 }
 
+// sameAs finds a sentence that says no more than that a call is another one.
+var sameAs = regexp.MustCompile(`^\w+ is (?:\[?[a-z]*\.?[A-Z]\w*(?:\.\w+)?\]?) (?:of|in|on|within|for|that)\b`)
+
+// Lists and editors show the first sentence alone: it says what the call does, in words of its own.
+func TestTheFirstSentenceOfACallIsEnoughByItself(t *testing.T) {
+	t.Parallel()
+	all, calls, _ := documentedNames(t)
+	for _, d := range all {
+		if !slices.Contains(calls, d.name) {
+			continue
+		}
+		first := new(doc.Package).Synopsis(d.comment)
+		name := d.name[strings.LastIndex(d.name, ".")+1:]
+		switch {
+		case !strings.HasPrefix(strings.Replace(first, ",", "", 1), name+" "):
+			t.Errorf("the comment of %s begins with %q, want its name", d.name, first)
+		case len(strings.Fields(first)) < 3, sameAs.MatchString(first):
+			t.Errorf("the first sentence of %s says too little: %q", d.name, first)
+		}
+	}
+}
+
 var workModule = regexp.MustCompile(`(?m)^\t\./(\S+)$`)
 
 // A module has a page of its own on pkg.go.dev, which shows its README.

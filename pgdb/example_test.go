@@ -66,7 +66,7 @@ func ExampleDialer() {
 	_, dsn, drop := relaytest.ExampleServer()
 	defer drop()
 	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
-		fmt.Println("dial", network)
+		fmt.Println("dialed")
 		return (&net.Dialer{}).DialContext(ctx, network, address)
 	}
 	db, err := pgdb.Open(dsn, pgdb.Dialer(dial))
@@ -74,6 +74,6 @@ func ExampleDialer() {
 	defer db.Close()
 	fmt.Println(db.PingContext(context.Background()))
 	// Output:
-	// dial tcp
+	// dialed
 	// <nil>
 }

@@ -16,10 +16,11 @@
 // exact (a signature, a ciphertext) go as base64 in a string.
 //
 // [InTx] begins, commits and wakes the relays of this process; after a commit of your own call
-// [Wake]. Package schema makes the tables.
-// Package pgdb opens a pool that notices when its server is gone. Package admin reads tasks and
-// dead letters, [Stats] counts them, and package outboxtest is for the tests of apps.
-// docs/guide/getting-started.md goes from nothing to the first task, docs/coverage.md names each
+// [Wake]. Package schema makes the tables. Package pgdb opens a pool that notices when its server
+// is gone. Package admin reads tasks and dead letters, [Stats] counts them, and package outboxtest
+// is for the tests of apps.
+// https://github.com/txoutbox/outbox/blob/main/docs/guide/getting-started.md goes from nothing to
+// the first task, https://github.com/txoutbox/outbox/blob/main/docs/coverage.md names each
 // capability with an example.
 package outbox
 
@@ -53,7 +54,7 @@ type Enqueued struct {
 // Outcome is the result of an Enqueue, as the view keyed_task returns it.
 type Outcome string
 
-// The outcomes.
+// The outcomes of an Enqueue.
 const (
 	OutcomeCreated Outcome = "created" // a new task
 	OutcomeUpdated Outcome = "updated" // the waiting task that has the key was replaced or rescheduled
@@ -66,9 +67,10 @@ const (
 // ErrInvalidOption. It is a value, safe for concurrent use, and holds nothing but the name.
 type Outbox struct{ schema string }
 
-// In is the outbox in a schema. Names are as of schema.Schema; with another one each call is refused with
-// ErrInvalidOption, before any SQL is sent. In does not ask whether the schema exists: schema.Migrate makes
-// it, and a relay of its own (relay.Config.Schema) runs its tasks.
+// In returns the outbox of a PostgreSQL schema. Names are as of schema.Schema; with another one
+// each call is refused with ErrInvalidOption, before any SQL is sent. In does not ask whether the
+// schema exists: schema.Migrate makes it, and a relay of its own (relay.Config.Schema) runs its
+// tasks.
 func In(schema string) Outbox { return Outbox{schema} }
 
 // Schema is the name of the schema, for relay.Config, admin.Config and schema.Schema.
@@ -85,13 +87,13 @@ func (o Outbox) bind(s *settings) {
 	}
 }
 
-// Enqueue is [Enqueue] in this schema.
+// Enqueue inserts a task into this schema, as the function [Enqueue] does.
 func (o Outbox) Enqueue(ctx context.Context, tx Querier, taskType string, payload any,
 	opts ...Option) (Enqueued, error) {
 	return Enqueue(ctx, tx, taskType, payload, o.with(opts)...)
 }
 
-// EnqueueMany is [EnqueueMany] in this schema.
+// EnqueueMany inserts all tasks into this schema, as the function [EnqueueMany] does.
 func (o Outbox) EnqueueMany(ctx context.Context, tx Querier, tasks []TaskSpec) ([]Enqueued, error) {
 	bound := slices.Clone(tasks)
 	for i := range bound {
@@ -102,18 +104,19 @@ func (o Outbox) EnqueueMany(ctx context.Context, tx Querier, tasks []TaskSpec) (
 
 func (o Outbox) with(opts []Option) []Option { return append([]Option{option(o.bind)}, opts...) }
 
-// Cancel is [Cancel] of a task in this schema. Each schema counts its tasks from 1: with an id of another one it
-// takes the task of this schema that has the number.
+// Cancel takes back a task of this schema, as the function [Cancel] does. Each schema counts its
+// tasks from 1: with an id of another one it takes the task of this schema that has the number.
 func (o Outbox) Cancel(ctx context.Context, tx Querier, taskID int64) (CancelResult, error) {
 	return Cancel(ctx, tx, taskID, Schema(o.schema))
 }
 
-// RunNow is [RunNow] of a task in this schema, as Cancel says.
+// RunNow makes a scheduled task of this schema due at once, as the function [RunNow] does. Ids are as
+// of Cancel.
 func (o Outbox) RunNow(ctx context.Context, tx Querier, taskID int64) (RunNowResult, error) {
 	return RunNow(ctx, tx, taskID, Schema(o.schema))
 }
 
-// Stats is [Stats] of this schema.
+// Stats reads the counts of all task types of this schema, as the function [Stats] does.
 func (o Outbox) Stats(ctx context.Context, q Querier) ([]TypeStats, error) {
 	return Stats(ctx, q, Schema(o.schema))
 }

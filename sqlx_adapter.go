@@ -12,7 +12,8 @@ import (
 
 // A *sqlx.Tx enqueues as it is: it is a [Querier].
 
-// SqlxInTx is [InTx] for a *sqlx.DB.
+// SqlxInTx begins a transaction on a *sqlx.DB, calls fn, commits, and wakes the relays of this
+// process, as [InTx] does.
 func SqlxInTx(ctx context.Context, db *sqlx.DB, fn func(tx *sqlx.Tx) error, opts ...TxOption) error {
 	return inTx(ctx, db.BeginTxx, fn, opts)
 }

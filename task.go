@@ -99,7 +99,7 @@ const (
 // Reason is why a task is a dead letter.
 type Reason string
 
-// The reasons.
+// The reasons for which a task is a dead letter.
 const (
 	// ReasonAttempts: all attempts were used.
 	ReasonAttempts Reason = "attempts"

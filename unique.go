@@ -117,6 +117,7 @@ func For(d time.Duration) UniqueOption { return uniqueOption(func(u *uniqueKey) 
 // Conflict is the change of a waiting task whose unique key another Enqueue names.
 type Conflict string
 
+// The changes of a waiting task.
 const (
 	// ConflictSkip leaves the task as it is. It is the default, as is "".
 	ConflictSkip Conflict = "skip"

@@ -65,7 +65,8 @@ func (a Action) States() []State {
 
 // AuditEntry is one action in the audit log. Its texts must be valid UTF-8 without NUL.
 //
-// Nothing deletes entries. With the roles of docs/security.md workers and operators add entries,
+// Nothing deletes entries. With the roles of
+// https://github.com/txoutbox/outbox/blob/main/docs/security.md workers and operators add entries,
 // viewers read them, and only the owner can change them.
 type AuditEntry struct {
 	ID     int64     // set by WriteAudit and Audit; ascending, with gaps

@@ -20,11 +20,12 @@
 // [Client.In] makes a client of a transaction: its actions commit with the app's own rows.
 //
 // Reads use an index, and cost the same with ten tasks and with ten million. Searches by a field of
-// [Filter] without an index document their bounds, and [Client.Defects] reads all tasks. Reads
-// work beside relays, and on a standby. [Client.Payload] and [Client.Defects] need
-// further rights, as does a filter by a key or a payload; all others need those of the viewer of
-// docs/security.md, and read no payload, header or key. A read may send two statements: in a
-// transaction at READ COMMITTED each sees the rows that are committed by then.
+// [Filter] without an index document their bounds, and [Client.Defects] reads all tasks. Reads work
+// beside relays, and on a standby. [Client.Payload] and [Client.Defects] need further rights, as
+// does a filter by a key or a payload; all others need those of the viewer of
+// https://github.com/txoutbox/outbox/blob/main/docs/security.md, and read no payload, header or
+// key. A read may send two statements: in a transaction at READ COMMITTED each sees the rows that
+// are committed by then.
 package admin
 
 import (

@@ -18,8 +18,8 @@ import (
 // and counts the zero Filter selects all; actions need All for that.
 //
 // Keys and payloads may be secret: a field of these needs the right to SELECT its column, which the
-// roles of docs/security.md give to operators for dead letters, and to workers. The audit log says
-// that there was such a field, without its value.
+// roles of https://github.com/txoutbox/outbox/blob/main/docs/security.md give to operators for dead
+// letters, and to workers. The audit log says that there was such a field, without its value.
 type Filter struct {
 	// All selects all tasks if no other field is set.
 	All bool

@@ -135,8 +135,8 @@ func (c *Client) PauseSchedule(ctx context.Context, name string) error {
 	return c.changeSchedule(ctx, ActionPauseSchedule, pauseScheduleSQL, name, true)
 }
 
-// ResumeSchedule ends a pause. Skipped firings are not made up for.
-// Errors are as of [Client.PauseSchedule].
+// ResumeSchedule ends the pause of a schedule. Skipped firings are not made up for. Errors are as
+// of [Client.PauseSchedule].
 func (c *Client) ResumeSchedule(ctx context.Context, name string) error {
 	return c.changeSchedule(ctx, ActionResumeSchedule, pauseScheduleSQL, name, false)
 }

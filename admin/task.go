@@ -17,7 +17,7 @@ import (
 // State is where a task is.
 type State string
 
-// The states. A task that a Tx or Batch handler works on is StateReady until its claim commits, and has
+// The states of a task. A task that a Tx or Batch handler works on is StateReady until its claim commits, and has
 // a [Run].
 const (
 	StateReady     State = "ready"
@@ -156,9 +156,9 @@ func (c *Client) progressOf(ctx context.Context, q outbox.Querier, taskID int64)
 	return &p, err
 }
 
-// TaskByKey is [Client.Task] of the task with that key, as the consumer of an event or the receiver of
-// a webhook names it. The error is ErrNotFound also if the key is another database's, or from before
-// this one was adopted.
+// TaskByKey returns the task with a key, as [Client.Task] does by an id. The consumer of an event
+// or the receiver of a webhook knows the key. The error is ErrNotFound also if the key is another
+// database's, or from before this one was adopted.
 func (c *Client) TaskByKey(ctx context.Context, taskKey string) (Task, error) {
 	id, ok := key.TaskID(taskKey)
 	if !ok {
@@ -280,9 +280,9 @@ SELECT payload::text, headers::text, '', '', '', result::text FROM outbox.done_t
 // it is nowhere.
 //
 // It needs SELECT on the payload, headers and keys of the table where the task is. Of the roles of
-// docs/security.md the worker and the owner have it, and the operator for dead letters. Others get
-// PostgreSQL's error with SQLSTATE 42501 (insufficient_privilege), after which a transaction is to
-// be rolled back.
+// https://github.com/txoutbox/outbox/blob/main/docs/security.md the worker and the owner have it,
+// and the operator for dead letters. Others get PostgreSQL's error with SQLSTATE 42501
+// (insufficient_privilege), after which a transaction is to be rolled back.
 func (c *Client) Payload(ctx context.Context, taskID int64) (Payload, error) {
 	var out Payload
 	err := c.read(func(q outbox.Querier) (err error) {

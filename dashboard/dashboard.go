@@ -12,7 +12,9 @@
 //	mux.Handle("/outbox/", d) // with chi r.Mount("/outbox", d)
 //
 // The server renders the pages, at the same cost for tables of any size. They work without script;
-// with script they update themselves. docs/tools/dashboard.md has its costs and its protection.
+// with script they update themselves.
+// https://github.com/txoutbox/outbox/blob/main/docs/tools/dashboard.md has its costs and its
+// protection.
 package dashboard
 
 import (
@@ -27,7 +29,8 @@ import (
 	"github.com/txoutbox/outbox/admin"
 )
 
-// Handler is the dashboard. It is safe for concurrent use, and starts no goroutine.
+// Handler serves the pages and the actions of the dashboard. It is safe for concurrent use, and
+// starts no goroutine.
 type Handler struct {
 	site  *site
 	cross *http.CrossOriginProtection
@@ -35,8 +38,8 @@ type Handler struct {
 
 // New makes a dashboard of the outbox in db, without sending any SQL. If db's role is a member of
 // outbox_operator, all of it works, except the payloads of tasks that are not dead
-// (docs/security.md). db needs one connection for each concurrent request. The error names a nil db
-// and each invalid field of config.
+// (https://github.com/txoutbox/outbox/blob/main/docs/security.md). db needs one connection for each
+// concurrent request. The error names a nil db and each invalid field of config.
 func New(db *sql.DB, config Config) (*Handler, error) {
 	client, err := admin.New(db, admin.Config{Schema: config.Schema})
 	codecs, codecErr := config.codecs()

@@ -1,6 +1,6 @@
 // Package doctor finds faults of an outbox and its server, and names the remedy: sessions that hold
 // up vacuum, types without a handler in a relay, pools that are too small, and so on.
-// docs/tools/doctor.md lists the checks.
+// https://github.com/txoutbox/outbox/blob/main/docs/tools/doctor.md lists the checks.
 //
 // It only reads: counts, catalogs and statistics. It costs the same with ten tasks and with ten
 // million.

@@ -6,7 +6,8 @@
 //
 //	forward.Register(reg, OrderPlaced, publisher, forward.To("orders"))
 //
-// Publishers are modules of their own, in publish/; docs/guide/delivering.md chooses. Close one after
+// Publishers are modules of their own, in publish/;
+// https://github.com/txoutbox/outbox/blob/main/docs/guide/delivering.md chooses. Close one after
 // the Run of the relays has returned.
 //
 // An event follows CloudEvents 1.0 in binary mode: the task's payload is the body, the attributes

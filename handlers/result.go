@@ -20,7 +20,7 @@ import (
 // Action is what a handler's result asks for.
 type Action string
 
-// The actions. Later versions may have more.
+// The actions that a result may ask for. Later versions may have more.
 const (
 	ActionDone       Action = "done"        // nil
 	ActionRetry      Action = "retry"       // an error, also a panic: again after the backoff
@@ -50,8 +50,9 @@ func Snooze(d time.Duration) error {
 	return &handler.Result{Action: handler.ActionSnooze, Wait: clamp(max(d, handler.LeastWait))}
 }
 
-// SnoozeWith is [Snooze] with its reason, which becomes the task's last error. No attempt is
-// counted, and the task's timeline does not grow. A nil err gives Snooze(d).
+// SnoozeWith runs the task again after d, as [Snooze] does, and gives it a reason, which becomes
+// the task's last error. No attempt is counted, and the task's timeline does not grow. A nil err
+// gives Snooze(d).
 func SnoozeWith(d time.Duration, err error) error {
 	return &handler.Result{Action: handler.ActionSnooze, Wait: clamp(max(d, handler.LeastWait)), Err: err, Reason: err != nil}
 }
@@ -204,13 +205,13 @@ func RunAgain(d time.Duration) error {
 	return &handler.Result{Action: handler.ActionRunAgain, Wait: clamp(d)}
 }
 
-// RunAgainWith is [RunAgain] with another payload for the next iteration: a cursor that the handler
-// keeps. The payload is encoded now. One that Enqueue would refuse makes the run a failed attempt,
-// with an error that wraps outbox.ErrInvalidPayload or outbox.ErrPayloadTooLarge. A task that an
-// outbox.Codec has encoded keeps it: the payload is encoded by it; that of another task is stored as
-// it is. No hook of outbox.BeforeEnqueue runs. It is for this
-// one task: a Batch handler returns it in a [BatchResult]; as the result of a batch of several tasks
-// it is an error.
+// RunAgainWith runs the task again after d, as [RunAgain] does, with another payload for the next
+// iteration: a cursor that the handler keeps. The payload is encoded now. One that Enqueue would
+// refuse makes the run a failed attempt, with an error that wraps outbox.ErrInvalidPayload or
+// outbox.ErrPayloadTooLarge. A task that an outbox.Codec has encoded keeps it: the payload is
+// encoded by it; that of another task is stored as it is. No hook of outbox.BeforeEnqueue runs. It
+// is for this one task: a Batch handler returns it in a [BatchResult]; as the result of a batch of
+// several tasks it is an error.
 func RunAgainWith[P any](task *outbox.Task[P], d time.Duration, payload P) error {
 	encoded, err := outbox.TaskSpec{Type: task.Type, Payload: payload, Options: []outbox.Option{outbox.MaxPayload(16 << 20)}}.Encode()
 	if err != nil {

@@ -323,7 +323,7 @@ func (r Run) String() string {
 	return s
 }
 
-// Result is what a Drain did.
+// Result has the runs of a Drain.
 type Result struct {
 	// Runs are in the order in which they were made. The members of a Batch handler's call are a
 	// run each. A call that failed for all of a batch is none: its members run one by one then, as

@@ -36,7 +36,8 @@ func RequireEnqueued[P any](t testing.TB, q outbox.Querier, taskType outbox.Task
 	return s.matched
 }
 
-// RequireEnqueuedN is RequireEnqueued for exactly n tasks.
+// RequireEnqueuedN fails the test unless exactly n tasks of the type are enqueued that match accepts
+// and that are as wanted. All else is as of [RequireEnqueued].
 func RequireEnqueuedN[P any](t testing.TB, q outbox.Querier, n int, taskType outbox.TaskType[P], match func(P) bool, want ...Want) []*outbox.Task[P] {
 	t.Helper()
 	s := search(t, q, taskType, match, want)
@@ -46,14 +47,15 @@ func RequireEnqueuedN[P any](t testing.TB, q outbox.Querier, n int, taskType out
 	return s.matched
 }
 
-// RequireNotEnqueued fails the test if there is such a task as RequireEnqueued looks for.
+// RequireNotEnqueued fails the test if a task of the type is enqueued that match accepts and that is
+// as wanted. All else is as of [RequireEnqueued].
 func RequireNotEnqueued[P any](t testing.TB, q outbox.Querier, taskType outbox.TaskType[P], match func(P) bool, want ...Want) {
 	t.Helper()
 	RequireEnqueuedN(t, q, 0, taskType, match, want...)
 }
 
-// Enqueued returns such tasks as RequireEnqueued looks for, or none. It fails the test only if they
-// cannot be read.
+// Enqueued returns the enqueued tasks of the type that match accepts and that are as wanted, or
+// none. It fails the test only if they cannot be read. All else is as of [RequireEnqueued].
 func Enqueued[P any](t testing.TB, q outbox.Querier, taskType outbox.TaskType[P], match func(P) bool, want ...Want) []*outbox.Task[P] {
 	t.Helper()
 	return search(t, q, taskType, match, want).matched

@@ -94,7 +94,7 @@ func Header(key, value string) Want {
 	})
 }
 
-// SchemaOption is a Want and a DrainOption: see [Schema].
+// SchemaOption is the option [Schema], which is a [Want] and a [DrainOption].
 type SchemaOption struct{ name string }
 
 // Schema names the PostgreSQL schema of the outbox. Without it that is "outbox".

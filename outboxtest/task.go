@@ -43,7 +43,7 @@ func NewTask[P any](t testing.TB, taskType outbox.TaskType[P], payload P, lease 
 	return task
 }
 
-// Notes are the latest that a handler has told of a task's run.
+// Notes are the latest progress and result that a handler has told of a task's run.
 type Notes struct {
 	Fraction float64 // of outbox.Task.SetProgress
 	Message  string

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 
 	"github.com/txoutbox/outbox"
@@ -57,5 +58,22 @@ func ExampleOpenFunc() {
 	fmt.Println(err)
 	// Output:
 	// <nil>
+	// <nil>
+}
+
+// Connections go through a dialer of the app, such as a cloud provider's connector.
+func ExampleDialer() {
+	_, dsn, drop := relaytest.ExampleServer()
+	defer drop()
+	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
+		fmt.Println("dialed")
+		return (&net.Dialer{}).DialContext(ctx, network, address)
+	}
+	db, err := pgdb.Open(dsn, pgdb.Dialer(dial))
+	relaytest.Must(err)
+	defer db.Close()
+	fmt.Println(db.PingContext(context.Background()))
+	// Output:
+	// dialed
 	// <nil>
 }

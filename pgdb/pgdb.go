@@ -53,10 +53,10 @@ func Open(dsn string, opts ...Option) (*sql.DB, error) {
 	return OpenFunc(func(context.Context) (string, error) { return dsn, nil }, opts...)
 }
 
-// OpenFunc is [Open] for a connection string that changes: a password that is rotated, a token that
-// expires. dsn is called for each connection, by several goroutines at once. Its ctx ends with that
-// of the call that needs the connection, after 15 s at the latest. If dsn panics, that call returns
-// an error. OpenFunc refuses a nil dsn, a nil Option and a Dialer of nil.
+// OpenFunc opens a pool as [Open] does, for a connection string that changes: a password that is
+// rotated, a token that expires. dsn is called for each connection, by several goroutines at once.
+// Its ctx ends with that of the call that needs the connection, after 15 s at the latest. If dsn
+// panics, that call returns an error. OpenFunc refuses a nil dsn, a nil Option and a Dialer of nil.
 func OpenFunc(dsn func(ctx context.Context) (string, error), opts ...Option) (*sql.DB, error) {
 	if dsn == nil {
 		return nil, errors.New("pgdb: the DSN function is nil")

@@ -31,6 +31,7 @@ import (
 // each order every tenth claim takes the tasks that have been due longest instead.
 type Order string
 
+// The orders of claiming.
 const (
 	// OrderEnqueued claims fewer attempts first, then the order of enqueueing.
 	OrderEnqueued Order = "enqueued"

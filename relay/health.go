@@ -55,7 +55,7 @@ var (
 	// template or logical replication; or it belongs to another Config.Environment. The relay
 	// claims nothing and fires no schedule, so nothing is sent twice. Tasks can be enqueued. The
 	// text names the original and the remedy: outbox adopt, after which the relay begins within
-	// seconds. docs/guide/copies.md has more.
+	// seconds. https://github.com/txoutbox/outbox/blob/main/docs/guide/copies.md has more.
 	ErrCopy = origin.ErrCopy
 	// ErrOrderingFails: the next tasks of ordering keys could not be made ready three times in a
 	// row. The relay tries again by itself, and ready tasks go on. The text has the SQLSTATE.

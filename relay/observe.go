@@ -79,7 +79,7 @@ type TaskEnd struct {
 // Outcome is what became of a task in a run. Its text is the label in metrics.
 type Outcome string
 
-// The outcomes. Later versions may have more.
+// The outcomes of a run. Later versions may have more.
 const (
 	OutcomeDone      Outcome = "done"
 	OutcomeDiscarded Outcome = "discarded" // done, though its handler met an error
@@ -104,7 +104,7 @@ const (
 // Event is what changed in a relay.
 type Event string
 
-// The events. Later versions may have more.
+// The events of a [Change]. Later versions may have more.
 const (
 	EventStarted Event = "started" // Run, Start or RunOnce has begun its work
 	EventStopped Event = "stopped" // the relay has ended

@@ -12,8 +12,9 @@
 // [Relay.RunOnce] for cron and tests.
 //
 // A relay keeps no state that its database does not have: it may be killed at any time, and others
-// take its tasks over. See docs/guide/production.md for how to run it, docs/design.md for how it
-// works and what it promises.
+// take its tasks over. See https://github.com/txoutbox/outbox/blob/main/docs/guide/production.md
+// for how to run it, https://github.com/txoutbox/outbox/blob/main/docs/design.md for how it works
+// and what it promises.
 package relay
 
 import (
@@ -86,14 +87,16 @@ func (r *Relay) Run(ctx context.Context) error { return r.runHere(ctx, false) }
 
 // RunOnce runs tasks until none is due that this relay could take, and returns: for tests and cron.
 // It does not wait for tasks that are due later, but it does take over leased tasks of dead relays:
-// docs/guide/handlers.md#leases says when. Unlike Run it returns the first error that the database
-// gives, once what runs has ended; if PostgreSQL refuses the result of a Leased task, after a
-// drain. When ctx ends or Stop is called, it drains as Run does and returns nil. It fires each
-// schedule that is due once, before it begins. In a copy of the database it returns an [ErrCopy].
+// https://github.com/txoutbox/outbox/blob/main/docs/guide/handlers.md#leases says when. Unlike Run
+// it returns the first error that the database gives, once what runs has ended; if PostgreSQL
+// refuses the result of a Leased task, after a drain. When ctx ends or Stop is called, it drains as
+// Run does and returns nil. It fires each schedule that is due once, before it begins. In a copy of
+// the database it returns an [ErrCopy].
 func (r *Relay) RunOnce(ctx context.Context) error { return r.runHere(ctx, true) }
 
-// Start is Run in the background, until Stop is called or ctx ends. ctx is for as long as the relay
-// works: a ctx that ends with a time limit of the app's start ends the relay.
+// Start runs the relay in the background, as [Relay.Run] does, until Stop is called or ctx ends.
+// ctx is for as long as the relay works: a ctx that ends with a time limit of the app's start ends
+// the relay.
 //
 //	if err := r.Start(context.WithoutCancel(ctx)); err != nil {
 //		return err

@@ -4,8 +4,11 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
+	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
+	"time"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/testing/devpg/pgtest"
@@ -83,4 +86,84 @@ func must(err error) {
 	if err != nil {
 		panic(err)
 	}
+}
+
+// exampleDB is an empty database of an app.
+func exampleDB() (db *sql.DB, drop func()) {
+	url, end := pgtest.ExampleDatabase()
+	db, err := sql.Open("postgres", url)
+	must(err)
+	return db, func() { db.Close(); end() }
+}
+
+// A process that may not migrate asks at its start whether the tables are those of its code.
+func ExampleCheck() {
+	db, drop := exampleDB()
+	defer drop()
+	ctx := context.Background()
+	fmt.Println(errors.Is(schema.Check(ctx, db), schema.ErrNotMigrated))
+	must(schema.Migrate(ctx, db))
+	fmt.Println(schema.Check(ctx, db))
+	// Output:
+	// true
+	// <nil>
+}
+
+// A policy of row level security would hide the tasks from the role of a relay.
+func ExampleCheckRowSecurity() {
+	db, drop := exampleDB()
+	defer drop()
+	ctx := context.Background()
+	must(schema.Migrate(ctx, db))
+	fmt.Println(schema.CheckRowSecurity(ctx, db)) // the owner of the tables sees all rows
+	// Output: <nil>
+}
+
+// A migration on a busy database gives up a lock soon, and tries again.
+func ExampleLockTimeout() {
+	db, drop := exampleDB()
+	defer drop()
+	fmt.Println(schema.Migrate(context.Background(), db, schema.LockTimeout(500*time.Millisecond)))
+	// Output: <nil>
+}
+
+// An outbox in a schema of its own.
+func ExampleSchema() {
+	db, drop := exampleDB()
+	defer drop()
+	ctx, acme := context.Background(), schema.Schema("acme")
+	must(schema.Migrate(ctx, db, acme))
+	fmt.Println(schema.Check(ctx, db, acme), errors.Is(schema.Check(ctx, db), schema.ErrNotMigrated))
+	// Output: <nil> true
+}
+
+// The migrations as files, for goose and the like.
+func ExampleFS() {
+	files, err := fs.Glob(schema.FS(), "*.sql")
+	fmt.Println(files[0], len(files) == schema.Version(), err)
+	// Output: 00001_tables.sql true <nil>
+}
+
+// The migrations as one script, for psql.
+func ExampleSQL() {
+	script, err := schema.SQL()
+	fmt.Println(strings.Contains(script, "CREATE TABLE"), err) // os.WriteFile("outbox.sql", []byte(script), 0o644)
+	// Output: true <nil>
+}
+
+// The roles as a script, for an owner of the database that applies it by hand.
+func ExampleRolesSQL() {
+	script, err := schema.RolesSQL()
+	fmt.Println(strings.Contains(script, "outbox_worker"), err)
+	// Output: true <nil>
+}
+
+// The version of the tables is that of the code, once Migrate has run.
+func ExampleVersion() {
+	db, drop := exampleDB()
+	defer drop()
+	must(schema.Migrate(context.Background(), db))
+	state, err := schema.Inspect(context.Background(), db)
+	fmt.Println(state.Version == schema.Version(), err)
+	// Output: true <nil>
 }

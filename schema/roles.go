@@ -14,10 +14,10 @@ import (
 //go:embed roles.sql
 var rolesScript string
 
-// RolesSQL is what [GrantRoles] does as one script, to be applied in one transaction after the
-// migrations: psql -v ON_ERROR_STOP=1 -1 -f. It may be applied again, and should be after each new
-// migration. The schema's name has at most 54 bytes, as those of the roles begin with it. The error
-// is that of an invalid name.
+// RolesSQL returns the script that makes the roles and gives them their rights, as [GrantRoles]
+// does. It is to be applied in one transaction after the migrations: psql -v ON_ERROR_STOP=1 -1 -f.
+// It may be applied again, and should be after each new migration. The schema's name has at most 54
+// bytes, as those of the roles begin with it. The error is that of an invalid name.
 func RolesSQL(opts ...SchemaOption) (string, error) {
 	name, err := nameOf(opts)
 	if err == nil {
@@ -31,8 +31,9 @@ func RolesSQL(opts ...SchemaOption) (string, error) {
 
 // GrantRoles creates five roles that cannot log in, and gives each what it needs; login roles get
 // their rights by being members of these. For the schema "outbox" they are outbox_owner,
-// outbox_enqueuer, outbox_worker, outbox_viewer and outbox_operator. docs/security.md says what
-// each may do. An app that does not call it works as before, with what its roles have.
+// outbox_enqueuer, outbox_worker, outbox_viewer and outbox_operator.
+// https://github.com/txoutbox/outbox/blob/main/docs/security.md says what each may do. An app that
+// does not call it works as before, with what its roles have.
 //
 // The owner gets the schema and its tables, views and functions. The role that owned them, and the
 // one that calls this, become its members, so both can do what they could. PUBLIC loses EXECUTE on

@@ -83,3 +83,33 @@ func ExampleOpenDB() {
 	relaytest.RunDue(ctx, db, reg) // relay.New(db, reg, relay.Config{}), which an app starts
 	// Output: mail to user 7
 }
+
+// A task by the name of its type, in a transaction of pgx.
+func ExampleEnqueue() {
+	ctx := context.Background()
+	pool, end := examplePool()
+	defer end()
+	relaytest.Must(outboxpgx.InTx(ctx, pool, pgx.TxOptions{}, func(tx pgx.Tx) error {
+		task, err := outboxpgx.Enqueue(ctx, tx, "SEND_WELCOME", Welcome{UserID: 7})
+		fmt.Println(task.ID, task.Outcome)
+		return err
+	}))
+	// Output: 1 created
+}
+
+// Functions of package outbox take a pgx.Tx as a Querier.
+func ExampleQuerier() {
+	ctx := context.Background()
+	pool, end := examplePool()
+	defer end()
+	relaytest.Must(outboxpgx.InTx(ctx, pool, pgx.TxOptions{}, func(tx pgx.Tx) error {
+		task, err := SendWelcome.Enqueue(ctx, outboxpgx.Querier(tx), Welcome{UserID: 7})
+		if err != nil {
+			return err
+		}
+		canceled, err := outbox.Cancel(ctx, outboxpgx.Querier(tx), task.ID)
+		fmt.Println(canceled)
+		return err
+	}))
+	// Output: canceled
+}

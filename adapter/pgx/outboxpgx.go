@@ -22,16 +22,17 @@ import (
 	"github.com/txoutbox/outbox/internal/intx"
 )
 
-// Enqueue is [outbox.Enqueue] on tx: one statement. A nil tx is refused with
-// outbox.ErrNoTransaction. A tx that has ended returns pgx.ErrTxClosed, wrapped, and a tx in which a
-// statement has failed PostgreSQL's error 25P02 as a *pgconn.PgError, wrapped.
+// Enqueue inserts a task on a transaction of pgx with one statement, as [outbox.Enqueue] does. A
+// nil tx is refused with outbox.ErrNoTransaction. A tx that has ended returns pgx.ErrTxClosed,
+// wrapped, and a tx in which a statement has failed PostgreSQL's error 25P02 as a *pgconn.PgError,
+// wrapped.
 func Enqueue(ctx context.Context, tx pgx.Tx, taskType string, payload any,
 	opts ...outbox.Option) (outbox.Enqueued, error) {
 	return outbox.Enqueue(ctx, Querier(tx), taskType, payload, opts...)
 }
 
-// EnqueueMany is [outbox.EnqueueMany] on tx. Errors are as of [Enqueue], and name the index of the
-// task at fault. TaskType.New makes a task.
+// EnqueueMany inserts all tasks on a transaction of pgx, as [outbox.EnqueueMany] does. Errors are
+// as of [Enqueue], and name the index of the task at fault. TaskType.New makes a task.
 func EnqueueMany(ctx context.Context, tx pgx.Tx, tasks []outbox.TaskSpec) ([]outbox.Enqueued, error) {
 	return outbox.EnqueueMany(ctx, Querier(tx), tasks)
 }

@@ -3,7 +3,7 @@
 //	go install github.com/txoutbox/outbox/cmd/outbox@latest
 //	outbox help
 //
-// docs/tools/command-line.md shows it by task.
+// https://github.com/txoutbox/outbox/blob/main/docs/tools/command-line.md shows it by task.
 package main
 
 import (

@@ -15,7 +15,8 @@
 // "cloudEvents_", and the headers of the task.
 //
 // The broker confirms each message once its queues have it. An event is published if it is
-// confirmed. docs/faults.md has the errors of the others. In short:
+// confirmed. https://github.com/txoutbox/outbox/blob/main/docs/faults.md has the errors of the
+// others. In short:
 //
 //   - [forward.Permanent]: the message is too large, or a name is too long for AMQP.
 //   - [forward.TargetUnavailable]: the queue is full, no queue takes the routing key, or the

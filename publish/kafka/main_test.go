@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"net"
 	"strings"
@@ -15,9 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
-	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/forward"
-	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/testing/forwardtest"
 	outboxkafka "github.com/txoutbox/outbox/publish/kafka"
 )
@@ -215,22 +212,4 @@ func TestAWrongConfigIsRefused(t *testing.T) {
 	_, options := outboxkafka.New(client, outboxkafka.Config{Options: []kgo.Opt{kgo.SeedBrokers()}})
 	forwardtest.WantErrors(t, map[string]error{"Config.Options: 1 is nil": noOption, "the client is nil": noClient,
 		"Config.Options: they are for Open": options})
-}
-
-func Example() {
-	type Order struct {
-		ID int64 `json:"id"`
-	}
-	orderPlaced := outbox.NewTaskType[Order]("order.placed")
-
-	publisher, err := outboxkafka.Open("localhost:9092",
-		outboxkafka.Config{Options: []kgo.Opt{kgo.ClientID("shop")}})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer publisher.Close()
-	reg := handlers.New()
-	forward.Register(reg, orderPlaced, publisher, forward.To("orders"))
-	// relay.New(db, reg, …) and Run
 }

@@ -39,7 +39,7 @@ type Config struct {
 	Options []kgo.Opt
 }
 
-// Publisher is a forward.Publisher. It is safe for concurrent use.
+// Publisher publishes events to Kafka, as a forward.Publisher. It is safe for concurrent use.
 type Publisher struct {
 	open func() (*kgo.Client, error) // nil: the client is the app's
 
@@ -101,7 +101,8 @@ func New(client *kgo.Client, config Config) (*Publisher, error) {
 	return &Publisher{client: client}, nil
 }
 
-// Publish implements forward.Publisher. docs/faults.md has the meaning of each error.
+// Publish publishes events to Kafka, and implements forward.Publisher.
+// https://github.com/txoutbox/outbox/blob/main/docs/faults.md has the meaning of each error.
 //
 // If ctx ends first, events that the client has sent may still arrive, and are published again.
 func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []error {

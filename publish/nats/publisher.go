@@ -54,7 +54,8 @@ const maxPending = 16_000
 // ackTimeout lets go of messages whose acknowledgement never comes; Publish has returned by then.
 const ackTimeout = 30 * time.Second
 
-// Publisher is a forward.Publisher. It is safe for concurrent use.
+// Publisher publishes events to NATS JetStream, as a forward.Publisher. It is safe for concurrent
+// use.
 type Publisher struct {
 	dial func() (*link, error) // nil: the connection is the app's
 	log  *slog.Logger
@@ -118,7 +119,8 @@ func (p *Publisher) current() (*link, error) {
 	return p.link, p.link.connected()
 }
 
-// Publish implements forward.Publisher. docs/faults.md has the meaning of each error.
+// Publish publishes events to NATS JetStream, and implements forward.Publisher.
+// https://github.com/txoutbox/outbox/blob/main/docs/faults.md has the meaning of each error.
 func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []error {
 	if !p.calls.Begin() {
 		return publisher.Closed(events)

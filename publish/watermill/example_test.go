@@ -4,6 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"log"
+	"net/http"
+	"strings"
 
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/txoutbox/outbox"
@@ -48,4 +51,45 @@ func Example() {
 	publisher.Close()
 	relaytest.Must(channel.Close())
 	// Output: order.placed {"id": 7}
+}
+
+// Errors of a closed Pub/Sub are the broker's, and count no attempt.
+func ExampleNew() {
+	channel := gochannel.NewGoChannel(gochannel.Config{}, nil) // an app: the Pub/Sub of its broker
+	publisher, err := outboxwatermill.New(channel, outboxwatermill.Config{Classify: func(err error) error {
+		if strings.Contains(err.Error(), "closed") {
+			return forward.Unavailable(err, 0)
+		}
+		return err
+	}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	relaytest.Must(channel.Close())
+	errs := publisher.Publish(context.Background(), []*forward.Event{{ID: "1", To: "orders"}}) // as a relay does
+	fmt.Println(forward.IsUnavailable(errs[0]))
+	// Output: true
+}
+
+// A deploy waits until the broker can be used.
+func ExamplePublisher_Ready() {
+	publisher, err := outboxwatermill.New(gochannel.NewGoChannel(gochannel.Config{}, nil), outboxwatermill.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	http.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		if err := publisher.Ready(r.Context()); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		}
+	})
+}
+
+// Close comes after the relay's Run or Stop has returned.
+func ExamplePublisher_Close() {
+	publisher, err := outboxwatermill.New(gochannel.NewGoChannel(gochannel.Config{}, nil), outboxwatermill.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(publisher.Close())
+	// Output: <nil>
 }

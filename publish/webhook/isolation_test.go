@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"runtime"
 	"strconv"
 	"strings"
@@ -15,7 +14,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/forward"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/testing/faultmap"
@@ -201,29 +199,6 @@ func TestAnAttemptHasItsOwnAnswer(t *testing.T) {
 	if err := one(t, p, late); err == nil || handlers.ActionOf(err) != handlers.ActionRetry {
 		t.Errorf("the first attempt: %v, want its answer 500", err)
 	}
-}
-
-func Example() {
-	type Order struct {
-		ID int64 `json:"id"`
-	}
-	orderPlaced := outbox.NewTaskType[Order]("order.placed")
-	secretsOf := func(context.Context, *forward.Event) ([]string, error) {
-		return []string{os.Getenv("WEBHOOK_SECRET")}, nil
-	}
-	endpointOf := func(_ context.Context, e *forward.Event) (string, error) {
-		return "https://hooks.example.com/" + e.OrderingKey, nil
-	}
-
-	publisher, err := New(Config{Secrets: secretsOf})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer publisher.Close()
-	reg := handlers.New()
-	forward.Register(reg, orderPlaced, publisher, forward.Route(endpointOf))
-	// relay.New(db, reg, …) and Run
 }
 
 // kindOf is the mark of an error, as docs/faults.md names it.

@@ -138,7 +138,8 @@ func (c *Config) check() error {
 // defaultWait is the time for which Publish waits for a request. It goes on in the background then.
 const defaultWait = time.Second
 
-// Publisher is a forward.Publisher. It is safe for concurrent use.
+// Publisher publishes events to HTTP endpoints, as a forward.Publisher. It is safe for concurrent
+// use.
 type Publisher struct {
 	config Config
 	client *http.Client
@@ -160,7 +161,7 @@ type request struct {
 	until time.Time // then it is forgotten
 }
 
-// New makes a Publisher. The error names each invalid field of config.
+// New makes a Publisher for HTTP endpoints. The error names each invalid field of config.
 func New(config Config) (*Publisher, error) {
 	if err := config.check(); err != nil {
 		return nil, err
@@ -171,8 +172,8 @@ func New(config Config) (*Publisher, error) {
 	}, nil
 }
 
-// Publish implements forward.Publisher. The package has the meaning of each answer. It waits about
-// a second for each request at most.
+// Publish publishes events to HTTP endpoints, and implements forward.Publisher. The package has the
+// meaning of each answer. It waits about a second for each request at most.
 func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []error {
 	if !p.calls.Begin() {
 		return publisher.Closed(events)

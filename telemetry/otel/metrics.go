@@ -97,7 +97,8 @@ func (t *Telemetry) observeStats(m metric.Meter) error {
 	return err
 }
 
-// Observer measures relays. Any number of them may have it in relay.Config.Observers.
+// Observer returns the observer that measures relays. Any number of them may have it in
+// relay.Config.Observers.
 func (t *Telemetry) Observer() relay.Observer {
 	return relay.Observer{
 		Claimed: func(ctx context.Context, c relay.Claim) {

@@ -99,7 +99,8 @@ type Config struct {
 
 	// DB, if set, is read at each collection of metrics for the gauges and counters of
 	// outbox.Stats, with one statement. Set it in one process of an app only, or in any number
-	// where the backend keeps them apart. Its role is a viewer's (docs/security.md).
+	// where the backend keeps them apart. Its role is a viewer's
+	// (https://github.com/txoutbox/outbox/blob/main/docs/security.md).
 	DB *sql.DB
 	// Schema is the PostgreSQL schema of the outbox. Default "outbox".
 	Schema string

@@ -52,9 +52,9 @@ func (t *Telemetry) TraceContext(ctx context.Context) outbox.Option {
 // storable reports whether PostgreSQL can store s as text.
 func storable(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
 
-// Enqueue is outbox.Enqueue within a span "send TYPE", a child of ctx's, whose context travels with
-// the task: tel.Enqueue(ctx, tx, SendWelcome.New(w)). The span ends with the statement, before the
-// commit.
+// Enqueue inserts a task, as outbox.Enqueue does, within a span "send TYPE", a child of ctx's,
+// whose context travels with the task: tel.Enqueue(ctx, tx, SendWelcome.New(w)). The span ends with
+// the statement, before the commit.
 func (t *Telemetry) Enqueue(ctx context.Context, tx outbox.Querier, task outbox.TaskSpec) (outbox.Enqueued, error) {
 	var one outbox.Enqueued
 	_, err := t.enqueue(ctx, []outbox.TaskSpec{task},
@@ -66,8 +66,8 @@ func (t *Telemetry) Enqueue(ctx context.Context, tx outbox.Querier, task outbox.
 	return one, err
 }
 
-// EnqueueMany is outbox.EnqueueMany within one span, whose context travels with all tasks. Its name
-// is "send TYPE" if they are of one type, else "send".
+// EnqueueMany inserts all tasks, as outbox.EnqueueMany does, within one span, whose context travels
+// with all tasks. Its name is "send TYPE" if they are of one type, else "send".
 func (t *Telemetry) EnqueueMany(ctx context.Context, tx outbox.Querier, tasks []outbox.TaskSpec) ([]outbox.Enqueued,
 	error) {
 	if len(tasks) == 0 {

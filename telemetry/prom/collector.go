@@ -76,7 +76,8 @@ import (
 // Config has the sources of the metrics. New copies it; the zero value of a field is its default.
 type Config struct {
 	// DB, if set, is read at a scrape, with five statements on one or more connections. Its role is
-	// a viewer's (docs/security.md). Without it there are no metrics of the database.
+	// a viewer's (https://github.com/txoutbox/outbox/blob/main/docs/security.md). Without it there
+	// are no metrics of the database.
 	DB *sql.DB
 	// Schema is the PostgreSQL schema of the outbox. Default "outbox".
 	Schema string
@@ -95,8 +96,8 @@ type Config struct {
 	MaxTypes int
 }
 
-// Collector is a prometheus.Collector. It is safe for concurrent use; any number of relays may
-// share it.
+// Collector collects the metrics of an outbox, as a prometheus.Collector. It is safe for concurrent
+// use; any number of relays may share it.
 type Collector struct {
 	config Config
 	client *admin.Client // nil without a DB

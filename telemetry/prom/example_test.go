@@ -59,3 +59,25 @@ func Example() {
 	// outbox_scrape_success 1
 	// outbox_tasks_finished_total{type="RESIZE_IMAGE"} 2
 }
+
+// Metrics of the relays of this process alone; the error names each invalid field.
+func ExampleNew() {
+	metrics, err := outboxprom.New(outboxprom.Config{})
+	relaytest.Must(err)
+	fmt.Println(prometheus.NewRegistry().Register(metrics))
+	// Output: <nil>
+}
+
+// The observer counts what relays do.
+func ExampleCollector_Observer() {
+	db, drop := relaytest.ExampleDatabase()
+	defer drop()
+	metrics, err := outboxprom.New(outboxprom.Config{})
+	relaytest.Must(err)
+	reg := handlers.New()
+	handlers.Leased(reg, outbox.NewTaskType[int]("RESIZE_IMAGE"),
+		func(context.Context, *outbox.Task[int]) error { return nil })
+	_, err = relay.New(db, reg, relay.Config{Observers: []relay.Observer{metrics.Observer()}})
+	fmt.Println(err)
+	// Output: <nil>
+}

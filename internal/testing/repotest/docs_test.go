@@ -199,11 +199,12 @@ func deadLinks(name, text string) (out []string) {
 	return out
 }
 
-// pages are all of the documentation.
+// pages are all of the documentation, with the README of each module.
 func pages(t *testing.T) []string {
 	t.Helper()
 	var out []string
-	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md"} {
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md", "[^d]*/README.md", "*/*/README.md",
+		"internal/*/*/README.md"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
@@ -223,8 +224,8 @@ func TestLinksOfTheDocumentationLeadSomewhere(t *testing.T) {
 		for _, l := range deadLinks(name, read(t, name)) {
 			t.Errorf("%s: the link %s leads nowhere", name, l)
 		}
-		inDocs := strings.TrimPrefix(name, "docs/")
-		if strings.Contains(inDocs, "/") && !strings.Contains(index, inDocs) {
+		inDocs, is := strings.CutPrefix(name, "docs/")
+		if is && strings.Contains(inDocs, "/") && !strings.Contains(index, inDocs) {
 			t.Errorf("docs/README.md has no link to %s", name)
 		}
 	}

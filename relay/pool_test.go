@@ -66,7 +66,7 @@ func TestARelayThatWaitsForItsPoolSaysSo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db, h := newDatabase(t), &heard{}
-			pool := open(t, db.URL)
+			pool := direct(t, db.URL) // whose connections end with their sessions
 			pool.SetMaxOpenConns(3)
 			r := prepare(t, pool, all(), relay.Config{Workers: 1, Observers: h.observers()})
 			kill := func() {}

@@ -66,7 +66,7 @@ func (db *database) keepBusy(t *testing.T, n int) {
 	var specs []outbox.TaskSpec
 	for _, taskType := range []string{"TX", "BATCH", "LEASED", "COMPLETES", "GROUP", "GROUP"} {
 		for i, o := range []outbox.Option{outbox.OrderedBy("o"), outbox.Priority(1), outbox.Unique("u"),
-			outbox.After(time.Millisecond)} {
+			outbox.After(time.Millisecond), outbox.GroupBy("g"), outbox.GroupBy("g")} {
 			specs = append(specs, outbox.TaskSpec{Type: taskType, Payload: payload{N: i}, Options: []outbox.Option{o}})
 		}
 	}
@@ -89,7 +89,7 @@ func (db *database) keepBusy(t *testing.T, n int) {
 var notOfRuns = strings.Fields(`
 	SELECT:migration SELECT:identity SELECT:origin INSERT:origin UPDATE:origin DELETE:origin EXECUTE:note_origin
 	EXECUTE:this_database SELECT:unowned_schedule SELECT:audit INSERT:audit INSERT:cancel UPDATE:cancel
-	INSERT:keyed_task SELECT:keyed_task EXECUTE:enqueue_task EXECUTE:cancel_task EXECUTE:run_task_now
+	INSERT:keyed_task SELECT:keyed_task EXECUTE:enqueue_task EXECUTE:enqueue_keyed EXECUTE:cancel_task EXECUTE:run_task_now
 	SELECT:unique_key INSERT:unique_key UPDATE:unique_key DELETE:unique_key INSERT:inbox UPDATE:sample
 	INSERT:maintenance DELETE:maintenance INSERT:schedule DELETE:schedule INSERT:task_type DELETE:task_type
 	INSERT:bucket DELETE:bucket DELETE:slot UPDATE:counter_log DELETE:counter DELETE:relay INSERT:promote_lock

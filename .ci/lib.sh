@@ -25,6 +25,7 @@ install() {
   command -v psql >/dev/null || missing+=(postgresql-client)
   command -v chromium >/dev/null || command -v google-chrome >/dev/null || missing+=(chromium)
   command -v gcc >/dev/null || missing+=(gcc libc6-dev)
+  [ "${0##*/}" != full ] || command -v npm >/dev/null || missing+=(nodejs npm) # for .ci/site
   # What tests name by needs.Program or needs.Optional, in calls on one line: a package, and programs of which one is enough.
   named=$(git grep -hoE 'needs\.(Program|Optional)\(t(, "[^"]+"){2,}' -- '*_test.go' ':!internal/testing/needs' | sort -u)
   while read -r package programs; do

@@ -151,8 +151,9 @@ func TestARateLimitForEverEndsInTheDeadLetters(t *testing.T) {
 	want("after a redrive", "DAYS 0, FAILS 1, HOUR 0")
 }
 
-// raised is where a statement fails once, with the code of its task's row in planned: in the
-// handler, in a trigger that the handler's write has deferred, and at the relay's own end of the run.
+// raised is where a statement fails, with the code of its task's row in planned: in the handler and in a
+// trigger that the handler's write has deferred, each time, as a group may run it twice until it counts;
+// and once at the relay's own end of the run.
 const raisedSQL = `
 CREATE TABLE planned (task_id bigint, place text, code text, counts bool);
 CREATE FUNCTION raise_planned(place text, of_task bigint) RETURNS void LANGUAGE plpgsql SET search_path = public AS $$
@@ -160,7 +161,7 @@ DECLARE
   p planned;
 BEGIN
   SELECT * INTO p FROM planned WHERE planned.task_id = of_task AND planned.place = raise_planned.place;
-  IF FOUND AND nextval('once_' || of_task) = 1 THEN
+  IF FOUND AND (place <> 'own' OR nextval('once_' || of_task) = 1) THEN
     RAISE EXCEPTION 'planned' USING ERRCODE = p.code;
   END IF;
 END $$;
@@ -204,9 +205,13 @@ func TestAnAttemptCountsByTheStatementThatFailed(t *testing.T) {
 				if place == "deferred" && pgerr.Lost(stateError(code)) {
 					continue // no statement of an app says that and goes on
 				}
-				id := db.Int(t, `WITH t AS (INSERT INTO outbox.task (task_type, payload, state, run_at)
-					VALUES ('TX', '{}', 'scheduled', now() + interval '1 hour') RETURNING task_id)
-					INSERT INTO planned SELECT task_id, $1, $2, $3 FROM t RETURNING task_id`, place, code, counts)
+				var timeout any // the handler's
+				if place == "handler" && code == "40P01" {
+					timeout = 1000 // until which the victim of a deadlock is repeated, with GroupCommit
+				}
+				id := db.Int(t, `WITH t AS (INSERT INTO outbox.task (task_type, payload, state, run_at, timeout_ms)
+					VALUES ('TX', '{}', 'scheduled', now() + interval '1 hour', $4) RETURNING task_id)
+					INSERT INTO planned SELECT task_id, $1, $2, $3 FROM t RETURNING task_id`, place, code, counts, timeout)
 				db.Do(t, fmt.Sprintf(`CREATE SEQUENCE once_%d`, id))
 			}
 		}

@@ -49,7 +49,7 @@ type markedPayload struct{ Marked bool }
 
 // breakGroups are misdeeds that break a transaction, each in another way, and one that does not.
 var breakGroups = []string{"nil", "hidden SQL error", "error that hides another",
-	"deferred constraint", "lost connection", "tx.Rollback", "COMMIT", "rows open with context", "own timeout"}
+	"deferred constraint", "lost connection", "tx.Rollback", "COMMIT", "COMMIT, conflict", "rows open with context", "own timeout"}
 
 // testMisdeeds runs each misdeed for one marked task of several.
 func testMisdeeds(t *testing.T, db *database, kind string, size int) {
@@ -273,6 +273,8 @@ func misdeeds(ended chan struct{}) map[string]misdeed {
 		"COMMIT, error": {do: execs(errMisdeed, `COMMIT`), fate: committed, text: "misdeed"},
 		"COMMIT, Discard": {do: execs(handlers.Discard(errMisdeed), `COMMIT`), fate: done,
 			fateInComplete: committed, inComplete: "misdeed"}, // of which any error is a failure
+		// In a group, the error of a conflict undoes what else its tasks did.
+		"COMMIT, conflict": {do: execs(stateError("40001"), `COMMIT`), fate: committed, text: "40001"},
 		"COMMIT and BEGIN": {do: execs(errMisdeed, `COMMIT; BEGIN; SAVEPOINT mine; `+write), fate: committed,
 			text: "misdeed"},
 		"COMMIT AND CHAIN": {do: execs(nil, `COMMIT AND CHAIN`, write), fate: done},

@@ -307,44 +307,62 @@ func key(a, b outbox.Task[payload]) int {
 	return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.Attempt, b.Attempt), cmp.Compare(a.ID, b.ID))
 }
 
-// taken are the tasks in the order in which one worker takes them: of ten claims of one task nine in
-// the lane's order, and one of the task that has been due longest.
-func taken(tasks []outbox.Task[payload]) (out []int64) {
+// taken are the tasks in the order in which one worker takes them by claims of these sizes: of ten claims
+// nine in the lane's order, and one of the tasks that have been due longest. Of the latter, a group
+// begins with the one that has been due longest; all else is in the lane's order.
+func taken(tasks []outbox.Task[payload], claims []int) (out []int64) {
 	left := slices.SortedFunc(slices.Values(tasks), key)
-	for n := 1; len(left) > 0; n++ {
-		next := 0
-		if n%10 == 0 {
-			for i, task := range left {
-				if byDue := cmp.Or(task.RunAt.Compare(left[next].RunAt), cmp.Compare(task.ID, left[next].ID)); byDue < 0 {
-					next = i
-				}
-			}
+	for n, size := range claims {
+		size = min(size, len(left))
+		if n%10 == 9 && size > 0 {
+			slices.SortFunc(left, func(a, b outbox.Task[payload]) int {
+				return cmp.Or(a.RunAt.Compare(b.RunAt), cmp.Compare(a.ID, b.ID))
+			})
+			slices.SortFunc(left[1:size], key)
 		}
-		out = append(out, left[next].ID)
-		left = slices.Delete(left, next, next+1)
+		for _, task := range left[:size] {
+			out = append(out, task.ID)
+		}
+		left = left[size:]
+		slices.SortFunc(left, key)
 	}
 	return out
 }
 
 // One worker claims priority first, then fewer attempts, then in the order of enqueueing; every
-// tenth claim goes by due time. A Batch handler gets each batch in that order.
+// tenth claim goes by due time. A Batch handler gets each batch in that order, of which there is one here,
+// and a group runs in it.
 func TestALaneIsClaimedByPriorityThenAttemptsThenID(t *testing.T) {
-	eachKind(t, func(t *testing.T, kind string, db *database) {
-		db.Do(t, `INSERT INTO outbox.task (task_type, priority, attempt, run_at) SELECT $1, (n * 7) % 5 - 2, (n * 11) % 3,
+	t.Parallel()
+	for name, c := range map[string]struct {
+		kind string
+		opts []handlers.Option
+	}{
+		"tx":           {"tx", []handlers.Option{handlers.GroupCommit(1, 0)}},
+		"tx in groups": {"tx", []handlers.Option{handlers.GroupCommit(4, within)}},
+		"batch":        {"batch", nil},
+		"leased":       {"leased", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			db := newDatabase(t)
+			db.Do(t, `INSERT INTO outbox.task (task_type, priority, attempt, run_at) SELECT $1, (n * 7) % 5 - 2, (n * 11) % 3,
 				now() - (n * 13) % 17 * interval '1 s'
-				FROM generate_series(1, 60) n`, kind)
-		s := begun(t, db, kind, 60, relay.Config{Workers: 1})
-		want := taken(s.tasks)
-		if kind == "batch" { // there are fewer than ten
-			want = taken(s.tasks[:0])
-			for _, task := range slices.SortedFunc(slices.Values(s.tasks), key) {
-				want = append(want, task.ID)
+				FROM generate_series(1, 60) n`, c.kind)
+			var claims noted[int]
+			s := begun(t, db, c.kind, 60, relay.Config{Workers: 1, Observers: []relay.Observer{{
+				Claimed: func(_ context.Context, c relay.Claim) {
+					if c.Tasks > 0 {
+						claims.add(c.Tasks)
+					}
+				}}}}, c.opts...)
+			if want := taken(s.tasks, claims.list()); !slices.Equal(s.ids, want) {
+				t.Errorf("by claims of %v tasks were begun in the order %v, want %v", claims.list(), s.ids, want)
 			}
-		}
-		if !slices.Equal(s.ids, want) {
-			t.Errorf("tasks were claimed in the order %v, want %v", s.ids, want)
-		}
-	})
+			if n := len(claims.list()); n < 10 && c.kind != "batch" {
+				t.Errorf("%d claims, of which none goes by due time", n)
+			}
+		})
+	}
 }
 
 // starts are the tasks that handlers began, in their order, up to a number.
@@ -369,11 +387,11 @@ func (s *starts) begin(_ context.Context, task *outbox.Task[payload]) error {
 }
 
 // begun runs a relay until n tasks of the kind have begun.
-func begun(t testing.TB, db *database, kind string, n int, config relay.Config) *starts {
+func begun(t testing.TB, db *database, kind string, n int, config relay.Config, opts ...handlers.Option) *starts {
 	t.Helper()
 	s := &starts{most: n, full: make(chan struct{})}
 	reg := handlers.New()
-	each(reg, kind, s.begin)
+	each(reg, kind, s.begin, opts...)
 	r := run(t, db, reg, config)
 	<-s.full
 	r.Stop()

@@ -80,7 +80,7 @@ func TestProgressOfADeadRelayIsNotShown(t *testing.T) {
 	id := enqueueSpecs(t, db, outbox.TaskSpec{Type: "LONG", Payload: payload{}})[0]
 	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types, progress)
 		VALUES (gen_random_uuid(), 'h', 1, now() + interval '1 hour', '{LONG}',
-			jsonb_build_object($1::text, '{"fraction": 1, "message": "m", "at": "2026-01-01T00:00:00Z"}'::jsonb))`, id)
+			jsonb_build_object($1::bigint::text, '{"fraction": 1, "message": "m", "at": "2026-01-01T00:00:00Z"}'::jsonb))`, id)
 	db.Do(t, `UPDATE outbox.task SET created_at = '2025-01-01'`)
 	if got := progressOf(t, db, id); got != "1 m" {
 		t.Errorf("of a living relay: %s", got)

@@ -213,6 +213,9 @@ type Claim struct {
 	movedBack int  // of the lane's watermarks, when it began
 }
 
+// behindDue reports whether the claim looks for tasks by due time, and not for the oldest ones.
+func (c Claim) behindDue() bool { return c.Start.Due != nil && *c.Start.Due != DueStart }
+
 // Found is the result of a claim.
 type Found struct {
 	Tasks, Bytes int // of the payloads

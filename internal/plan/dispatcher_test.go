@@ -270,6 +270,32 @@ func TestAfterATaskWithAnOrderingKeyAPollFollows(t *testing.T) {
 	}
 }
 
+// A claim by due time begins behind the last one. Of a key, the task that is ready now may have been due
+// before that: RunOnce is done when a claim in the lane's order is empty, too.
+func TestAClaimInTheLanesOrderFollowsAnEmptyOneByDueTime(t *testing.T) {
+	t.Parallel()
+	g := newPlay(t, func(p *Params) { p.Once, p.Workers = true, 1 })
+	starts := &g.d.lanes.all[0].starts
+	starts.turns, starts.due, starts.dueSince = dueTurn-1, Due{5, 5}, g.now.Time
+	empty := func() string {
+		g.Helper()
+		run := g.runs[0]
+		g.want("it found nothing", g.step(ClaimFound{Lane: run.Lane, Claim: run.Claim}), "")
+		return g.claimEnds(func(e *ClaimEnded) { e.Told = true })
+	}
+	g.want("the start", g.step(Tick{}), "poll")
+	g.now.Time = g.now.Time.Add(time.Millisecond)
+	g.want("there is a task", g.polled(nil, "TX"), "claim TX 1")
+	if g.runs[0].Claim.Start.Due == nil {
+		t.Fatal("the claim is not by due time")
+	}
+	g.want("an empty claim by due time", empty(), "claim TX 1")
+	if g.runs[0].Claim.Start.Due != nil {
+		t.Error("the next claim is by due time, too")
+	}
+	g.want("an empty claim in the lane's order", empty(), "Done")
+}
+
 func TestScheduledTasksEndThePause(t *testing.T) {
 	t.Parallel()
 	g := newPlay(t, nil)

@@ -338,7 +338,8 @@ func (c *lane) polled(h *Head, now time.Time) {
 }
 
 // found updates the lane from a claim. A full claim earns credit for two more, so a lane with a backlog
-// gets all workers within a few claims. An empty lane costs one claim, not one for each worker.
+// gets all workers within a few claims. An empty lane costs one claim, not one for each worker. An empty
+// claim by due time says nothing of the tasks before its place, so one in the lane's order may follow.
 func (c *lane) found(claim Claim, found Found, workers int, now time.Time) {
 	if claim.Named {
 		if found.Tasks == 0 {
@@ -354,6 +355,9 @@ func (c *lane) found(claim Claim, found Found, workers int, now time.Time) {
 			c.credit = 0
 		} else { // the poll may have found a task that became ready after the claim
 			c.credit = min(c.credit, 1)
+		}
+		if found.Tasks == 0 && claim.behindDue() {
+			c.credit = 1
 		}
 		return
 	}

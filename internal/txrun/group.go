@@ -80,14 +80,35 @@ func (g *group) split(failure error) apptx.Plan {
 	return apptx.Plan{Action: apptx.Back, Failure: failure, Before: g.a.noted(g.a.p.Journal.MarkLost)}
 }
 
-// ended acts on the end of the group's transaction.
+// ended acts on the end of the group's transaction, in which the result of each task of begun is written.
 func (g *group) ended(ctx context.Context, out call.Result, end apptx.Ended) error {
-	if end.How == apptx.RolledBack {
+	switch {
+	case end.How == apptx.RolledBack:
 		g.a.watch.SetAll(decide.Released)
 		g.a.alone = store.IDs(g.a.unit.Rows)
 		return nil
+	case end.How == apptx.EndedByCode && end.Err == nil && end.Committed:
+		return g.committed(ctx)
+	case end.How == apptx.EndedByCode:
+		return g.a.outOfBand(end.Failure, end.Err)
 	}
 	return g.a.ended(ctx, out, end, g.verdicts)
+}
+
+// endedIn is ended before the result of the i-th task was written, whose handler was the last to run.
+func (g *group) endedIn(ctx context.Context, i int, v decide.Verdict, out call.Result, end apptx.Ended) error {
+	if end.Committed {
+		if out.Err != nil && !v.Outcome.Succeeds() {
+			v = decide.Committed(g.rows[i], out.Err, nil)
+		}
+		v.Written = false // in another transaction, if at all
+		g.note(i, v)
+	}
+	return g.ended(ctx, out, end)
+}
+
+func (g *group) note(i int, v decide.Verdict) {
+	g.begun, g.verdicts = append(g.begun, g.rows[i]), append(g.verdicts, v)
 }
 
 // call calls the handler for the i-th task, unless that is canceled by now, and claims the next.
@@ -116,7 +137,7 @@ func (g *group) call(ctx context.Context, i int) (next int, stopped bool, err er
 	v := run.Verdict(g.rows[i], out.Err)
 	keep := v.Outcome.Succeeds()
 	if !keep && !out.Drained && !out.Canceled && g.maybeLocks(out.Err) {
-		return 0, true, g.ended(ctx, out, u.Tx.End(out.Err, g.split))
+		return 0, true, g.endedIn(ctx, i, v, out, u.Tx.End(out.Err, g.split))
 	}
 	return g.settle(ctx, i, out, v, keep)
 }
@@ -128,22 +149,17 @@ func (g *group) settle(ctx context.Context, i int, out call.Result, v decide.Ver
 	if next, err = g.next(i, &v, keep); err != nil {
 		return 0, true, g.stepFailed(ctx, i, v, out, err)
 	}
-	g.begun, g.verdicts = append(g.begun, g.rows[i]), append(g.verdicts, v)
+	g.note(i, v)
 	return next, false, nil
 }
 
 // stepFailed ends the group after an error between two tasks.
 func (g *group) stepFailed(ctx context.Context, i int, v decide.Verdict, out call.Result, err error) error {
 	end, refused := g.a.unit.Tx.StepFailed(out.Err, err)
-	switch {
-	case refused != nil: // a statement had failed, and the handler did not say so
-		return g.ended(ctx, out, g.a.unit.Tx.End(refused, g.split))
-	case end.How == apptx.EndedByCode && end.Err == nil && end.Committed:
-		return g.committed(ctx, i, v, out)
-	case end.How == apptx.EndedByCode:
-		return g.a.outOfBand(end.Failure, end.Err)
+	if refused != nil { // a statement had failed, and the handler did not say so
+		end = g.a.unit.Tx.End(refused, g.split)
 	}
-	return g.a.ended(ctx, out, end, nil)
+	return g.endedIn(ctx, i, v, out, end)
 }
 
 // next ends the savepoint of the i-th task and claims the next task that is as it was locked, if the
@@ -205,24 +221,19 @@ func (g *group) maybeLocks(err error) bool {
 	return g.a.unit.Tx.Aborted()
 }
 
-// committed records what became of the tasks of a group whose transaction the handler of the i-th
-// task committed, against the rules. Tasks that it had not come to are as they were.
-func (g *group) committed(ctx context.Context, i int, v decide.Verdict, out call.Result) error {
-	a, r := g.a, g.rows[i]
-	a.logCommitted([]int64{r.ID})
+// committed records what became of the tasks of a group whose transaction a handler committed, against
+// the rules. Tasks that it had not come to are as they were.
+func (g *group) committed(ctx context.Context) error {
+	a := g.a
+	a.logCommitted([]int64{g.begun[len(g.begun)-1].ID})
 	a.p.Journal.ForgetRuns(a.unit.runs)
-	if out.Err != nil && !v.Outcome.Succeeds() {
-		v = decide.Committed(r, out.Err, nil)
-	}
-	v.Written = false // in another transaction, if at all
 	a.watch.SetAll(decide.Released)
-	a.unit.Rows = append(g.begun, r)
-	verdicts := append(g.verdicts, v)
-	if err := apptx.RecordCommitted(ctx, a.p.Store, a.p.Report, a.unit.Rows, verdicts, a.unit.uncounted); err != nil {
-		return err
+	a.unit.Rows = g.begun
+	err := apptx.RecordCommitted(ctx, a.p.Store, a.p.Report, g.begun, g.verdicts, a.unit.uncounted)
+	if err == nil {
+		a.recorded(g.verdicts)
 	}
-	a.recorded(verdicts)
-	return nil
+	return err
 }
 
 // groupSizes are how many tasks the next group of a type claims: as many as probably run within the

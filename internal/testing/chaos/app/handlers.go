@@ -61,7 +61,7 @@ func (w *worker) register() *handlers.Registry {
 	for _, t := range []outbox.TaskType[Payload]{typeTx, typePeriod} {
 		handlers.Tx(reg, t, w.effect, soon, many, group)
 	}
-	kept := handlers.Retention(time.Hour)
+	kept := handlers.Retention(1000 * time.Hour) // longer than a clock is ahead
 	handlers.Tx(reg, typeOrdered, w.ordered, soon, many, group, kept)
 	handlers.Tx(reg, typeGrouped, w.grouped, soon, many, group, handlers.MaxRunningPerKey(perKey))
 	handlers.Tx(reg, typeExpiring, w.expiring, soon, many, group)

@@ -148,22 +148,23 @@ SELECT 'critical', k.conname, format('the foreign key %s of the table %s %s when
  WHERE k.contype = 'f' AND n.nspname = $1 AND f.relnamespace <> n.oid
  ORDER BY 2, 3 LIMIT 1000`
 
-// A column of the app's on task is kept while the task is put back, and in dead letters and the
-// history if these have it, too.
+// A failed attempt of a Tx or Batch task puts its row back without a column of the app's. A lease keeps the
+// row until the task ends; dead letters have the value only in a column of that name.
 const ownColumnsSQL = `/* outbox: columns of the app on its tables */
-SELECT CASE WHEN required THEN 'critical' WHEN lost THEN 'warning' ELSE 'info' END, subject,
+SELECT CASE WHEN required THEN 'critical' WHEN of_task THEN 'warning' ELSE 'info' END, subject,
        format('the column %s is not the outbox''s', subject) || CASE
          WHEN required THEN ', and NOT NULL without a default: rows that the outbox writes are refused'
-         WHEN lost THEN ': its value is lost when the task dies, as dead_task has no such column'
-         ELSE ', which carries it unread' END,
+         WHEN of_task THEN ': its value is lost when an attempt of a Tx or Batch task fails' || CASE
+           WHEN dies THEN ', and when the task dies, as dead_task has no such column' ELSE '' END
+         ELSE ', which neither reads nor writes it' END,
        CASE WHEN required THEN format('ALTER TABLE %s ALTER COLUMN %I DROP NOT NULL; ', of, name) ELSE '' END ||
        format('keep it in a table of the app, by the task''s id; once its values are there, ' ||
               'ALTER TABLE %s DROP COLUMN %I', of, name)
   FROM (SELECT c.relname || '.' || a.attname AS subject, c.oid::regclass AS of, a.attname AS name,
                a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' AS required,
-               c.relname = 'task' AND NOT EXISTS (
+               c.relname = 'task' AS of_task, NOT EXISTS (
                  SELECT FROM pg_attribute d JOIN pg_class r ON r.oid = d.attrelid
-                  WHERE r.relnamespace = c.relnamespace AND r.relname = 'dead_task' AND d.attname = a.attname) AS lost
+                  WHERE r.relnamespace = c.relnamespace AND r.relname = 'dead_task' AND d.attname = a.attname) AS dies
           FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
          WHERE n.nspname = $1 AND c.relkind = 'r' AND a.attnum > 0 AND NOT a.attisdropped
            AND c.relname || '.' || a.attname <> ALL (string_to_array($2, ' '))

@@ -25,7 +25,7 @@ var schemaChecks = []check{
 	{name: "counts", fine: "the counts are those of the rows", look: checkCounts},
 	{name: "sequences", fine: "new ids are above those that were given", look: checkSequences},
 	{name: "copy", fine: "this is the database that the tasks were enqueued in", look: checkOrigin, also: []passed{
-		{"environment", "a relay has named the environment, so that snapshots can be told apart"}}},
+		{"environment", "no relay is refused for its environment"}}},
 }
 
 const thereSQL = `/* outbox: whether there is an outbox */

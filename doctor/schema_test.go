@@ -84,9 +84,9 @@ func TestFaultsOfTheSchemaAreFoundAndMended(t *testing.T) {
 		{hidden + `UPDATE outbox.origin SET table_oid = 1`,
 			[]string{"critical copy … this database may be a copy of … outbox adopt -keep-id"}, ""},
 		{`ALTER TABLE outbox.task ADD COLUMN mine int`,
-			[]string{"warning own-columns task.mine … lost when the task dies … once its values are there, ALTER TABLE outbox.task DROP COLUMN mine"}, ""},
+			[]string{"warning own-columns task.mine … lost when an attempt of a Tx or Batch task fails, and when the task dies … once its values are there, ALTER TABLE outbox.task DROP COLUMN mine"}, ""},
 		{`ALTER TABLE outbox.task ADD COLUMN mine int; ALTER TABLE outbox.dead_task ADD COLUMN mine int NOT NULL`,
-			[]string{"info own-columns task.mine",
+			[]string{"warning own-columns task.mine … fails -> keep it",
 				"critical own-columns dead_task.mine … are refused … ALTER COLUMN mine DROP NOT NULL; keep it in a table"}, ""},
 		{`CREATE FUNCTION mine() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
 			CREATE TRIGGER mine AFTER DELETE ON outbox.task FOR EACH ROW EXECUTE FUNCTION mine()`,
@@ -133,6 +133,7 @@ func TestInACopyMissingRelaysAreNotBlamed(t *testing.T) {
 		INSERT INTO outbox.schedule (name, task_type, definition, timing, payload, next_at) VALUES ('often', 'A', 'x', 'x', '{}', now() - interval '1 hour')`)
 	only(t, diagnosis(t, db), "critical copy", "critical relays … no relay is alive, and 1 task is ready -> see copy",
 		"warning unhandled-type A … -> see copy", "info starving-type … -> see copy", "warning schedules often … -> see copy")
+	has(t, diagnosis(t, db), "ok environment … no relay is refused")
 }
 
 func TestRelaysOfAnotherSchemaAreNamedWhereNoneIsAlive(t *testing.T) {

@@ -20,8 +20,8 @@
 // is gone. Package admin reads tasks and dead letters, [Stats] counts them, and package outboxtest
 // is for the tests of apps.
 // https://github.com/txoutbox/outbox/blob/main/docs/guide/getting-started.md goes from nothing to
-// the first task, https://github.com/txoutbox/outbox/blob/main/docs/coverage.md names each
-// capability with an example.
+// the first task, https://github.com/txoutbox/outbox/blob/main/docs/features.md names each
+// capability with its guide.
 package outbox
 
 import (

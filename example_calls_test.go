@@ -326,7 +326,8 @@ func ExampleSqlxHandler() {
 	defer drop()
 	dbx := sqlx.NewDb(db, "postgres") // the app's
 	count, reg := outbox.NewTaskType[string]("COUNT_VISIT"), handlers.New()
-	handlers.Tx(reg, count, outbox.SqlxHandler(dbx, func(ctx context.Context, tx *sqlx.Tx, task *outbox.Task[string]) error {
+	handlers.Tx(reg, count, outbox.SqlxHandler(dbx, func(ctx context.Context, tx *sqlx.Tx,
+		task *outbox.Task[string]) error {
 		var n int
 		err := tx.GetContext(ctx, &n, tx.Rebind(`SELECT length(?)`), task.Payload)
 		fmt.Println(n, err)

@@ -64,7 +64,8 @@ func ExampleRunAt() {
 func ExampleExpiresAt() {
 	end := time.Date(2100, 1, 1, 12, 30, 0, 0, time.UTC) // of the session
 	code := outbox.NewTaskType[string]("SEND_CODE")
-	show("to_char(expires_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI')", code.New("ada@example.com", outbox.ExpiresAt(end)))
+	show("to_char(expires_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI')",
+		code.New("ada@example.com", outbox.ExpiresAt(end)))
 	// Output: SEND_CODE: 2100-01-01 12:30
 }
 

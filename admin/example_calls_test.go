@@ -62,7 +62,10 @@ func ExampleClient_Payload() {
 
 // The payload of a task whose type has an outbox.Codec is shown as it is stored.
 func ExamplePayload_Codec() {
-	p := admin.Payload{Payload: json.RawMessage(`"3q2+7w=="`), Headers: json.RawMessage(`{"outbox-codec": "aes-gcm-2026-05"}`)}
+	p := admin.Payload{
+		Payload: json.RawMessage(`"3q2+7w=="`),
+		Headers: json.RawMessage(`{"outbox-codec": "aes-gcm-2026-05"}`),
+	}
 	fmt.Println(p.Codec())
 	// Output: aes-gcm-2026-05
 }

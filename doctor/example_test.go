@@ -69,15 +69,19 @@ func ExampleCheck() {
 
 // The exit code of a tool.
 func ExampleWorst() {
-	found := []doctor.Finding{{Severity: doctor.SeverityOK}, {Severity: doctor.SeverityCritical}, {Severity: doctor.SeverityInfo}}
+	found := []doctor.Finding{{Severity: doctor.SeverityOK}, {Severity: doctor.SeverityCritical},
+		{Severity: doctor.SeverityInfo}}
 	fmt.Println(doctor.Worst(found))
 	// Output: critical
 }
 
 // Somebody is told of warnings and of all that is worse.
 func ExampleSeverity_AtLeast() {
-	fmt.Println(doctor.SeverityCritical.AtLeast(doctor.SeverityWarning), doctor.SeverityInfo.AtLeast(doctor.SeverityWarning))
-	// Output: true false
+	fmt.Println(doctor.SeverityCritical.AtLeast(doctor.SeverityWarning))
+	fmt.Println(doctor.SeverityInfo.AtLeast(doctor.SeverityWarning))
+	// Output:
+	// true
+	// false
 }
 
 // Why one task waits, among the other findings.

@@ -119,14 +119,19 @@ func ExampleTaskOptions() {
 	// order.placed customer 1 {"id": 7}
 }
 
-var errTooLarge, errDown, errFull = errors.New("too large"), errors.New("connection refused"), errors.New("the queue is full")
+var (
+	errTooLarge = errors.New("too large")
+	errDown     = errors.New("connection refused")
+	errFull     = errors.New("the queue is full")
+)
 
 // failed prints the counts of a Forwarder after a publisher has failed with an error.
 func failed(err error) {
 	reg := handlers.New()
 	f := forward.Register(reg, OrderPlaced, publisher(func(*forward.Event) error { return err }))
 	published(reg)
-	fmt.Printf("permanent %d, temporary %d, unavailable %d\n", f.Stats().Permanent, f.Stats().Temporary, f.Stats().Unavailable)
+	s := f.Stats()
+	fmt.Printf("permanent %d, temporary %d, unavailable %d\n", s.Permanent, s.Temporary, s.Unavailable)
 }
 
 // A Publisher marks an error that no retry can mend: the event is a dead letter.
@@ -169,7 +174,8 @@ func ExampleIsTargetUnavailable() {
 // A readiness probe, or a line of the app's log.
 func ExampleForwarder_Health() {
 	reg := handlers.New()
-	f := forward.Register(reg, OrderPlaced, publisher(func(*forward.Event) error { return forward.Unavailable(errDown, 0) }))
+	down := publisher(func(*forward.Event) error { return forward.Unavailable(errDown, 0) })
+	f := forward.Register(reg, OrderPlaced, down)
 	fmt.Println(f.Health())
 	published(reg)
 	fmt.Println(errors.Is(f.Health(), forward.ErrUnavailable))

@@ -49,7 +49,8 @@ type markedPayload struct{ Marked bool }
 
 // breakGroups are misdeeds that break a transaction, each in another way, and one that does not.
 var breakGroups = []string{"nil", "hidden SQL error", "error that hides another",
-	"deferred constraint", "lost connection", "tx.Rollback", "COMMIT", "COMMIT, conflict", "rows open with context", "own timeout"}
+	"deferred constraint", "lost connection", "tx.Rollback", "COMMIT", "COMMIT, conflict",
+	"rows open with context", "own timeout"}
 
 // testMisdeeds runs each misdeed for one marked task of several.
 func testMisdeeds(t *testing.T, db *database, kind string, size int) {

@@ -43,7 +43,8 @@ type State struct {
 }
 
 // Inspect returns the versions of the schema and its server, and the error of [Check], for a log
-// record that the schema or the server is newer than this code. With an error the State is filled as far as it is known.
+// record that the schema or the server is newer than this code. With an error the State is filled
+// as far as it is known.
 //
 // Experimental: a minor version may change it.
 func Inspect(ctx context.Context, q Querier, opts ...SchemaOption) (State, error) {

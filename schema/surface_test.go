@@ -17,9 +17,10 @@ const ofTask = "task_id bigint, task_type text, state text, priority smallint, a
 // surface is what docs/reference/sql.md promises of the schema: columns that can be read, with their
 // types.
 var surface = map[string]string{
-	"task":       ofTask,
-	"dead_task":  ofTask + ", reason text, died_at timestamp with time zone",
-	"done_task":  ofTask + ", finished_at timestamp with time zone, keep_until timestamp with time zone, outcome text, result jsonb",
+	"task":      ofTask,
+	"dead_task": ofTask + ", reason text, died_at timestamp with time zone",
+	"done_task": ofTask + ", finished_at timestamp with time zone, keep_until timestamp with time zone, " +
+		"outcome text, result jsonb",
 	"relay":      "host text, pid integer, started_at timestamp with time zone, alive_until timestamp with time zone, task_types text[]",
 	"migration":  "version integer, applied_at timestamp with time zone",
 	"audit":      "at timestamp with time zone, actor text, tool text, action text, target text, count bigint",

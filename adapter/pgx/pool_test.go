@@ -53,7 +53,8 @@ func TestOnePoolForTheAppAndItsRelay(t *testing.T) {
 		})
 	}
 	relaytest.Must(r.Stop(t.Context()))
-	relaytest.Eventually(t, time.Minute, "no connection is in use after Stop", func() bool { // pgxpool closes one in a goroutine
+	// pgxpool closes a connection in a goroutine.
+	relaytest.Eventually(t, time.Minute, "no connection is in use after Stop", func() bool {
 		return pool.Stat().AcquiredConns() == 0
 	})
 }

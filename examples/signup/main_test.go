@@ -291,7 +291,8 @@ func TestTheWelcomeMailIsRetriedUnlessItCanNeverArrive(t *testing.T) {
 	for range 2 { // as after the death of a relay
 		relaytest.Must(welcomeBy(inbox.url, 1))
 	}
-	if mails := inbox.inbox().Mails; len(mails) != 1 || mails[0].Copies != 2 || !strings.HasSuffix(mails[0].Key, "-000000000007") {
+	mails := inbox.inbox().Mails
+	if len(mails) != 1 || mails[0].Copies != 2 || !strings.HasSuffix(mails[0].Key, "-000000000007") {
 		t.Errorf("the inbox has %+v, want a mail that came twice", mails)
 	}
 }

@@ -40,7 +40,8 @@ func Example() {
 
 // A wrong URL is an error; a broker that is down is none.
 func ExampleOpen() {
-	publisher, err := outboxamqp.Open("amqp://guest:guest@localhost:5672/", outboxamqp.Config{Exchange: "shop", Channels: 8})
+	publisher, err := outboxamqp.Open("amqp://guest:guest@localhost:5672/",
+		outboxamqp.Config{Exchange: "shop", Channels: 8})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -12,18 +12,19 @@ const version = process.env.SITE_VERSION || versions[0]
 const base = v => `/outbox/${v}/`
 const root = path.resolve(process.env.SITE_ROOT || path.join(here, '..'))
 const docs = path.join(root, 'docs')
-const icon = 'data:image/svg+xml,' + encodeURIComponent(fs.readFileSync(path.join(here, '../dashboard/static/icon.svg'), 'utf8'))
+const read = (...name) => fs.readFileSync(path.join(...name), 'utf8')
+const icon = 'data:image/svg+xml,' + encodeURIComponent(read(here, '../dashboard/static/icon.svg'))
 
 // Anchors are those of GitHub, which the pages' links use.
 const slugify = heading => heading.toLowerCase().replace(/[^\p{L}\p{N}_\- ]/gu, '').replaceAll(' ', '-')
 
 function title(page) {
-  return fs.readFileSync(path.join(docs, page), 'utf8').match(/^# (.*)$/m)[1].replaceAll('`', '')
+  return read(docs, page).match(/^# (.*)$/m)[1].replaceAll('`', '')
 }
 
 // sidebar has a group for each folder. README.md's links give the order; pages that it does not link come last.
 function sidebar() {
-  const linked = [...fs.readFileSync(path.join(docs, 'README.md'), 'utf8').matchAll(/\]\(([\w/-]+\.md)/g)].map(m => m[1])
+  const linked = [...read(docs, 'README.md').matchAll(/\]\(([\w/-]+\.md)/g)].map(m => m[1])
   const files = fs.readdirSync(docs, { recursive: true }).filter(f => f.endsWith('.md') && f !== 'README.md').sort()
   const groups = new Map()
   for (const page of new Set([...linked.filter(f => files.includes(f)), ...files])) {
@@ -81,7 +82,9 @@ function checkLinks({ outDir }) {
     for (const link of links) {
       const { pathname, hash } = new URL(link, host + from)
       const target = pages.get(pathname.replace(/\/$/, '/index.html'))
-      if (!target || (hash && !target.ids.has(decodeURIComponent(hash.slice(1))))) dead.push(`${from}: the link ${link} leads nowhere`)
+      if (!target || (hash && !target.ids.has(decodeURIComponent(hash.slice(1))))) {
+        dead.push(`${from}: the link ${link} leads nowhere`)
+      }
       checked++
     }
   }

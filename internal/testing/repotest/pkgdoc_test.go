@@ -25,7 +25,8 @@ func documentedNames(t *testing.T) (all []documented, calls []string, examples m
 	t.Helper()
 	examples = map[string]bool{}
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
-		if d != nil && d.IsDir() && slices.Contains([]string{"internal", "examples", "bench", "browsertest", "testdata", ".ci"},
+		if d != nil && d.IsDir() && slices.Contains(
+			[]string{"internal", "examples", "bench", "browsertest", "testdata", ".ci"},
 			d.Name()) {
 			return fs.SkipDir
 		}

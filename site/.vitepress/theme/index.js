@@ -4,7 +4,8 @@ import { useData } from 'vitepress'
 import DefaultTheme from 'vitepress/theme'
 import './style.css'
 
-const looks = { themeCSS: 'p { line-height: inherit; }' } // the page's lines are higher than the boxes that Mermaid makes for them
+// The page's lines are higher than the boxes that Mermaid makes for them.
+const looks = { themeCSS: 'p { line-height: inherit; }' }
 let drawn = 0
 
 const Diagram = {
@@ -19,7 +20,9 @@ const Diagram = {
     }
     onMounted(draw)
     watch(isDark, draw)
-    return () => svg.value ? h('div', { class: 'diagram', innerHTML: svg.value }) : h('pre', decodeURIComponent(props.text))
+    return () => svg.value
+      ? h('div', { class: 'diagram', innerHTML: svg.value })
+      : h('pre', decodeURIComponent(props.text))
   },
 }
 

@@ -369,7 +369,11 @@ func TestTheFlagsOfCommands(t *testing.T) {
 			if flag = parts[0] + " -" + flag; !has[flag] {
 				t.Errorf("a flag is gone: outbox %s", flag)
 			}
+			delete(has, flag)
 		}
+	}
+	for flag := range has {
+		t.Errorf("%s does not promise outbox %s: go test . -run Flags -update", flags, flag)
 	}
 }
 

@@ -93,7 +93,8 @@ type found struct {
 // RENAME: their texts name it.
 func (f found) renamed(name string) bool { return f.target != "" && f.target != name }
 
-// A table that another process has just made is seen by to_regclass, and not yet by the snapshot.
+// A table that another process has just made is seen by to_regclass, and not yet by the snapshot: it has no row of
+// pg_attribute, not even of a system column, and counts as the outbox's.
 // The caller's search_path may have types, functions and views of the catalogs' names before
 // pg_catalog.
 const serverSQL = `-- schema: server, encoding and migration table
@@ -101,7 +102,10 @@ SELECT current_setting('server_version_num'), current_setting('server_version'),
        current_setting('server_encoding'), pg_catalog.to_regclass('outbox.migration') IS NOT NULL,
        COALESCE((SELECT pg_catalog.string_agg(attname, ' ' ORDER BY attname) FROM pg_catalog.pg_attribute
                   WHERE attrelid = pg_catalog.to_regclass('outbox.migration') AND NOT attisdropped
-                    AND attname IN ('version', 'applied_at', 'functions')), ''),
+                    AND attname IN ('version', 'applied_at', 'functions')),
+                CASE WHEN NOT EXISTS (SELECT FROM pg_catalog.pg_attribute
+                                       WHERE attrelid = pg_catalog.to_regclass('outbox.migration'))
+                     THEN 'applied_at functions version' ELSE '' END),
        NOT EXISTS (SELECT FROM pg_catalog.pg_attribute
                     WHERE attrelid = pg_catalog.to_regclass('outbox.migration') AND NOT attisdropped
                       AND atttypid <> CASE attname WHEN 'version' THEN 'pg_catalog.int4'::pg_catalog.regtype

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -61,6 +62,20 @@ func TestManyProcessesMigrateAtOnce(t *testing.T) {
 	const got = "SELECT string_agg(version::text, ' ' ORDER BY version) || ' ' || outbox.which() FROM outbox.migration"
 	if got := scan[string](t, open(t, url), got); got != "1 2 newer" {
 		t.Errorf("got the versions and the function %s, want 1 2 newer", got)
+	}
+}
+
+// A process that looks while another one migrates takes no table of that for the app's.
+func TestATableThatWasJustMadeIsNotForeign(t *testing.T) {
+	url := pgtest.Database(t)
+	db := open(t, url)
+	tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
+	noErr(t, err)
+	defer tx.Rollback()
+	noErr(t, tx.QueryRow("SELECT 1").Scan(new(int))) // the snapshot
+	migrate(t, open(t, url))
+	if err := Check(t.Context(), tx); !errors.Is(err, ErrNotMigrated) || strings.Contains(err.Error(), "have its names") {
+		t.Errorf("got %v, want a schema of version 0", err)
 	}
 }
 

@@ -293,7 +293,7 @@ func TestATerminatedBackendCostsNoAttempt(t *testing.T) {
 	for range relaytest.Times(8, 20) {
 		for i, kill := range kills {
 			eventually(t, 20*time.Second, fmt.Sprint("kill ", i), func() bool {
-				db.enqueueEach(t, 2)
+				killer.enqueueEach(t, 2)
 				n += 2
 				return killer.Int(t, sessions+kill) > 0
 			})
@@ -344,7 +344,7 @@ func TestACompletionWhoseConnectionBreaksIsNotAnAttempt(t *testing.T) {
 // proxied is a pool on the same database, with a proxy before what it leads to.
 func (db *database) proxied(t *testing.T, driver string) (*proxy.Proxy, *database) {
 	t.Helper()
-	pooled, err := pgtest.PoolURL(relaytest.DriverName(), db.URL)
+	pooled, err := pgtest.PoolURL(driver, db.URL)
 	must(err)
 	p, url := relaytest.Through(t, pooled)
 	return p, open(t, url, driver)
